@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { BuildError, ensureHostExecutable } from "./lib/executable.ts";
 import { ROOT } from "./lib/paths.ts";
 
-const ENGINE_DEMO = join(ROOT, "test/engines/demo.ts");
+const ENGINE_DEMO = [join(ROOT, "test/lanes.ts"), "demo-engines"];
 
 async function executable(): Promise<string> {
   try {
@@ -20,7 +20,7 @@ async function executable(): Promise<string> {
 
 const given = process.argv.slice(2);
 const isEngine = given.some((word) => word === "--engine" || word.startsWith("--engine="));
-const command = isEngine ? [process.execPath, ENGINE_DEMO] : [await executable(), "demo"];
+const command = isEngine ? [process.execPath, ...ENGINE_DEMO] : [await executable(), "demo"];
 const child = Bun.spawn([...command, ...given], {
   stdio: ["inherit", "inherit", "inherit"],
 });

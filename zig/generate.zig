@@ -1,4 +1,4 @@
-//! Prints src/native/abi.gen.ts from the types of the boundary.
+//! Prints src/native/abi.gen.ts, the TypeScript bindings, from the exported functions and types.
 
 const std = @import("std");
 const types = @import("abi/types.zig");

@@ -1,4 +1,4 @@
-//! libhearth: what moves, hashes and checks bytes for the TypeScript above it.
+//! libhearth: the native library that moves, hashes and checks block bytes for TypeScript.
 
 const std = @import("std");
 const sets = @import("abi/export_sets.zig").sets;

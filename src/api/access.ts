@@ -168,10 +168,7 @@ async function readFileStart(
     const { bytesRead } = await file.read(buffer, 0, bytesMax, 0);
     return { text: new TextDecoder().decode(buffer.subarray(0, bytesRead)), mode };
   } catch (cause) {
-    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
-      cause,
-      fix: `set ${key} to a file that the agent's user can read`,
-    });
+    throw unreadable(path, key, cause);
   }
 }
 
@@ -279,9 +276,13 @@ async function read(path: string, key: string): Promise<string> {
   try {
     return await readFile(path, "utf8");
   } catch (cause) {
-    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
-      cause,
-      fix: `set ${key} to a file that the agent's user can read`,
-    });
+    throw unreadable(path, key, cause);
   }
+}
+
+function unreadable(path: string, key: string, cause: unknown): HearthError {
+  return new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
+    cause,
+    fix: `set ${key} to a file that the agent's user can read`,
+  });
 }

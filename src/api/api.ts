@@ -152,7 +152,7 @@ type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 /** Wraps a handler in a server with authorization, limits and TLS. */
 export function createServer(options: Omit<ApiOptions, "version">, handler: RequestHandler): Api {
   const { rules, handle, direct = {}, own, refused, credential } = handler;
-  const { access, onFault, clock } = options;
+  const { access, clock } = options;
   const bodies: BodyLimits = {
     bytesMax: options.bodyBytesMax ?? BODY_BYTES_MAX,
     timeoutMs: options.bodyTimeoutMs ?? BODY_TIMEOUT_MS,
@@ -209,31 +209,16 @@ export function createServer(options: Omit<ApiOptions, "version">, handler: Requ
           fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
         });
       }
-      const { idleSeconds = IDLE_SECONDS, stopMs = STOP_MS } = options;
-      const { connectionsMax = CONNECTIONS_MAX, backlog = BACKLOG } = options;
-      const limits = { bodyBytesMax: bodies.bytesMax, idleSeconds, stopMs };
-      const connections = { connectionsMax, backlog };
-      const parts = { fetch, rules, clock, onFault, onRefused, native: options.native ?? null };
-      return serve({ ...parts, tls: access.tls, host, port, ...limits, ...connections });
+      return serve(options, { host, port }, { fetch, rules, bodies, onRefused });
     },
   };
 }
 
-interface ServeOptions {
+interface Served {
   readonly fetch: Api["fetch"];
   readonly rules: RouteRules;
-  readonly host: string;
-  readonly port: number;
-  readonly bodyBytesMax: number;
-  readonly idleSeconds: number;
-  readonly stopMs: number;
-  readonly connectionsMax: number;
-  readonly backlog: number;
-  readonly native: Pick<Native, "endSilent" | "tuneListener"> | null;
-  readonly clock: Clock;
-  readonly onFault: ApiOptions["onFault"];
+  readonly bodies: BodyLimits;
   readonly onRefused: (code: ApiRefusal, address: string) => void;
-  readonly tls: ServerTls | null;
 }
 
 /** The same request with its whole body in memory. */
@@ -255,9 +240,14 @@ function withLongHost(request: Request): Request {
   return url === request.url ? request : new Request(url, request);
 }
 
-function serve(options: ServeOptions): ApiServer {
-  const { fetch, rules, host, port, bodyBytesMax, idleSeconds, clock, onFault, tls } = options;
-  const { connectionsMax, native, onRefused } = options;
+function serve(
+  options: Omit<ApiOptions, "version">,
+  { host, port }: Required<ListenOptions>,
+  { fetch, rules, bodies, onRefused }: Served,
+): ApiServer {
+  const { clock, onFault, native, access } = options;
+  const { connectionsMax = CONNECTIONS_MAX, backlog = BACKLOG, stopMs = STOP_MS } = options;
+  const { tls } = access;
   const server = bind(host, port, () =>
     Bun.serve({
       hostname: host,
@@ -280,8 +270,8 @@ function serve(options: ServeOptions): ApiServer {
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
       // Outside its development mode the runtime would share the port with other processes.
       reusePort: false,
-      idleTimeout: idleSeconds,
-      maxRequestBodySize: bodyBytesMax + EXPLAINED_BYTES,
+      idleTimeout: options.idleSeconds ?? IDLE_SECONDS,
+      maxRequestBodySize: bodies.bytesMax + EXPLAINED_BYTES,
       development: false,
       error(thrown) {
         onFault("", thrown);
@@ -289,8 +279,9 @@ function serve(options: ServeOptions): ApiServer {
       },
     }),
   );
-  native?.tuneListener(server.port ?? port, options.backlog, RECEIVE_BYTES);
-  const cap = native && new ConnectionCap({ server, native, clock, max: connectionsMax });
+  native?.tuneListener(server.port ?? port, backlog, RECEIVE_BYTES);
+  const cap =
+    native === undefined ? null : new ConnectionCap({ server, native, clock, max: connectionsMax });
   const bound = server.port ?? port;
   const shown = host.includes(":") ? `[${host}]` : host;
   return {
@@ -300,7 +291,7 @@ function serve(options: ServeOptions): ApiServer {
     async [Symbol.asyncDispose]() {
       cap?.[Symbol.dispose]();
       const finished = server.stop();
-      const deadline = clock.after(options.stopMs, () => void server.stop(true));
+      const deadline = clock.after(stopMs, () => void server.stop(true));
       await finished;
       deadline[Symbol.dispose]();
     },

@@ -11,6 +11,8 @@ import { yieldToLoop } from "../core/index.ts";
 import type { Callers } from "./authorization.ts";
 import { answerJson, readObject } from "./body.ts";
 import { answerReceipt, commandBody, receiptAnswers } from "./command-schema.ts";
+import { jsonBody } from "./description.ts";
+import { oneOf } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
 
@@ -18,13 +20,16 @@ const NAME_CHARACTERS_MAX = COMMAND_LIMITS.nameBytesMax;
 
 const waitQuery = t.Object({
   wait: t.Optional(
-    t.Union([t.Literal("true"), t.Literal("false")], {
-      description: "`false`: answer 202 at once if the command takes longer; requires an `id`",
-    }),
+    oneOf(
+      ["true", "false"],
+      "`false`: answer 202 at once if the command takes longer; requires an `id`",
+    ),
   ),
 });
 
-const idParams = t.Object({ id: t.String({ minLength: 1, maxLength: NAME_CHARACTERS_MAX }) });
+const idParams = t.Object({
+  id: t.String({ minLength: 1, maxLength: NAME_CHARACTERS_MAX, examples: ["w-1"] }),
+});
 
 const issuerQuery = t.Object({
   issuer: t.Optional(
@@ -48,14 +53,17 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
         const signed = { signature: request.headers.get(SIGNATURE_HEADER) };
         if (wait === "true") {
           const source = callers.sourceOf(request);
-          const receipt = await control.submit(body, contentType, sender, { ...signed, source });
+          const receipt = await control.plane.submit(body, contentType, sender, {
+            ...signed,
+            source,
+          });
           const answer = () => answerReceipt(receipt, type);
           // Yields after each command, since many may end in one slice.
           return source.call(answer) ?? answer();
         }
         const place = placeOf(body, contentType, sender);
         if (place instanceof Response) return place;
-        const done = control.submit(body, contentType, sender, signed);
+        const done = control.plane.submit(body, contentType, sender, signed);
         const receipt = await firstReceipt(control, done, place, onFault);
         if (receipt.status !== "running") return answerReceipt(receipt, type);
         return answerReceipt(receipt, type, { status: 202, headers: { location: place.path } });
@@ -73,7 +81,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
     .get(
       "/v1/commands/:id",
       ({ request, params: { id }, query: { issuer = null } }) => {
-        const receipt = control.find(id, issuer, callers.senderOf(request).account);
+        const receipt = control.plane.find(id, issuer, callers.senderOf(request).account);
         if (receipt !== null) {
           const type = answerTypeOf(request.headers.get("accept"), null);
           return answerReceipt(receipt, type, { status: 200 });
@@ -134,7 +142,7 @@ async function firstReceipt(
 ): Promise<Receipt> {
   const soon = await Promise.race([done, yieldToLoop().then(() => null)]);
   if (soon !== null) return soon;
-  const running = control.find(id, issuer, account);
+  const running = control.plane.find(id, issuer, account);
   if (running === null) return done;
   done.catch((thrown) => onFault("/v1/commands", thrown));
   return running;
@@ -146,15 +154,11 @@ const unfenceSchema = t.Object({
   issuer: t.String({ minLength: 1, maxLength: ISSUER_CHARACTERS_MAX }),
 });
 
-const unfenceReport = t.Object(
-  {
-    scopes: t.Number({
-      description:
-        "Accounts and transports in which the issuer had sent an epoch or proved its name",
-    }),
-  },
-  { examples: [{ scopes: 1 }] },
-);
+const unfenceReport = t.Object({
+  scopes: t.Number({
+    description: "Accounts and transports in which the issuer had sent an epoch or proved its name",
+  }),
+});
 
 /** Resets an issuer, so that it can start over. */
 export function unfenceRoutes(control: ControlServices, callers: Callers) {
@@ -169,22 +173,14 @@ export function unfenceRoutes(control: ControlServices, callers: Callers) {
         const what = `issuer must be a string of 1 to ${ISSUER_CHARACTERS_MAX} characters`;
         return refuse("REQUEST_INVALID", what);
       }
-      return answerJson({ scopes: control.unfence(issuer, callers.senderOf(request)) });
+      return answerJson({ scopes: control.plane.unfence(issuer, callers.senderOf(request)) });
     },
     {
       parse: "none",
       response: unfenceReport,
       detail: {
         summary: "Forgets an issuer's epoch, its last number and its proof of identity",
-        requestBody: {
-          required: true,
-          content: {
-            "application/json": {
-              schema: unfenceSchema as object,
-              examples: { issuer: { summary: "A router", value: { issuer: "router-1" } } },
-            },
-          },
-        },
+        requestBody: jsonBody(unfenceSchema),
       },
     },
   );

@@ -10,7 +10,7 @@ import {
 } from "../control/index.ts";
 import { COMMAND_OUTCOMES } from "../core/index.ts";
 import type { AnswerOptions } from "./body.ts";
-import { bytes, count, nullable, seconds } from "./fields.ts";
+import { bytes, count, nullable, oneOf, seconds } from "./fields.ts";
 
 const STATUS_OF_WORD = {
   malformed: 422,
@@ -99,7 +99,7 @@ const leaseId = name("Lease id");
 export const commandSchema = t.Union([
   command("Warm", {
     block_keys: blocks,
-    target_tier: t.Optional(t.Union([t.Literal("CPU_TIER1"), t.Literal("GPU")])),
+    target_tier: t.Optional(oneOf(["CPU_TIER1", "GPU"])),
     sources: t.Optional(
       t.Array(name("A worker that may have the blocks"), { maxItems: sourcesMax }),
     ),
@@ -132,10 +132,7 @@ export const commandSchema = t.Union([
   command("Flush", {}),
 ]);
 
-const outcome = t.Union(
-  COMMAND_OUTCOMES.map((word) => t.Literal(word)),
-  { description: "Outcome of the block" },
-);
+const outcome = oneOf(COMMAND_OUTCOMES, "Outcome of the block");
 
 export const heldBy = t.Object({
   kind: t.String({ description: "`pin`, `lease`, `session`, `engine`, ..." }),
@@ -157,7 +154,7 @@ export const receiptSchema = t.Object(
     worker_id: t.String(),
     incarnation: t.String({ description: "64 bits in decimal; differs after each start" }),
     issuer: t.String(),
-    status: t.Union(["ok", "partial", "rejected", "running"].map((word) => t.Literal(word))),
+    status: oneOf(["ok", "partial", "rejected", "running"]),
     reason: t.Optional(
       t.String({ description: "Reason of the refusal: a stable word, then a message" }),
     ),
@@ -198,207 +195,101 @@ const KEY = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 const NONE = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
 const FROM = { worker_id: "gpu-01", incarnation: "17040398372918264832", issuer: "router-1" };
 
-/** A command with its receipt. `id` finds the receipt again. */
-interface CommandExample {
-  readonly summary: string;
-  readonly command: Readonly<Record<string, unknown>>;
-  readonly receipt: Readonly<Record<string, unknown>>;
+type Members = Readonly<Record<string, unknown>>;
+
+/** A command with its receipt: what it counts, and the members that the example adds. */
+function example(
+  summary: string,
+  command: { readonly type: string; readonly id?: string; readonly [member: string]: unknown },
+  { counts = {}, ...members }: { readonly counts?: Members; readonly [member: string]: unknown },
+) {
+  const { type, id = null } = command;
+  const named = { ...FROM, id, type, status: "ok", counts: { ...NONE, ...counts }, blocks: [] };
+  return { summary, command, receipt: { ...named, ...members, elapsed_ms: 4.1 } };
 }
 
-export const COMMAND_EXAMPLES: Readonly<Record<string, CommandExample>> = {
-  Warm: {
-    summary: "Load blocks from SSD into RAM",
-    command: {
-      type: "Warm",
-      block_keys: [KEY],
-      target_tier: "CPU_TIER1",
-      id: "w-1",
-      issuer: "router-1",
+const done = (block: unknown) => ({ block, outcome: "done" });
+const held = (by: object) => [{ block: KEY, layer: 0xffff_ffff, outcome: "held", by: [by] }];
+
+export const COMMAND_EXAMPLES = {
+  Warm: example(
+    "Load blocks from SSD into RAM",
+    { type: "Warm", block_keys: [KEY], target_tier: "CPU_TIER1", id: "w-1", issuer: "router-1" },
+    { counts: { done: 1 }, blocks: [done(KEY)], bytes: 10_485_760 },
+  ),
+  Prune: example(
+    "Remove the descendants of a block",
+    { type: "Prune", after_block_hash: 1_234_567_890, id: "p-1", issuer: "router-1" },
+    {
+      ...{ status: "partial", counts: { done: 31, held: 1 }, bytes: 325_058_560, durable: true },
+      held: held({ kind: "pin", owner: "tools" }),
     },
-    receipt: {
-      ...FROM,
-      id: "w-1",
-      type: "Warm",
-      status: "ok",
-      counts: { ...NONE, done: 1 },
-      blocks: [{ block: KEY, outcome: "done" }],
-      bytes: 10_485_760,
-      elapsed_ms: 7.5,
+  ),
+  Cache: example(
+    "Pin blocks for an hour; `pin` false removes the pins",
+    {
+      ...{ type: "Cache", block_hashes: [111, 222, 333], pin: true, ttl_seconds: 3600 },
+      ...{ owner: "system-prompts", id: "c-1", issuer: "router-1" },
     },
-  },
-  Prune: {
-    summary: "Remove the descendants of a block",
-    command: { type: "Prune", after_block_hash: 1_234_567_890, id: "p-1", issuer: "router-1" },
-    receipt: {
-      ...FROM,
-      id: "p-1",
-      type: "Prune",
-      status: "partial",
-      counts: { ...NONE, done: 31, held: 1 },
-      blocks: [],
-      held: [
-        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "pin", owner: "tools" }] },
-      ],
-      bytes: 325_058_560,
-      durable: true,
-      elapsed_ms: 4.1,
+    {
+      ...{ status: "partial", counts: { done: 2, missing: 1 }, durable: true, ttl_seconds: 3600 },
+      blocks: [done(111), done(222), { block: 333, outcome: "missing" }],
     },
-  },
-  Cache: {
-    summary: "Pin blocks for an hour; `pin` false removes the pins",
-    command: {
-      type: "Cache",
-      block_hashes: [111, 222, 333],
-      pin: true,
-      ttl_seconds: 3600,
-      owner: "system-prompts",
-      id: "c-1",
-      issuer: "router-1",
+  ),
+  Retain: example(
+    "Soft-pin blocks",
+    { type: "Cache", block_hashes: [111], retain: 60, retain_seconds: 600 },
+    { counts: { done: 1 }, blocks: [done(111)], durable: true },
+  ),
+  Think: example(
+    "Keep reasoning off the SSD; `transient` false purges it",
+    { type: "Think", block_hashes: [444, 555], transient: true },
+    {
+      counts: { done: 1, already: 1 },
+      blocks: [done(444), { block: 555, outcome: "already" }],
     },
-    receipt: {
-      ...FROM,
-      id: "c-1",
-      type: "Cache",
-      status: "partial",
-      counts: { ...NONE, done: 2, missing: 1 },
-      blocks: [
-        { block: 111, outcome: "done" },
-        { block: 222, outcome: "done" },
-        { block: 333, outcome: "missing" },
-      ],
-      durable: true,
-      ttl_seconds: 3600,
-      elapsed_ms: 3.2,
+  ),
+  Pause: example(
+    "Move an idle session to SSD",
+    { type: "Pause", block_hashes: [666, 777], ttl_seconds: 3600, lease_id: "session-abc" },
+    {
+      ...{ counts: { done: 2 }, blocks: [done(666), done(777)], durable: true },
+      ...{ lease_id: "session-abc", ttl_seconds: 3600 },
     },
-  },
-  Retain: {
-    summary: "Soft-pin blocks",
-    command: { type: "Cache", block_hashes: [111], retain: 60, retain_seconds: 600 },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "Cache",
-      status: "ok",
-      counts: { ...NONE, done: 1 },
-      blocks: [{ block: 111, outcome: "done" }],
-      durable: true,
-      elapsed_ms: 2.9,
+  ),
+  RenewLease: example(
+    "Extend a lease to one hour from now",
+    { type: "RenewLease", lease_id: "session-abc", new_ttl_seconds: 3600 },
+    { durable: true, lease_id: "session-abc", ttl_seconds: 3600 },
+  ),
+  RevokeLease: example(
+    "Revoke a lease and purge the blocks that only it protected",
+    { type: "RevokeLease", lease_id: "session-abc" },
+    { counts: { done: 2 }, durable: true, lease_id: "session-abc" },
+  ),
+  Flush: example(
+    "Remove all blocks without pins, leases and readers",
+    { type: "Flush" },
+    {
+      ...{ status: "partial", counts: { done: 97, held: 1 }, bytes: 1_017_118_720, durable: true },
+      held: held({ kind: "lease", name: "s-1" }),
     },
-  },
-  Think: {
-    summary: "Keep reasoning off the SSD; `transient` false purges it",
-    command: { type: "Think", block_hashes: [444, 555], transient: true },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "Think",
-      status: "ok",
-      counts: { ...NONE, done: 1, already: 1 },
-      blocks: [
-        { block: 444, outcome: "done" },
-        { block: 555, outcome: "already" },
-      ],
-      elapsed_ms: 0.4,
-    },
-  },
-  Pause: {
-    summary: "Move an idle session to SSD",
-    command: {
-      type: "Pause",
-      block_hashes: [666, 777],
-      ttl_seconds: 3600,
-      lease_id: "session-abc",
-    },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "Pause",
-      status: "ok",
-      counts: { ...NONE, done: 2 },
-      blocks: [
-        { block: 666, outcome: "done" },
-        { block: 777, outcome: "done" },
-      ],
-      durable: true,
-      lease_id: "session-abc",
-      ttl_seconds: 3600,
-      elapsed_ms: 5.6,
-    },
-  },
-  RenewLease: {
-    summary: "Extend a lease to one hour from now",
-    command: { type: "RenewLease", lease_id: "session-abc", new_ttl_seconds: 3600 },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "RenewLease",
-      status: "ok",
-      counts: NONE,
-      blocks: [],
-      durable: true,
-      lease_id: "session-abc",
-      ttl_seconds: 3600,
-      elapsed_ms: 2.1,
-    },
-  },
-  RevokeLease: {
-    summary: "Revoke a lease and purge the blocks that only it protected",
-    command: { type: "RevokeLease", lease_id: "session-abc" },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "RevokeLease",
-      status: "ok",
-      counts: { ...NONE, done: 2 },
-      blocks: [],
-      durable: true,
-      lease_id: "session-abc",
-      elapsed_ms: 3.3,
-    },
-  },
-  Flush: {
-    summary: "Remove all blocks without pins, leases and readers",
-    command: { type: "Flush" },
-    receipt: {
-      ...FROM,
-      id: null,
-      type: "Flush",
-      status: "partial",
-      counts: { ...NONE, done: 97, held: 1 },
-      blocks: [],
-      held: [
-        { block: KEY, layer: 0xffff_ffff, outcome: "held", by: [{ kind: "lease", name: "s-1" }] },
-      ],
-      bytes: 1_017_118_720,
-      durable: true,
-      elapsed_ms: 12.8,
-    },
-  },
+  ),
 };
 
-/** Receipt of a running command: the answer to `wait=false`. */
-const RUNNING_RECEIPT = {
-  ...FROM,
-  id: "w-2",
-  type: "Warm",
-  status: "running",
-  counts: NONE,
-  blocks: [],
-  progress: { done_blocks: 12, total_blocks: 233, bytes: 125_829_120 },
-  elapsed_ms: 80.2,
-};
+/** A running command, whose receipt is the answer to `wait=false`. */
+const RUNNING = example(
+  "Running",
+  { type: "Warm", id: "w-2" },
+  { status: "running", progress: { done_blocks: 12, total_blocks: 233, bytes: 125_829_120 } },
+);
 
-/** Receipt of a refused command. Nothing changed. */
-const REJECTED_RECEIPT = {
-  ...FROM,
-  id: "c-2",
-  type: "Cache",
-  status: "rejected",
-  reason: "rate_limited: 20000 commands a second are allowed",
-  counts: NONE,
-  blocks: [],
-  elapsed_ms: 0.1,
-};
+/** A refused command. Nothing changed. */
+const REFUSED = example(
+  "Refused",
+  { type: "Cache", id: "c-2" },
+  { status: "rejected", reason: "rate_limited: 20000 commands a second are allowed" },
+);
 
 function mapExamples(pick: "command" | "receipt") {
   return Object.fromEntries(
@@ -429,15 +320,13 @@ export const commandBody = {
 };
 
 const REJECTED = receiptAnswer("The whole command was refused; see `reason`", {
-  rejected: { value: REJECTED_RECEIPT },
+  rejected: { value: REFUSED.receipt },
 });
 
 export const receiptAnswers = {
   200: receiptAnswer("Executed; `results` has the outcome of each block", mapExamples("receipt")),
   202: receiptAnswer("Running; `Location` is the path of its receipt", {
-    running: { value: RUNNING_RECEIPT },
+    running: { value: RUNNING.receipt },
   }),
   ...Object.fromEntries(REJECTED_STATUSES.map((status) => [status, REJECTED])),
 };
-
-/** Wire examples of commands and receipts, for the OpenAPI description. */

@@ -4,24 +4,22 @@ import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import type { Access } from "./authorization.ts";
 import { answerJson } from "./body.ts";
-import { completeDescription, type Description, type DescriptionTexts } from "./description.ts";
+import { completeDescription, type Description } from "./description.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { pathOf, type RouteRules, serves } from "./route-rules.ts";
-import type { Readiness } from "./services.ts";
+import type { HealthServices } from "./services.ts";
 
 /** Version of the script that the page at /openapi loads from the network, pinned. */
 const SCALAR_VERSION = "1.72.1";
 
 const DESCRIPTION_PATH = "/openapi/json";
 
-const readiness = (example: object) =>
-  t.Object(
-    {
-      ready: t.Boolean(),
-      reasons: t.Array(t.String(), { description: "Reasons, one line each" }),
-    },
-    { examples: [example] },
-  );
+const readiness = t.Object({
+  ready: t.Boolean(),
+  reasons: t.Array(t.String({ examples: ["the agent is draining"] }), {
+    description: "Reasons, one line each",
+  }),
+});
 
 /** The framework's list of routes. */
 export type RouteList = readonly { readonly method: string; readonly path: string }[];
@@ -60,16 +58,6 @@ export function answerOf({ code, error, path, request }: Thrown, answering: Answ
   return problemOf(fault);
 }
 
-/** Health and metrics services that every Hearth process has. */
-export interface HealthServices {
-  readiness(): Readiness;
-  /** Current problems, worst first. */
-  health(): readonly HealthProblem[];
-  metricsText(): Promise<string>;
-  /** Content type of `metricsText`. */
-  readonly metricsContentType: string;
-}
-
 export function healthRoutes(services: HealthServices) {
   return new Elysia()
     .get("/healthz", () => healthText(services.health()), {
@@ -87,8 +75,8 @@ export function healthRoutes(services: HealthServices) {
       },
       {
         response: {
-          200: readiness({ ready: true, reasons: [] }),
-          503: readiness({ ready: false, reasons: ["the agent is draining"] }),
+          200: t.Object(readiness.properties, { examples: [{ ready: true, reasons: [] }] }),
+          503: readiness,
         },
         detail: {
           summary: "Whether engines are served now, with the reasons if not",
@@ -109,11 +97,6 @@ export function healthRoutes(services: HealthServices) {
     );
 }
 
-export interface Describing {
-  readonly access: Access;
-  readonly texts: DescriptionTexts;
-}
-
 type Handler = { handle(request: Request): Response | Promise<Response> };
 
 /**
@@ -123,12 +106,12 @@ type Handler = { handle(request: Request): Response | Promise<Response> };
 export async function handled(
   app: Handler,
   request: Request,
-  { access, texts }: Describing,
+  { access, rules }: { readonly access: Access; readonly rules: RouteRules },
 ): Promise<Response> {
   const answer = await app.handle(request);
   const isDescription = answer.ok && request.method === "GET";
   if (!isDescription || pathOf(request.url) !== DESCRIPTION_PATH) return answer;
-  return answerJson(completeDescription((await answer.json()) as Description, access, texts));
+  return answerJson(completeDescription((await answer.json()) as Description, access, rules));
 }
 
 /** Codes only, without details: this route requires no token. */

@@ -1,5 +1,6 @@
+import type { TSchema } from "elysia";
 import { type Access, needsCredentials } from "./authorization.ts";
-import { AGENT_RULES, type RouteRules } from "./route-rules.ts";
+import type { RouteRules } from "./route-rules.ts";
 
 /** The framework's OpenAPI document, reduced to the parts completed here. */
 export interface Description {
@@ -10,32 +11,104 @@ export interface Description {
 
 interface Operation {
   parameters?: Parameter[];
-  requestBody?: object;
+  requestBody?: { readonly content?: Contents };
   responses: Record<string, Answer>;
   security?: object[];
+  /** Refusals of the route itself, by status. */
+  [REFUSALS]?: Record<string, string>;
 }
 
 interface Parameter {
   readonly name: string;
-  schema: Record<string, unknown>;
+  schema: Schema;
   description?: unknown;
   example?: unknown;
 }
 
 interface Answer {
   readonly description: string;
-  readonly content?: object;
+  readonly content?: Contents;
 }
 
-/** Texts of an OpenAPI description that the framework does not know. */
-export interface DescriptionTexts {
-  readonly rules: RouteRules;
-  /** Examples of parameters, by name. */
-  readonly examples: Readonly<Record<string, unknown>>;
-  /** Examples for routes where a parameter has another meaning. */
-  readonly examplesOf: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
-  /** Additional answers of a route, by status. */
-  readonly answersOf: Readonly<Record<string, Readonly<Record<string, string>>>>;
+/** Bodies by media type. */
+type Contents = Readonly<Record<string, { readonly schema?: Schema; readonly examples?: object }>>;
+
+/** A JSON schema, reduced to the keywords that matter to an example. */
+interface Schema {
+  readonly [keyword: string]: unknown;
+  /** A list if null is allowed, too. */
+  readonly type?: string | readonly string[];
+  readonly const?: unknown;
+  readonly enum?: readonly unknown[];
+  readonly examples?: readonly unknown[];
+  readonly anyOf?: readonly Schema[];
+  readonly properties?: Readonly<Record<string, Schema>>;
+  readonly items?: Schema;
+  readonly minimum?: number | undefined;
+  readonly maximum?: number | undefined;
+  readonly format?: string;
+  readonly pattern?: string;
+}
+
+const REFUSALS = "x-refusals";
+
+/** The texts of a route: its summary, and its own refusals by status. */
+export function described(summary: string, refusals: Readonly<Record<number, string>> = {}) {
+  return { summary, [REFUSALS]: refusals };
+}
+
+/** The description of a JSON body. Without examples, one is made from the schema. */
+export function jsonContent(schema: TSchema, ...values: readonly unknown[]) {
+  const examples = Object.fromEntries(values.map((value, at) => [`example${at + 1}`, { value }]));
+  return {
+    "application/json": { schema: schema as object, ...(values.length === 0 ? {} : { examples }) },
+  };
+}
+
+/** The description of a JSON request body that the handler parses itself. */
+export function jsonBody(schema: TSchema, ...values: readonly unknown[]) {
+  return { required: true, content: jsonContent(schema, ...values) };
+}
+
+/** A number that each schema without narrow bounds allows. */
+const NUMBER = 12;
+
+/** A value that the schema allows. `name`: of the member, for texts. */
+function exampleOf(schema: Schema, name = "text"): unknown {
+  const { properties = {}, items, anyOf, minimum, maximum } = schema;
+  const words = schema.examples ?? schema.enum;
+  if (words !== undefined) return words[0];
+  if (Object.hasOwn(schema, "const")) return schema.const;
+  if (anyOf !== undefined) {
+    return exampleOf(anyOf.find((branch) => branch.type !== "null") ?? anyOf[0]!, name);
+  }
+  switch ([schema.type].flat().find((type) => type !== "null")) {
+    case "object": {
+      const members = Object.entries(properties);
+      return Object.fromEntries(members.map(([member, of]) => [member, exampleOf(of, member)]));
+    }
+    case "array":
+      return items === undefined ? [] : [exampleOf(items, name)];
+    case "boolean":
+      return true;
+    case "string":
+      if (schema.format === "date-time") return "2026-01-01T00:00:00.000Z";
+      if (schema.pattern === undefined) return name;
+      return schema.pattern.includes("a-f") ? "ab".repeat(32) : "42";
+    default:
+      return Math.min(maximum ?? NUMBER, Math.max(minimum ?? NUMBER, NUMBER));
+  }
+}
+
+/** Adds an example to each body without one. */
+function withExamples(contents: Contents): Contents {
+  const completed = Object.entries(contents).map(([type, content]) => {
+    const { schema, examples } = content;
+    const isComplete = schema === undefined || examples !== undefined || "$ref" in schema;
+    if (isComplete || schema.examples !== undefined) return [type, content];
+    return [type, { ...content, examples: { example: { value: exampleOf(schema) } } }];
+  });
+  return Object.fromEntries(completed);
 }
 
 const PROBLEM = {
@@ -73,13 +146,14 @@ function problem(description: string): Answer {
 export function completeDescription(
   given: Description,
   access: Access,
-  texts: DescriptionTexts,
+  rules: RouteRules,
 ): Description {
   const { components, ...rest } = given;
   const paths = Object.entries(given.paths).map(([path, methods]) => {
     const operations = Object.entries(methods).map(([method, operation]) => {
       const route = `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ":$1")}`;
-      return [method, completeOperation(operation, route, access, texts)];
+      const isOpen = rules.roles[route] === "open";
+      return [method, completeOperation(operation, method, access, isOpen)];
     });
     return [path, Object.fromEntries(operations)];
   });
@@ -97,25 +171,23 @@ export function completeDescription(
 
 function completeOperation(
   operation: Operation,
-  route: string,
+  method: string,
   access: Access,
-  { rules, ...texts }: DescriptionTexts,
+  isOpen: boolean,
 ): Operation {
-  const { parameters = [], responses, ...rest } = operation;
-  const examples = { ...texts.examples, ...texts.examplesOf[route] };
-  const isOpen = rules.roles[route] === "open";
-  const refused = refusalsOf(operation, route, access, isOpen);
-  const named = Object.entries({ ...refused, ...texts.answersOf[route] });
+  const { parameters, requestBody, responses, [REFUSALS]: refusals, ...rest } = operation;
+  const named = Object.entries({ ...refusalsOf(operation, method, access, isOpen), ...refusals });
   const answers = Object.fromEntries(named.map(([status, text]) => [status, problem(text)]));
-  const own = Object.entries(responses).map(([status, answer]) => {
-    const isBare = Number(status) >= ERRORS_FROM && answer.content === undefined;
-    return [status, isBare ? problem(answer.description) : answer];
+  const own = Object.entries(responses).map(([status, { description, content }]) => {
+    if (content !== undefined) return [status, { description, content: withExamples(content) }];
+    return [status, Number(status) >= ERRORS_FROM ? problem(description) : { description }];
   });
   return {
     ...rest,
-    ...(parameters.length === 0
-      ? {}
-      : { parameters: parameters.map((one) => completeParameter(one, examples[one.name])) }),
+    ...(parameters && { parameters: parameters.map(completeParameter) }),
+    ...(requestBody && {
+      requestBody: { ...requestBody, content: withExamples(requestBody.content ?? {}) },
+    }),
     responses: {
       ...answers,
       ...Object.fromEntries(own),
@@ -129,12 +201,12 @@ function completeOperation(
 /** Errors of authorization and request parsing, by status. */
 function refusalsOf(
   operation: Operation,
-  route: string,
+  method: string,
   access: Access,
   isOpen: boolean,
 ): Record<string, string> {
   const isGuarded = needsCredentials(access);
-  const takesBody = route.startsWith("POST ");
+  const takesBody = method === "post";
   const takesAny = operation.parameters !== undefined || operation.requestBody !== undefined;
   return {
     ...(isOpen || access.tokens === null ? {} : { 401: "The token is missing or invalid" }),
@@ -150,16 +222,18 @@ const FORBIDDEN =
   "The caller's role is insufficient, or the request comes from a page of another site";
 
 /** The framework describes a numeric parameter as a union of text and number. Keeps the number. */
-function completeParameter(parameter: Parameter, example: unknown): Parameter {
-  const { description, anyOf: _anyOf, ...schema } = parameter.schema;
-  const { minimum, maximum, default: standard } = schema;
+function completeParameter(parameter: Parameter): Parameter {
+  const { description, ...rest } = parameter.schema;
+  const { minimum, maximum, default: fallback } = rest;
   const isNumber = minimum !== undefined;
-  const bounds = { type: "integer", minimum, maximum, default: standard };
+  const schema = isNumber
+    ? { type: "integer", minimum, maximum, default: fallback }
+    : { ...parameter.schema };
   return {
     ...parameter,
     ...(description === undefined ? {} : { description }),
-    schema: isNumber ? bounds : { ...parameter.schema },
-    ...(example === undefined ? {} : { example }),
+    schema,
+    example: exampleOf(schema, parameter.name),
   };
 }
 
@@ -180,40 +254,3 @@ function securityOf(access: Access): object[] {
   const bearer = access.tokens === null ? [] : [{ ...certificate, bearer: [] }];
   return wantsCertificate(access) ? [certificate, ...bearer] : bearer;
 }
-
-const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
-const EXAMPLES: Readonly<Record<string, unknown>> = {
-  root: "1234567890",
-  key: "1234567890",
-  depth: 2,
-  limit: 100,
-  after: 100,
-  fields: "digest,tiers,held_by",
-  names: `111,222,${DIGEST}`,
-  owner: "system-prompts",
-  kind: "retain",
-  issuer: "router-1",
-  id: "w-1",
-  wait: "false",
-};
-/** Examples for routes where a parameter has another meaning. */
-const EXAMPLES_OF: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
-  "GET /v1/tree": { after: "n6Fb8gEAAAABAAAAAgAAAAIAAAA" },
-  "GET /v1/sessions/:id": { id: "42" },
-};
-
-const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  "GET /v1/tree": { 404: "The root block is not known here" },
-  "GET /v1/sessions/:id": { 404: "No session with this number holds a block" },
-  "POST /v1/persist": { 501: "The agent has no SSD tier" },
-  "GET /flush_cache": { 405: "HEAD; and GET without `api.flush_by_get`" },
-};
-
-/** Texts of the agent's API. */
-export const AGENT_DESCRIPTION: DescriptionTexts = {
-  rules: AGENT_RULES,
-  examples: EXAMPLES,
-  examplesOf: EXAMPLES_OF,
-  answersOf: ANSWERS_OF,
-};

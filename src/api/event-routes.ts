@@ -26,35 +26,11 @@ const event = t.Object({
   bytes: t.Optional(count("Bytes")),
 });
 
-const eventsReport = t.Object(
-  {
-    events: t.Array(event, { description: "Events, oldest first" }),
-    next: count("`after` of the next page, also if it has no event yet"),
-    lost: count("Events after `after` that are no longer kept"),
-  },
-  {
-    examples: [
-      {
-        events: [
-          {
-            sequence: 41,
-            time: "2026-01-01T00:00:00.000Z",
-            kind: "hold_relieved",
-            hold: "pin",
-            owner: "system-prompts",
-            name: null,
-            blocks: 46,
-            bytes: 482_344_960,
-            tier: "ram",
-            why: "12 MiB were needed and nothing else could be evicted",
-          },
-        ],
-        next: 41,
-        lost: 0,
-      },
-    ],
-  },
-);
+const eventsReport = t.Object({
+  events: t.Array(event, { description: "Events, oldest first" }),
+  next: count("`after` of the next page, also if it has no event yet"),
+  lost: count("Events after `after` that are no longer kept"),
+});
 
 const eventsQuery = t.Object({
   after: afterQuery("`next` of the previous page; 0: from the first kept event"),
@@ -66,7 +42,7 @@ export function eventRoutes(control: ControlServices) {
   return new Elysia().get(
     "/v1/events",
     ({ query: { after = 0, limit = 100 } }) => {
-      const { events, last, lost } = control.events(after, limit);
+      const { events, last, lost } = control.events.page(after, limit);
       const next = events.at(-1)?.sequence ?? Math.min(after, last);
       return { events: events.map(publishedEvent), next, lost };
     },

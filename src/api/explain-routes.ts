@@ -8,10 +8,11 @@ import {
 } from "../store/index.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
 import { blockName } from "./command-schema.ts";
-import { count, nullable, seconds } from "./fields.ts";
+import { jsonBody, jsonContent } from "./description.ts";
+import { count, nullable, oneOf, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
-import { refuseName, tier } from "./tree-routes.ts";
+import { refuseName, TIERS } from "./tree-routes.ts";
 
 const QUERY_CHARACTERS_MAX = 64 * 1024;
 const BLOCK_TOKENS_MAX = 65_536;
@@ -23,6 +24,7 @@ const namesQuery = t.Object({
     minLength: 1,
     maxLength: QUERY_CHARACTERS_MAX,
     description: "Hashes, digests and page keys, separated by commas",
+    examples: ["111,222"],
   }),
 });
 
@@ -31,7 +33,7 @@ type Body = Readonly<Record<string, Json>>;
 /** Explains which part of a prompt is resident, and why the rest is not. */
 export function explainRoutes(control: ControlServices) {
   const explain = async (query: ExplainQuery) =>
-    answerJson(explanationOf(await control.explain(query), control.storeSeconds()));
+    answerJson(explanationOf(await control.inspector.explain(query), control.store.nowSeconds()));
   const summary = "Shows which blocks hit on which tier, and the cause of the first miss";
   return new Elysia()
     .get(
@@ -57,10 +59,7 @@ export function explainRoutes(control: ControlServices) {
           summary,
           requestBody: explainRequest,
           responses: {
-            200: {
-              description: "Tier of each block",
-              content: { "application/json": { schema: explainReport as object } },
-            },
+            200: { description: "Tier of each block", content: jsonContent(explainReport) },
             422: { description: "Problem: the body is invalid" },
           },
         },
@@ -114,8 +113,6 @@ function tokensOf(list: Json | undefined): Uint32Array | null {
 
 const NAMES_MAX = 65_536;
 
-const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
 const MISSES = [
   "never_stored",
   "departed",
@@ -128,18 +125,13 @@ const MISSES = [
 const miss = t.Object(
   {
     index: count("Index of the block in the list"),
-    kind: t.Union(MISSES.map((kind) => t.Literal(kind))),
+    kind: oneOf(MISSES),
     text: t.String({ description: "Message" }),
-    reason: t.Optional(
-      t.Union(
-        DEPARTURES.map((reason) => t.Literal(reason)),
-        { description: "Why the block was removed" },
-      ),
-    ),
+    reason: t.Optional(oneOf(DEPARTURES, "Why the block was removed")),
     by: t.Optional(
       nullable(t.String({ description: "Issuer or owner that requested it; null: none" })),
     ),
-    tier: t.Optional(t.Union([t.Literal("ram"), t.Literal("ssd")])),
+    tier: t.Optional(oneOf(["ram", "ssd"])),
     seconds_ago: t.Optional(seconds("Time since the block was removed")),
     namespace: t.Optional(
       t.String({ description: "Namespace in which the same prompt is resident, in hex" }),
@@ -158,42 +150,20 @@ const peers = t.Object(
 );
 
 /** Body of the answers of `GET` and `POST /v1/explain`. */
-const explainReport = t.Object(
-  {
-    leading: count("Consecutive resident blocks, from the first block on"),
-    blocks: t.Array(
-      t.Object({
-        name: t.String(),
-        tier: t.Union([...tier.anyOf, t.Literal("peer"), t.Null()]),
-      }),
-      {
-        description: "The fastest tier of each block; `peer`: a peer probably has it; null: a miss",
-      },
-    ),
-    miss: nullable(miss),
-    peers: t.Optional(peers),
-  },
-  {
-    examples: [
-      {
-        leading: 1,
-        blocks: [
-          { name: "111", tier: "ram" },
-          { name: DIGEST, tier: null },
-        ],
-        miss: {
-          index: 1,
-          kind: "departed",
-          text: "it was pruned (ssd, 12 s ago, by router-1)",
-          reason: "pruned",
-          by: "router-1",
-          tier: "ssd",
-          seconds_ago: 12,
-        },
-      },
-    ],
-  },
-);
+const explainReport = t.Object({
+  leading: count("Consecutive resident blocks, from the first block on"),
+  blocks: t.Array(
+    t.Object({
+      name: t.String(),
+      tier: t.Union([...[...TIERS, "peer"].map((tier) => t.Literal(tier)), t.Null()]),
+    }),
+    {
+      description: "The fastest tier of each block; `peer`: a peer probably has it; null: a miss",
+    },
+  ),
+  miss: nullable(miss),
+  peers: t.Optional(peers),
+});
 type ExplainReport = Static<typeof explainReport>;
 
 /** A list of names, or a prompt's tokens. */
@@ -207,21 +177,11 @@ const explainBody = t.Union([
   }),
 ]);
 
-const explainRequest = {
-  required: true,
-  content: {
-    "application/json": {
-      schema: explainBody as object,
-      examples: {
-        names: { summary: "Names of blocks", value: { names: [111, DIGEST] } },
-        tokens: {
-          summary: "A prompt",
-          value: { tokens: [1, 2, 3, 4], namespace: "ab".repeat(32), block_tokens: 2 },
-        },
-      },
-    },
-  },
-};
+const explainRequest = jsonBody(
+  explainBody,
+  { names: [111, "ab".repeat(32)] },
+  { tokens: [1, 2, 3, 4], namespace: "ab".repeat(32), block_tokens: 2 },
+);
 
 function explanationOf(explanation: Explanation, nowSeconds: number): ExplainReport {
   const { leading, blocks, miss, peers } = explanation;
@@ -236,26 +196,25 @@ function explanationOf(explanation: Explanation, nowSeconds: number): ExplainRep
 type Miss = Omit<NonNullable<ExplainReport["miss"]>, "index">;
 
 function missOf(why: MissReason, nowSeconds: number): Miss {
-  const { kind } = why;
-  switch (kind) {
-    case "never_stored":
-      return { kind, text: "this host has never stored it" };
+  switch (why.kind) {
     case "departed":
       return departed(why.departure, nowSeconds);
-    case "being_written":
-      return { kind, text: "it is being written now" };
-    case "gpu_only":
-      return { kind, text: "it is only on a GPU" };
     case "other_namespace": {
-      const { namespace } = why;
+      const { kind, namespace } = why;
       return { kind, text: `the same prompt is resident under namespace ${namespace}`, namespace };
     }
     case "ssd_unavailable":
-      return { kind, text: `it is on SSD, which is not available now: ${why.why}`, why: why.why };
+      return { ...why, text: `it is on SSD, which is not available now: ${why.why}` };
     default:
-      return kind satisfies never;
+      return { kind: why.kind, text: PLAIN_MISSES[why.kind] };
   }
 }
+
+const PLAIN_MISSES = {
+  never_stored: "this host has never stored it",
+  being_written: "it is being written now",
+  gpu_only: "it is only on a GPU",
+};
 
 function departed(
   { reason, by, tier, atSeconds }: Extract<MissReason, { kind: "departed" }>["departure"],

@@ -1,13 +1,12 @@
-import { Elysia, t } from "elysia";
+import { Elysia, type TSchema, t } from "elysia";
 import {
   answerTypeOf,
   COMMAND_LIMITS,
   JSON_TYPE,
   MSGPACK_TYPE,
   type Receipt,
-  type Sender,
 } from "../control/index.ts";
-import { formatBytes, type Json, stringifyJson, type TurnSource } from "../core/index.ts";
+import { formatBytes, stringifyJson } from "../core/index.ts";
 import type { Callers } from "./authorization.ts";
 import { answerJson, readObject } from "./body.ts";
 import {
@@ -17,6 +16,7 @@ import {
   receiptSchema,
   statusOfReceipt,
 } from "./command-schema.ts";
+import { described, jsonBody, jsonContent } from "./description.ts";
 import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
@@ -32,12 +32,17 @@ export function hicacheRoutes(
   const change = async (request: Request, pin: boolean): Promise<Receipt | Response> => {
     const body = await readObject(request);
     if (body instanceof Response) return body;
+    const { block_hashes, ttl_seconds } = body;
+    const owner = body.owner ?? OWNER;
+    const command = { type: "Cache", block_hashes, pin, owner, ...(pin ? { ttl_seconds } : {}) };
+    const bytes = new TextEncoder().encode(stringifyJson(command));
     const source = callers.sourceOf(request);
-    const receipt = await submitCache(control, callers.senderOf(request), { body, pin, source });
+    const sender = callers.senderOf(request);
+    const receipt = await control.plane.submit(bytes, JSON_TYPE, sender, { source });
     return receipt.status === "rejected" ? rejected(receipt) : receipt;
   };
   const flush = async ({ request }: { readonly request: Request }) => {
-    const receipt = await control.flush(callers.senderOf(request));
+    const receipt = await control.plane.flush(callers.senderOf(request));
     const accept = request.headers.get("accept") ?? "";
     if (accept.includes(JSON_TYPE) || accept.includes(MSGPACK_TYPE)) {
       return answerReceipt(receipt, answerTypeOf(accept, null));
@@ -74,7 +79,12 @@ export function hicacheRoutes(
         const mayFlush = flushByGet && request.method !== "HEAD";
         return mayFlush ? flush({ request }) : refuseMethod(request.method, flushByGet);
       },
-      { detail: flushDetail },
+      {
+        detail: {
+          ...flushDetail,
+          ...described(flushDetail.summary, { 405: "HEAD; and GET without `api.flush_by_get`" }),
+        },
+      },
     )
     .post("/flush_cache", flush, { parse: "none", detail: flushDetail });
 }
@@ -91,25 +101,6 @@ function refuseMethod(method: string, flushByGet: boolean): Response {
  */
 function inForce({ counts }: Receipt): number {
   return counts.done + counts.already + counts.deferred;
-}
-
-interface CacheRequest {
-  readonly body: Readonly<Record<string, Json>>;
-  readonly pin: boolean;
-  readonly source: TurnSource;
-}
-
-function submitCache(
-  control: ControlServices,
-  sender: Sender,
-  { body, pin, source }: CacheRequest,
-): Promise<Receipt> {
-  const { block_hashes, ttl_seconds } = body;
-  const owner = body.owner ?? OWNER;
-  const command = { type: "Cache", block_hashes, pin, owner, ...(pin ? { ttl_seconds } : {}) };
-  return control.submit(new TextEncoder().encode(stringifyJson(command)), JSON_TYPE, sender, {
-    source,
-  });
 }
 
 function rejected(receipt: Receipt): Response {
@@ -132,32 +123,32 @@ const unpinnedSchema = t.Object({
   unpinned_count: count("Number of blocks whose pin of this owner was removed"),
 });
 
-const PIN_EXAMPLE = { block_hashes: [111, -222, 333] };
 const REFUSED = { description: "Problem with the receipt's reason" };
 
-function json(schema: object, value: unknown) {
-  return { "application/json": { schema, examples: { example: { value } } } };
+function changeDetail(summary: string, body: TSchema, done: string, report: TSchema) {
+  return {
+    summary,
+    requestBody: jsonBody(body),
+    responses: {
+      200: { description: done, content: jsonContent(report) },
+      409: REFUSED,
+      422: REFUSED,
+    },
+  };
 }
 
-const pinDetail = {
-  summary: "Pins blocks; unknown blocks are skipped",
-  requestBody: { required: true, content: json(pinSchema, PIN_EXAMPLE) },
-  responses: {
-    200: { description: "Pinned", content: json(pinnedSchema, { pinned_count: 2 }) },
-    409: REFUSED,
-    422: REFUSED,
-  },
-};
-
-const unpinDetail = {
-  summary: "Removes one pin of this owner from each block",
-  requestBody: { required: true, content: json(unpinSchema, PIN_EXAMPLE) },
-  responses: {
-    200: { description: "Unpinned", content: json(unpinnedSchema, { unpinned_count: 2 }) },
-    409: REFUSED,
-    422: REFUSED,
-  },
-};
+const pinDetail = changeDetail(
+  "Pins blocks; unknown blocks are skipped",
+  pinSchema,
+  "Pinned",
+  pinnedSchema,
+);
+const unpinDetail = changeDetail(
+  "Removes one pin of this owner from each block",
+  unpinSchema,
+  "Unpinned",
+  unpinnedSchema,
+);
 
 const FLUSHED = [
   "Cache flushed.",
@@ -173,7 +164,7 @@ const flushDetail = {
       description: "Text; a receipt if `Accept` names JSON",
       content: {
         "text/plain": { schema: t.String() as object, examples: { example: { value: FLUSHED } } },
-        ...json(receiptSchema, COMMAND_EXAMPLES.Flush!.receipt),
+        ...jsonContent(receiptSchema, COMMAND_EXAMPLES.Flush.receipt),
       },
     },
     403: { description: "Problem: the caller lacks the role `purge`" },

@@ -1,6 +1,14 @@
 import { Elysia, type Static, t } from "elysia";
-import { readBlockName } from "../core/index.ts";
-import { bytes, count, nullable } from "./fields.ts";
+import { type BlockName, type Clock, readBlockName } from "../core/index.ts";
+import {
+  type PeerRecord,
+  type PeerStatus,
+  type PullTrace,
+  TRANSPORTS,
+  type TransportName,
+} from "../peers/index.ts";
+import { BREAKER_STATES, PEER_STATES, type PeerSources, sum } from "./agent-metrics.ts";
+import { bytes, count, nullable, oneOf, snakeCase } from "./fields.ts";
 import type { PeerServices } from "./services.ts";
 import { refuseName } from "./tree-routes.ts";
 
@@ -26,9 +34,7 @@ export function peerRoutes(peers: PeerServices) {
     );
 }
 
-// Written out because the framework loses the type of a computed list.
-const names = [t.Literal("rdma"), t.Literal("stream"), t.Literal("quic")] as const;
-const transport = t.Union([...names]);
+const transport = oneOf(TRANSPORTS);
 const time = (description: string) => t.String({ format: "date-time", description });
 const milliseconds = (description: string) =>
   t.Number({ minimum: 0, description: `${description}, milliseconds` });
@@ -51,14 +57,17 @@ const hardware = t.Object(
 
 const peer = t.Object({
   worker_id: t.String(),
-  origin: t.Union([t.Literal("static"), t.Literal("announced")], {
-    description: "Source: the configuration, or the peer's announcements over NATS",
-  }),
-  state: t.Union(
-    [t.Literal("linked"), t.Literal("dialling"), t.Literal("idle"), t.Literal("down")],
-    { description: "`idle`: no connection and no failure; `down`: its circuit breaker is open" },
+  origin: oneOf(
+    ["static", "announced"],
+    "Source: the configuration, or the peer's announcements over NATS",
   ),
-  transport: t.Union([...names, t.Null()]),
+  state: oneOf(
+    PEER_STATES,
+    "`idle`: no connection and no failure; `down`: its circuit breaker is open",
+  ),
+  transport: t.Unsafe<TransportName | null>(
+    t.Union([...TRANSPORTS.map((name) => t.Literal(name)), t.Null()]),
+  ),
   goodput_bytes_per_second: nullable(
     t.Number({
       minimum: 0,
@@ -66,7 +75,7 @@ const peer = t.Object({
     }),
   ),
   rtt_ms: nullable(milliseconds("Round-trip time")),
-  breaker: t.Union([t.Literal("closed"), t.Literal("open"), t.Literal("trial")]),
+  breaker: oneOf(BREAKER_STATES),
   cooldown_ms: nullable(milliseconds("Time until the next attempt")),
   certificate_ends: nullable(time("Expiry of its latest certificate")),
   in_flight_bytes: bytes("Fetches in flight from this peer"),
@@ -85,57 +94,17 @@ const peer = t.Object({
 });
 export type PeerReport = Static<typeof peer>;
 
-const EXAMPLE_PEER: PeerReport = {
-  worker_id: "gpu-02",
-  origin: "announced",
-  state: "linked",
-  transport: "stream",
-  goodput_bytes_per_second: 2_400_000_000,
-  rtt_ms: 0.21,
-  breaker: "closed",
-  cooldown_ms: null,
-  certificate_ends: "2027-01-01T00:00:00.000Z",
-  in_flight_bytes: 10_485_760,
-  pulled_blocks: 930,
-  pulled_bytes: 9_751_756_800,
-  failures: 1,
-  last_fault: null,
-  transports_down: [],
-  endpoints: { stream: { host: "10.0.0.2", port: 7172 }, quic: { host: "10.0.0.2", port: 7173 } },
-  hardware: { rdma_devices: [], cores: 64, aes: true },
-  heard_seconds_ago: 1.4,
-};
-
 /** Body of `GET /v1/peers`. */
-const peersReport = t.Object(
-  {
-    enabled: t.Boolean({ description: "Whether `peers.cert_file` is set" }),
-    cluster: nullable(t.String()),
-    certificate_ends: nullable(time("Expiry of this host's certificate")),
-    listening: places("Addresses at which peers reach this host"),
-    inbound_links: count("Connections from peers to this host"),
-    lent_bytes: bytes("Bytes being sent to peers now"),
-    in_flight_bytes: bytes("Bytes being received from peers now"),
-    peers: t.Array(peer),
-  },
-  {
-    examples: [
-      {
-        enabled: true,
-        cluster: "hearth",
-        certificate_ends: "2027-01-01T00:00:00.000Z",
-        listening: {
-          stream: { host: "10.0.0.1", port: 7172 },
-          quic: { host: "10.0.0.1", port: 7173 },
-        },
-        inbound_links: 1,
-        lent_bytes: 0,
-        in_flight_bytes: 10_485_760,
-        peers: [EXAMPLE_PEER],
-      },
-    ],
-  },
-);
+const peersReport = t.Object({
+  enabled: t.Boolean({ description: "Whether `peers.cert_file` is set" }),
+  cluster: nullable(t.String()),
+  certificate_ends: nullable(time("Expiry of this host's certificate")),
+  listening: places("Addresses at which peers reach this host"),
+  inbound_links: count("Connections from peers to this host"),
+  lent_bytes: bytes("Bytes being sent to peers now"),
+  in_flight_bytes: bytes("Bytes being received from peers now"),
+  peers: t.Array(peer),
+});
 export type PeersReport = Static<typeof peersReport>;
 
 const PULLS_MAX = 1_000;
@@ -152,9 +121,10 @@ const pull = t.Object({
   key: t.String({ description: "The block's key, in hex" }),
   digest: t.String({ description: "Digest in hex" }),
   layer: count("Layer"),
-  priority: t.Union([t.Literal("acquire"), t.Literal("warm"), t.Literal("mirror")], {
-    description: "Origin of the request: an engine, a command, or a copy made in advance",
-  }),
+  priority: oneOf(
+    ["acquire", "warm", "mirror"],
+    "Origin of the request: an engine, a command, or a copy made in advance",
+  ),
   started: time("UTC"),
   outcome: nullable(t.String({ description: "Outcome; null: in flight" })),
   bytes: bytes("Bytes received"),
@@ -162,30 +132,9 @@ const pull = t.Object({
 });
 
 /** Body of `GET /v1/pulls`. */
-const pullsReport = t.Object(
-  { pulls: t.Array(pull, { description: "Latest first; of each block the last fetches" }) },
-  {
-    examples: [
-      {
-        pulls: [
-          {
-            key: "ab".repeat(32),
-            digest: "cd".repeat(32),
-            layer: 4_294_967_295,
-            priority: "acquire",
-            started: "2026-01-01T00:00:00.000Z",
-            outcome: "ok",
-            bytes: 10_485_760,
-            steps: [
-              { ms: 0, what: "asked", peer: "gpu-02", transport: "stream" },
-              { ms: 6.2, what: "came", peer: "gpu-02", transport: "stream", bytes: 10_485_760 },
-            ],
-          },
-        ],
-      },
-    ],
-  },
-);
+const pullsReport = t.Object({
+  pulls: t.Array(pull, { description: "Latest first; of each block the last fetches" }),
+});
 export type PullsReport = Static<typeof pullsReport>;
 
 const pullsQuery = t.Object({
@@ -198,3 +147,80 @@ const pullsQuery = t.Object({
   ),
   limit: t.Optional(t.Numeric({ minimum: 1, maximum: PULLS_MAX, multipleOf: 1, default: 100 })),
 });
+
+/** Reports the peers; null: no certificate is set. */
+export function readPeers(open: PeerSources | null, clock: Clock): PeersReport {
+  if (open === null) {
+    const nothing = { inbound_links: 0, lent_bytes: 0, in_flight_bytes: 0, peers: [] };
+    return { enabled: false, cluster: null, certificate_ends: null, listening: {}, ...nothing };
+  }
+  const { credentials, fetcher, peers } = open;
+  return {
+    enabled: true,
+    cluster: credentials.cluster,
+    certificate_ends: dateOf(credentials.notAfterMs),
+    listening: { ...open.endpoints },
+    inbound_links: sum(TRANSPORTS, (name) => open.inboundConnections(name)),
+    lent_bytes: open.server.lentBytes,
+    in_flight_bytes: fetcher.stats.inFlightBytes,
+    peers: peers.map((one) => peerOf(one, open.recordOf(one.worker), clock)),
+  };
+}
+
+function peerOf(status: PeerStatus, record: PeerRecord | null, clock: Clock): PeerReport {
+  const { worker, goodput, certificateEndsMs, transportsDown, ...rest } = status;
+  const { hardware = null, heardMs = null } = record ?? {};
+  return {
+    worker_id: worker,
+    goodput_bytes_per_second: goodput,
+    ...snakeCase(rest),
+    certificate_ends: certificateEndsMs === null ? null : dateOf(certificateEndsMs),
+    transports_down: transportsDown.map(({ name, retryMs }) => {
+      return { transport: name, retry_ms: Math.max(0, retryMs) };
+    }),
+    endpoints: { ...record?.endpoints },
+    hardware: hardware && {
+      rdma_devices: [...hardware.rdmaDevices],
+      cores: hardware.cores,
+      aes: hardware.hasAes,
+    },
+    heard_seconds_ago: heardMs === null ? null : (clock.monotonicMs() - heardMs) / 1_000,
+  };
+}
+
+/**
+ * The latest fetches of the block with this name, at most `max`; null: of all blocks. `digestsOf`
+ * finds the digests that an engine hash has on this host.
+ */
+export function readPulls(
+  traces: readonly PullTrace[],
+  digestsOf: (name: Uint8Array) => readonly Uint8Array[],
+  { name, max }: { readonly name: BlockName | null; readonly max: number },
+): PullsReport {
+  const wanted = name === null ? traces : traces.filter(isMeant(name, digestsOf));
+  return {
+    pulls: wanted.slice(0, max).map(({ startedWallMs, steps, ...trace }) => {
+      return { ...trace, started: dateOf(startedWallMs), steps: steps.map((one) => ({ ...one })) };
+    }),
+  };
+}
+
+/** Matches traces by the block's key or digest; an engine hash by the names known on this host. */
+function isMeant(
+  name: BlockName,
+  digestsOf: (name: Uint8Array) => readonly Uint8Array[],
+): (trace: PullTrace) => boolean {
+  const bytes = name.kind === "key" ? name.bytes : new Uint8Array(8);
+  if (name.kind === "hash") {
+    const view = new DataView(bytes.buffer);
+    view.setUint32(0, name.lo, true);
+    view.setUint32(4, name.hi, true);
+  }
+  const hex = bytes.toHex();
+  const digests = digestsOf(bytes).map((digest) => digest.toHex());
+  return ({ key, digest }) => key === hex || digest === hex || digests.includes(digest);
+}
+
+function dateOf(ms: number): string {
+  return new Date(ms).toISOString();
+}

@@ -1,6 +1,16 @@
-import { Elysia, type Static, t } from "elysia";
+import { Elysia, t } from "elysia";
 import type { BudgetFigures, PinInfo, PinKind } from "../store/pins/index.ts";
-import { afterQuery, bytes, count, limitQuery, nextNumber, nullable, seconds } from "./fields.ts";
+import {
+  afterQuery,
+  bytes,
+  count,
+  limitQuery,
+  nextNumber,
+  nullable,
+  oneOf,
+  seconds,
+  snakeCase,
+} from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
 interface ListQuery {
@@ -13,8 +23,8 @@ interface ListQuery {
 export function pinRoutes(control: ControlServices) {
   const list = (kind: PinKind, { limit = 100, after = 0, owner }: ListQuery) => {
     const of = owner ?? null;
-    const page = control.holds({ kind, owner: of, after, max: limit });
-    const budget = budgetOf(control.figures(of), of !== null);
+    const page = control.holds.list({ kind, owner: of, after, max: limit });
+    const budget = budgetOf(control.holds.figures(of), of !== null);
     return { holds: page.holds.map(entryOf), next: page.next, budget };
   };
   return new Elysia()
@@ -46,23 +56,9 @@ export function pinRoutes(control: ControlServices) {
     );
 }
 
-const EXAMPLE = {
-  id: 7,
-  kind: "pin",
-  owner: "system-prompts",
-  name: null,
-  blocks: 46,
-  bytes: 482_344_960,
-  remaining_seconds: 3_541.2,
-  age_seconds: 58.8,
-  priority: null,
-  priority_now: null,
-  retain_seconds: null,
-};
-
 const entry = t.Object({
   id: count("Increases with each pin and lease"),
-  kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
+  kind: oneOf(["pin", "retain", "lease"]),
   owner: t.String(),
   name: nullable(t.String({ description: "Name of the lease" })),
   blocks: count("Blocks named, with repetitions"),
@@ -85,33 +81,9 @@ const budget = t.Object(
   { description: "`owner_...` if the request names one" },
 );
 
-const BUDGET = {
-  capacity_bytes: 2_199_023_255_552,
-  host_budget_bytes: 1_099_511_627_776,
-  host_used_bytes: 482_344_960,
-};
-
-/** Body of `GET /v1/pins`. */
-const pinsReport = t.Object(
-  { pins: t.Array(entry, { description: "Entries, ordered by id" }), next: nextNumber, budget },
-  { examples: [{ pins: [EXAMPLE], next: null, budget: BUDGET }] },
-);
-type PinsReport = Static<typeof pinsReport>;
-
-/** Body of `GET /v1/leases`. */
-const leasesReport = t.Object(
-  { leases: t.Array(entry, { description: "Entries, ordered by id" }), next: nextNumber, budget },
-  {
-    examples: [
-      {
-        leases: [{ ...EXAMPLE, kind: "lease", name: "session-abc", owner: "router-1" }],
-        next: 7,
-        budget: BUDGET,
-      },
-    ],
-  },
-);
-type PinEntry = Static<typeof entry>;
+const entries = t.Array(entry, { description: "Entries, ordered by id" });
+const pinsReport = t.Object({ pins: entries, next: nextNumber, budget });
+const leasesReport = t.Object({ leases: entries, next: nextNumber, budget });
 
 const OWNER_CHARACTERS_MAX = 128;
 
@@ -125,39 +97,21 @@ const leasesQuery = t.Object({
 
 const pinsQuery = t.Object({
   ...leasesQuery.properties,
-  kind: t.Optional(
-    t.Union([t.Literal("pin"), t.Literal("retain")], {
-      description: "`pin` (hard, the default) or `retain` (soft)",
-    }),
-  ),
+  kind: t.Optional(oneOf(["pin", "retain"], "`pin` (hard, the default) or `retain` (soft)")),
 });
 
-function entryOf(info: PinInfo): PinEntry {
-  const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
+function entryOf({ remainingMs, ageMs, idleMs, ...info }: PinInfo) {
   return {
-    id,
-    kind,
-    owner,
-    name,
-    blocks,
-    bytes,
-    priority,
-    remaining_seconds: info.remainingMs === null ? null : secondsOf(info.remainingMs),
-    age_seconds: secondsOf(info.ageMs),
-    priority_now: priorityNow,
-    retain_seconds: info.idleMs === null ? null : secondsOf(info.idleMs),
+    ...snakeCase(info),
+    remaining_seconds: remainingMs === null ? null : secondsOf(remainingMs),
+    age_seconds: secondsOf(ageMs),
+    retain_seconds: idleMs === null ? null : secondsOf(idleMs),
   };
 }
 
-function budgetOf(figures: BudgetFigures, hasOwner: boolean): PinsReport["budget"] {
-  const { capacityBytes, hostBudgetBytes, hostUsedBytes, ownerBudgetBytes, ownerUsedBytes } =
-    figures;
-  return {
-    capacity_bytes: capacityBytes,
-    host_budget_bytes: hostBudgetBytes,
-    host_used_bytes: hostUsedBytes,
-    ...(hasOwner ? { owner_budget_bytes: ownerBudgetBytes, owner_used_bytes: ownerUsedBytes } : {}),
-  };
+function budgetOf(figures: BudgetFigures, hasOwner: boolean) {
+  const { ownerBudgetBytes, ownerUsedBytes, ...host } = figures;
+  return snakeCase(hasOwner ? { ...host, ownerBudgetBytes, ownerUsedBytes } : host);
 }
 
 /** Seconds of a duration; 0 if it is over. */

@@ -1,3 +1,4 @@
+import { STATUS_CODES } from "node:http";
 import { type ErrorCode, HearthError, stringifyJson } from "../core/index.ts";
 
 /** Refusals of HTTP itself, in addition to the codes of HearthError. */
@@ -54,23 +55,10 @@ const STATUS_OF_ERROR = {
   INTERNAL: 500,
 } as const satisfies Record<ErrorCode, number>;
 
-/** Titles of RFC 9110 for the statuses above. */
+/** Titles of RFC 9110, where the runtime has older ones or none. */
 const TITLES: Readonly<Record<number, string>> = {
-  400: "Bad Request",
-  401: "Unauthorized",
-  403: "Forbidden",
-  404: "Not Found",
-  405: "Method Not Allowed",
-  408: "Request Timeout",
-  409: "Conflict",
   413: "Content Too Large",
   422: "Unprocessable Content",
-  429: "Too Many Requests",
-  500: "Internal Server Error",
-  501: "Not Implemented",
-  502: "Bad Gateway",
-  503: "Service Unavailable",
-  504: "Gateway Timeout",
   529: "Site Is Overloaded",
 };
 
@@ -93,18 +81,22 @@ export interface ProblemOptions {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-function respond(problem: Problem, headers: Readonly<Record<string, string>> = {}): Response {
-  return new Response(stringifyJson(problem), {
-    status: problem.status,
+function respond(
+  code: Problem["code"],
+  status: number,
+  detail: string,
+  { fix, headers = {} }: Pick<ProblemOptions, "headers"> & { readonly fix?: string | undefined },
+): Response {
+  const title = TITLES[status] ?? STATUS_CODES[status] ?? "Error";
+  const problem: Problem = { type: "about:blank", title, status, detail, code };
+  return new Response(stringifyJson(fix === undefined ? problem : { ...problem, fix }), {
+    status,
     headers: { "content-type": "application/problem+json", ...headers },
   });
 }
 
 export function refuse(code: Refusal, detail: string, options: ProblemOptions = {}): Response {
-  const status = options.status ?? REFUSALS[code];
-  const fix = options.fix === undefined ? {} : { fix: options.fix };
-  const title = TITLES[status] ?? "Error";
-  return respond({ type: "about:blank", title, status, detail, code, ...fix }, options.headers);
+  return respond(code, options.status ?? REFUSALS[code], detail, options);
 }
 
 /**
@@ -116,9 +108,5 @@ export function problemOf(thrown: unknown): Response {
     thrown instanceof HearthError
       ? thrown
       : new HearthError("INTERNAL", "an unexpected error", { fix: "see the agent's log" });
-  const { code } = fault;
-  const status = STATUS_OF_ERROR[code];
-  const fix = fault.fix === undefined ? {} : { fix: fault.fix };
-  const title = TITLES[status]!;
-  return respond({ type: "about:blank", title, status, detail: fault.message, code, ...fix });
+  return respond(fault.code, STATUS_OF_ERROR[fault.code], fault.message, { fix: fault.fix });
 }

@@ -1,4 +1,4 @@
-import { Elysia, t } from "elysia";
+import { Elysia } from "elysia";
 import type { Access, Callers } from "./authorization.ts";
 import { blockRoutes } from "./block-routes.ts";
 import { commandRoutes, unfenceRoutes } from "./command-routes.ts";
@@ -10,7 +10,6 @@ import {
   healthRoutes,
   type RouteList,
 } from "./common-routes.ts";
-import { AGENT_DESCRIPTION } from "./description.ts";
 import { eventRoutes } from "./event-routes.ts";
 import { explainRoutes } from "./explain-routes.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
@@ -19,7 +18,7 @@ import { pinRoutes } from "./pin-routes.ts";
 import { AGENT_RULES } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
-import { STATUS_EXAMPLE, statusReport } from "./status-report.ts";
+import { statusReport } from "./status-report.ts";
 import { treeRoutes } from "./tree-routes.ts";
 
 export interface RouteOptions {
@@ -49,7 +48,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
     .use(documentation("Hearth agent", options.version))
     .use(healthRoutes(services))
     .get("/v1/status", () => services.status(), {
-      response: t.Object(statusReport.properties, { examples: [STATUS_EXAMPLE] }),
+      response: statusReport,
       detail: { summary: "Shows the agent's state and contents" },
     })
     .use(sessionRoutes(services))
@@ -57,7 +56,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
     .use(peerRoutes(services.peers))
     .use(controlRoutes(services.control, options));
   everyRouteHasRole(app.routes, AGENT_RULES);
-  const description = { access: options.access, texts: AGENT_DESCRIPTION };
+  const description = { access: options.access, rules: AGENT_RULES };
   return { handle: (request: Request) => handled(app, request, description) };
 }
 

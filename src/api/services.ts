@@ -1,9 +1,9 @@
-import type { Receipt, Sender, SubmitOptions } from "../control/index.ts";
+import type { ControlPlane, Sender } from "../control/index.ts";
 import type { BlockName } from "../core/index.ts";
-import type { EventPage } from "../observability/activity/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
-import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../store/index.ts";
-import type { BudgetFigures, PinKind, PinPage } from "../store/pins/index.ts";
+import type { Inspector, TieredStore } from "../store/index.ts";
+import type { Holds } from "../store/pins/index.ts";
 import type { PeersReport, PullsReport } from "./peer-routes.ts";
 import type { SessionReport, SessionsReport } from "./session-routes.ts";
 import type { StatusReport } from "./status-report.ts";
@@ -12,6 +12,16 @@ import type { StatusReport } from "./status-report.ts";
 export interface Readiness {
   readonly ready: boolean;
   readonly reasons: readonly string[];
+}
+
+/** Health and metrics services that every Hearth process has. */
+export interface HealthServices {
+  readiness(): Readiness;
+  /** Current problems, worst first. */
+  health(): readonly HealthProblem[];
+  metricsText(): Promise<string>;
+  /** Content type of `metricsText`. */
+  readonly metricsContentType: string;
 }
 
 export interface PurgeRequest {
@@ -29,39 +39,17 @@ export interface PersistReport {
 }
 
 /**
- * Control plane functions used by HTTP.
- * `submit` and `flush` never throw because of a command's content, enforce limits and
- * authorization, and resolve when everything is done. `tree` and `explain` run in slices and change
- * nothing. All others answer at once from memory.
+ * Parts of the control plane used by HTTP. `submit` and `flush` never throw because of a command's
+ * content, enforce limits and authorization, and resolve when everything is done. The inspector
+ * runs in slices and changes nothing. All others answer at once from memory.
  */
 export interface ControlServices {
-  /** Executes a command. `contentType` describes the body. */
-  submit(
-    body: Uint8Array,
-    contentType: string | null,
-    sender: Sender,
-    options?: Pick<SubmitOptions, "signature" | "source">,
-  ): Promise<Receipt>;
-  /** Finds a receipt by id and issuer. Null: any issuer. */
-  find(id: string, issuer: string | null, account?: string): Receipt | null;
-  flush(sender: Sender): Promise<Receipt>;
-  /** Returns the number of scopes that the issuer had. */
-  unfence(issuer: string, sender: Sender): number;
-  /** At most `max` entries with an id above `after`. Kind and owner filter unless null. */
-  holds(options: {
-    readonly kind: PinKind | null;
-    readonly owner: string | null;
-    readonly after: number;
-    readonly max: number;
-  }): PinPage;
-  /** Budget of the host, and of this owner unless null. */
-  figures(owner: string | null): BudgetFigures;
-  tree(query: TreeQuery): Promise<TreePage>;
-  explain(query: ExplainQuery): Promise<Explanation>;
-  /** Clock of departures, in seconds. */
-  storeSeconds(): number;
-  /** At most `max` events after number `after`. */
-  events(after: number, max: number): EventPage;
+  readonly plane: Pick<ControlPlane, "submit" | "find" | "flush" | "unfence">;
+  readonly holds: Pick<Holds, "list" | "figures">;
+  readonly inspector: Pick<Inspector, "tree" | "explain">;
+  readonly events: Pick<EventLog, "page">;
+  /** Clock of departures. */
+  readonly store: Pick<TieredStore, "nowSeconds">;
 }
 
 /** Peer functions used by HTTP. They answer at once from memory. */
@@ -76,11 +64,8 @@ export interface PeerServices {
  * `purge` and `persist` change blocks, wait for the disk, and write an audit entry with the sender.
  * All others change nothing and do not wait.
  */
-export interface ApiServices {
+export interface ApiServices extends HealthServices {
   status(): StatusReport;
-  readiness(): Readiness;
-  /** Current problems, worst first. */
-  health(): readonly HealthProblem[];
   /** At most `limit` sessions after `after`, the longest idle first. */
   sessions(after: number, limit: number): SessionsReport;
   /** The session with this number, in each namespace that has one. */
@@ -89,9 +74,6 @@ export interface ApiServices {
   purge(blocks: readonly PurgeRequest[], sender: Sender): Promise<PurgeOutcome[]>;
   /** Throws UNSUPPORTED without an SSD tier. */
   persist(sender: Sender): Promise<PersistReport>;
-  metricsText(): Promise<string>;
-  /** Content type of `metricsText`. */
-  readonly metricsContentType: string;
   readonly control: ControlServices;
   readonly peers: PeerServices;
 }

@@ -1,5 +1,6 @@
 import { Elysia, type Static, t } from "elysia";
-import { afterQuery, bytes, count, limitQuery, nextNumber } from "./fields.ts";
+import { described } from "./description.ts";
+import { afterQuery, bytes, count, hex32, limitQuery, nextNumber } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
 
@@ -27,7 +28,9 @@ export function sessionRoutes(services: ApiServices) {
       {
         params: sessionParams,
         response: sessionReports,
-        detail: { summary: "Shows the tiers of one session's blocks" },
+        detail: described("Shows the tiers of one session's blocks", {
+          404: "No session with this number holds a block",
+        }),
       },
     );
 }
@@ -40,7 +43,7 @@ const sessionReport = t.Object({
     pattern: "^[0-9]{1,20}$",
     description: "The engine's session number, 64 bits; text, so that no client rounds it",
   }),
-  namespace: t.String({ pattern: "^[0-9a-f]{64}$", description: "Namespace key, in hex" }),
+  namespace: hex32("Namespace key, in hex"),
   idle_seconds: t.Number({ minimum: 0, description: "Time since its last commit" }),
   depth: count("Blocks on its path, including those no longer on any tier"),
   ram: tierUse,
@@ -48,34 +51,17 @@ const sessionReport = t.Object({
 });
 export type SessionReport = Static<typeof sessionReport>;
 
-const EXAMPLE = {
-  id: "42",
-  namespace: "ab".repeat(32),
-  idle_seconds: 12.5,
-  depth: 31,
-  ram: { blocks: 8, bytes: 83_886_080 },
-  ssd: { blocks: 31, bytes: 325_058_560 },
-};
-
 /** Body of `GET /v1/sessions`. */
-const sessionsReport = t.Object(
-  {
-    sessions: t.Array(sessionReport, { description: "Longest idle first" }),
-    next: nextNumber,
-  },
-  { examples: [{ sessions: [EXAMPLE], next: null }] },
-);
+const sessionsReport = t.Object({
+  sessions: t.Array(sessionReport, { description: "Longest idle first" }),
+  next: nextNumber,
+});
 export type SessionsReport = Static<typeof sessionsReport>;
 
 /** Body of `GET /v1/sessions/{id}`. */
-const sessionReports = t.Object(
-  {
-    sessions: t.Array(sessionReport, {
-      description: "One entry per namespace with this number",
-    }),
-  },
-  { examples: [{ sessions: [EXAMPLE] }] },
-);
+const sessionReports = t.Object({
+  sessions: t.Array(sessionReport, { description: "One entry per namespace with this number" }),
+});
 
 const pageQuery = t.Object({
   limit: limitQuery("Maximum sessions; a page is shorter if sessions are long"),

@@ -1,17 +1,19 @@
 import { chmodSync, chownSync } from "node:fs";
 import {
   type Api,
-  type ApiServer,
   type ApiServices,
   type Caller,
-  type ControlServices,
   createApi,
   type LocalCaller,
   type PurgeOutcome,
-  readAccess,
+  readPeers,
+  readPulls,
+  readStatus,
   type SessionReport,
   type SessionsReport,
+  type StatusSources,
   serveUnix,
+  toSeconds,
   type UnixServer,
 } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
@@ -25,73 +27,42 @@ import {
   systemClock,
 } from "../core/index.ts";
 import { peerAllowed, peerOf, takeSocketPath } from "../engine/index.ts";
-import type { Native, SocketPeer } from "../native/index.ts";
-import { type Logger, watchDescriptors } from "../observability/index.ts";
+import type { SocketPeer } from "../native/index.ts";
 import type { PersistReport, PurgeAddress } from "../store/index.ts";
 import type { SessionInfo } from "../store/pins/index.ts";
 import type { Agent } from "./agent.ts";
-import { seconds, statusOf } from "./agent-status.ts";
 import { groupNumber } from "./credentials.ts";
-import { devicesSnapshot } from "./devices-service.ts";
-import { peerServices, peersSnapshot } from "./peer-reports.ts";
-import { feedSnapshot } from "./publishing-service.ts";
+import { type HttpParts, type HttpServer, serveHttp } from "./serve-http.ts";
 
-export interface AgentApiOptions {
-  readonly native: Native;
-  readonly logger: Logger;
-  readonly version: string;
+export interface AgentApiOptions extends Omit<HttpParts, "clock"> {
   readonly commit: string;
 }
 
-export interface AgentApi extends ApiServer {
-  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
-  reload(): Promise<void>;
-}
-
 /** Starts the HTTP server of a running agent. Reports are read from the agent's parts. */
-export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
-  const { listen, flushByGet } = agent.config.api;
-  const { logger, version } = options;
-  const { access, warnings, reload } = await readAccess(agent.config.api);
-  const warn = (lines: readonly string[]) => {
-    for (const line of lines) logger.warn(line, {});
-  };
-  warn(warnings);
-  observe(agent, logger);
-  const api = createApi(servicesOf(agent, options), {
-    version,
-    clock: systemClock,
-    access,
+export async function startApi(agent: Agent, options: AgentApiOptions): Promise<HttpServer> {
+  const { config, health } = agent;
+  const { logger } = options;
+  const http = { ...options, clock: systemClock, health };
+  const server = await serveHttp(config.api, http, async (common) => {
+    const sources = sourcesOf(agent, options, () => api.refusals());
+    const { flushByGet } = config.api;
     // Engines share the event loop with this API, so that few connections are accepted in one turn.
-    backlog: 128,
-    ...{ flushByGet, native: options.native },
-    onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
-    onRefused: ({ code, address, count }) =>
-      logger.warn("API callers rejected", { code, address, count }),
+    const limits = { flushByGet, backlog: 128 };
+    const api: Api = createApi(servicesOf(agent, sources), { ...common, ...limits });
+    // The first scrape takes 10 ms, because its code is not compiled yet: no engine waits for it now.
+    await agent.metrics.text(sources);
+    return api;
   });
-  agent.metrics.observeApi(() => api.refusals());
-  for (const line of openDoors(agent.config)) logger.warn(line);
-  // The first scrape takes 10 ms, because its code is not compiled yet: no engine waits for it now.
-  await agent.metrics.text();
-  const server = api.listen({ host: listen.host, port: listen.port });
-  const socket = await openApiSocket(agent.config, api, options).catch(async (thrown) => {
+  for (const line of openDoors(config)) logger.warn(line);
+  const socket = await openApiSocket(config, server.api, options).catch(async (thrown) => {
     await server[Symbol.asyncDispose]();
     throw thrown;
   });
-  const descriptors = watchDescriptors(systemClock, agent.health);
   return {
     ...server,
     async [Symbol.asyncDispose]() {
-      descriptors[Symbol.dispose]();
       socket?.[Symbol.dispose]();
       await server[Symbol.asyncDispose]();
-    },
-    async reload() {
-      try {
-        warn(await reload());
-      } catch (error) {
-        logger.error(`token reload failed: ${messageOf(error)}`);
-      }
     },
   };
 }
@@ -109,97 +80,58 @@ function openDoors({ api, nats }: Config): string[] {
   return lines;
 }
 
-function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
+function servicesOf(agent: Agent, sources: () => StatusSources): ApiServices {
+  // Stays valid while the agent stops: a stopped control plane answers with receipts that say so.
+  const { plane, holds, inspector, events } = agent.control;
+  const { store, metrics, health } = agent;
   return {
-    status: () => statusOf(agent, options),
+    status: () => readStatus(sources()),
     readiness: () => {
       const reasons = agent.notReady;
       return { ready: reasons.length === 0, reasons };
     },
-    health: () => agent.health.list(),
+    health: () => health.list(),
     sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
-    session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
-    ...operatorActions(agent, agent.control.plane, systemClock),
-    metricsText: () => agent.metrics.text(),
-    metricsContentType: agent.metrics.contentType,
-    control: controlOf(agent),
-    peers: peerServices(() => agent.peers, agent.store, systemClock),
+    session: (id: bigint) => store.sessions.find(id).map((info) => sessionOf(agent, info)),
+    ...operatorActions(agent, plane, systemClock),
+    metricsText: () => metrics.text(sources),
+    metricsContentType: metrics.contentType,
+    control: { plane, holds, inspector, events, store },
+    peers: {
+      report: () => readPeers(agent.peers?.sources ?? null, systemClock),
+      pulls: (name, max) => {
+        const digestsOf = (bytes: Uint8Array) =>
+          store.peerBlocks.find(bytes, DIGESTS_MAX).map(({ digest }) => digest);
+        return readPulls(agent.peers?.puller.traces(null) ?? [], digestsOf, { name, max });
+      },
+    },
   };
 }
 
-/** Stays valid while the agent stops: a stopped control plane answers with receipts that say so. */
-function controlOf({ control, store }: Agent): ControlServices {
-  const { plane, holds, inspector, events } = control;
-  return {
-    submit: (...command) => plane.submit(...command),
-    find: (...command) => plane.find(...command),
-    flush: (sender) => plane.flush(sender),
-    unfence: (issuer, sender) => plane.unfence(issuer, sender),
-    holds: (query) => holds.list(query),
-    figures: (owner) => holds.figures(owner),
-    tree: (query) => inspector.tree(query),
-    explain: (query) => inspector.explain(query),
-    storeSeconds: () => store.nowSeconds(),
-    events: (after, max) => events.page(after, max),
-  };
-}
-
-function observe(agent: Agent, logger: Logger): void {
-  const { metrics, engine, store, frames, lag } = agent;
-  metrics.observeStore(() => {
-    const store_ = store.snapshot();
-    const slots = store_.classes.reduce((sum, { slots }) => sum + slots, 0);
-    return {
-      tiers: {
-        ram: { blocks: store_.ramBlocks, bytes: store_.ramBytes },
-        gpu: { blocks: store_.gpuBlocks, bytes: store_.gpuBytes },
-        ssd: { blocks: store_.ssd?.blocks ?? 0, bytes: store_.ssd?.bytes ?? 0 },
-      },
-      slots: {
-        used: store_.slotsUsed,
-        free: slots - store_.slotsUsed,
-        quarantined: store_.slotsQuarantined,
-      },
-      arena: {
-        bytes: store_.arenaBytes,
-        readyBytes: store_.readyBytes,
-        lockedBytes: agent.region().lockedBytes,
-      },
-      table: { blocks: store_.tableNodes, capacity: store_.tableNodesMax },
-      checks: store_.checks,
-      sessions: store_.sessions,
-      ssd: store_.ssd,
-      stats: store_.stats,
-    };
+/** Where the numbers of an agent are read. Stays valid while the agent stops. */
+function sourcesOf(
+  agent: Agent,
+  options: AgentApiOptions,
+  refusals: Api["refusals"],
+): () => StatusSources {
+  const { control, startedMs, health, lag, incarnation, store, engine, frames } = agent;
+  const { engines } = store;
+  const process = { ...options, clock: systemClock, startedMs, health, lag, incarnation };
+  return () => ({
+    ...process,
+    ...{ engine, engines, frames },
+    config: agent.config,
+    state: agent.state,
+    namespaces: agent.namespaces.keys(),
+    refusals: refusals(),
+    store: store.snapshot(),
+    region: agent.region(),
+    control: control.sources,
+    bus: agent.bus?.sources ?? null,
+    peers: agent.peers?.sources ?? null,
+    publishing: agent.feed,
+    devices: agent.devices.sources,
   });
-  metrics.observeEngine(() => ({
-    connections: engine.connections,
-    slotsHeld: engine.held().held,
-    frames: frames.list(),
-    lookupsWaiting: store.engines.lookups.size,
-    announcedBlocks: store.engines.announcements.size,
-    reservations: store.engines.book.stats,
-    stats: engine.stats,
-  }));
-  const { control } = agent;
-  metrics.observeControl(() => {
-    const snapshot = control.snapshot();
-    const { bus } = agent;
-    const refused = { ...snapshot.refused };
-    for (const [word, unread] of Object.entries(bus?.unreadCommands ?? {})) {
-      refused[word] = (refused[word] ?? 0) + unread;
-    }
-    return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
-  });
-  const { peers, feed } = agent;
-  if (peers !== null) metrics.observePeers(() => peersSnapshot(peers));
-  if (feed !== null) metrics.observeFeed(() => feedSnapshot(feed));
-  metrics.observeDevices(() => devicesSnapshot(agent.devices, engine.stats));
-  metrics.observeHealth(() => agent.health.counts());
-  metrics.observeProcess(() => ({
-    loop: lag,
-    logLinesDropped: logger.dropped,
-  }));
 }
 
 function sessionsOf(agent: Agent, after: number, limit: number): SessionsReport {
@@ -214,17 +146,14 @@ function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
   return {
     id: session.toString(),
     namespace: key.toHex(),
-    idle_seconds: seconds(idleMs),
+    idle_seconds: toSeconds(idleMs),
     ...state,
   };
 }
 
-interface ApiSocketOptions {
-  readonly native: Native;
-  readonly logger: Logger;
-}
-
 const MODE = 0o660;
+/** Maximum blocks that one engine hash may name. */
+const DIGESTS_MAX = 64;
 
 /**
  * Opens the HTTP API on a Unix socket. Null if none is configured. Throws SOCKET_IN_USE if another
@@ -233,7 +162,7 @@ const MODE = 0o660;
 async function openApiSocket(
   config: Config,
   api: Pick<Api, "fetch">,
-  { native, logger }: ApiSocketOptions,
+  { native, logger }: AgentApiOptions,
 ): Promise<UnixServer | null> {
   const { socket: path, socketRole } = config.api;
   if (path === null) return null;

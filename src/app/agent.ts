@@ -1,3 +1,4 @@
+import { AgentMetrics } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, diffReload } from "../config/index.ts";
 import {
@@ -10,19 +11,10 @@ import {
   type Random,
   sleep,
 } from "../core/index.ts";
-import { EngineServer } from "../engine/index.ts";
-import { crashPoint, type Native, type Region } from "../native/index.ts";
-import {
-  createFrameCounts,
-  createHealth,
-  createMetrics,
-  type FrameCounts,
-  type Health,
-  type Logger,
-  type LoopLag,
-  type Metrics,
-  watchLoopLag,
-} from "../observability/index.ts";
+import { EngineServer, FrameCounts } from "../engine/index.ts";
+import { crashPoint, type Region } from "../native/index.ts";
+import { Health, type LoopLag, watchLoopLag } from "../observability/index.ts";
+import { PeerSource } from "../peers/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   adoptRam,
@@ -35,6 +27,7 @@ import {
   type TieredStore,
 } from "../store/index.ts";
 import type { RememberedPins } from "../store/pins/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import {
   type AgentResources,
   awaitMemory,
@@ -46,19 +39,14 @@ import {
 import { ControlBus, ControlService, engineCommands } from "./control-service.ts";
 import { groupNumber } from "./credentials.ts";
 import type { DevicesService } from "./devices-service.ts";
-import { PeerSource } from "./peer-source.ts";
 import { PeersService } from "./peers-service.ts";
 import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS, type ServiceManager } from "./process.ts";
 import { PublishingService } from "./publishing-service.ts";
 import { inheritRam, type ListenEnvironment, leaveRam, RamWatch } from "./ram-handover.ts";
 import { SsdService, ssdSettings } from "./ssd-service.ts";
 
-export interface AgentParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
+export interface AgentParts
+  extends Pick<AgentContext, "config" | "native" | "clock" | "random" | "logger"> {
   readonly service: ServiceManager;
   readonly version: string;
   readonly commit: string;
@@ -84,9 +72,9 @@ export class Agent {
   readonly store: TieredStore;
   readonly engine: EngineServer;
   readonly namespaces = new Namespaces();
-  readonly metrics: Metrics;
+  readonly metrics = new AgentMetrics();
   readonly health: Health;
-  readonly frames: FrameCounts = createFrameCounts();
+  readonly frames = new FrameCounts();
   readonly lag: LoopLag;
   readonly #ram: RamWatch;
   readonly #parts: AgentParts;
@@ -113,13 +101,12 @@ export class Agent {
     this.#parts = parts;
     this.#config = config;
     this.startedMs = clock.monotonicMs();
-    this.health = createHealth({ clock, log: logger });
+    this.health = new Health({ clock, log: logger });
     this.incarnation = newIncarnation(clock, random);
     const own = { ...parts, health: this.health, namespaces: this.namespaces };
     this.#resources = createAgentResources(own, inherited);
     this.store = this.#resources.store;
     this.#arenaWatch = watchArena(this.#resources.region, clock, this.health);
-    this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
@@ -223,7 +210,7 @@ export class Agent {
   }
 
   /** Dependencies shared by the services. */
-  get #own() {
+  get #own(): AgentContext & AgentParts {
     const { health, store, namespaces, incarnation } = this;
     const [region, { rdma }, source] = [this.#resources.region, this.devices, this.#source];
     return { ...this.#parts, health, store, namespaces, incarnation, region, rdma, source };

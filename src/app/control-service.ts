@@ -1,9 +1,9 @@
+import type { AgentSources } from "../api/index.ts";
 import {
   type Bus,
   type BusLog,
   type BusState,
   type ConsumptionState,
-  openBus,
   Presence,
 } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
@@ -21,45 +21,27 @@ import {
   type Role,
   type Sender,
 } from "../control/index.ts";
-import {
-  assert,
-  type Clock,
-  NO_NODE,
-  type NodeId,
-  publicUserKey,
-  type Random,
-  type WorkerId,
-} from "../core/index.ts";
+import { assert, NO_NODE, type NodeId, publicUserKey, type WorkerId } from "../core/index.ts";
 import type { CommandPort } from "../engine/index.ts";
-import { crashPoint, type Native } from "../native/index.ts";
+import { crashPoint } from "../native/index.ts";
 import { EventLog } from "../observability/activity/index.ts";
-import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
-import type { LedgerState, RetentionLedger } from "../store/index/index.ts";
+import type { Health } from "../observability/index.ts";
+import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
   createInspector,
   createLifecycle,
   type Inspector,
-  type Namespaces,
   type OwnLifecycle,
-  type TieredStore,
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
-import { natsFilesOf } from "./credentials.ts";
-import type { PeerSource } from "./peer-source.ts";
+import type { AgentContext } from "./agent-context.ts";
+import { openConfiguredBus } from "./credentials.ts";
 
-export interface ControlServiceParts {
+export interface ControlServiceParts
+  extends Omit<AgentContext, "config" | "random" | "region" | "rdma"> {
   /** The current configuration; it changes on reload. */
   readonly config: () => Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
-  /** Source of blocks that a warm command needs and this host does not have. */
-  readonly source: PeerSource;
 }
 
 const WATCH_MS = 1_000;
@@ -203,10 +185,8 @@ export class ControlService implements AsyncDisposable {
       health.clear("KV_PINS_RELIEVED");
     }
     const { auditDropped, auditFailure } = this.plane.stats();
-    if (auditFailure !== null) {
-      const lines = `${auditDropped} lines dropped since start`;
-      health.raise("AUDIT_LOG", `${auditFailure}; ${lines}`);
-    } else health.clear("AUDIT_LOG");
+    const lines = `${auditDropped} lines dropped since start`;
+    health.report("AUDIT_LOG", auditFailure && `${auditFailure}; ${lines}`);
   }
 
   /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
@@ -217,30 +197,13 @@ export class ControlService implements AsyncDisposable {
     return handed;
   }
 
-  /** Null without a ledger: pins and leases then end with the process. */
-  get ledgerState(): LedgerState | null {
-    return this.#ledger?.state ?? null;
-  }
-
-  /** Values for metrics, except those of the bus. */
-  snapshot(): Omit<ControlSnapshot, "bus"> {
-    const stats = this.plane.stats();
-    const commands = Object.entries(stats.commands).map(([name, count]) => {
-      const [type = "", status = ""] = name.split("/");
-      return { type, status, count };
-    });
-    const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
-    const state = this.ledgerState;
+  /** Where the numbers of pins and commands are read. */
+  get sources(): AgentSources["control"] {
     return {
       holds: this.holds.counts(),
-      keptBytes: hostUsedBytes,
-      keptBytesMax: hostBudgetBytes,
-      commands,
-      refused: stats.refused,
-      duplicates: stats.duplicates,
-      running: stats.running,
-      auditDropped: stats.auditDropped,
-      ledger: state === null ? null : { pending: state.pending, dropped: state.dropped },
+      figures: this.holds.figures(null),
+      stats: this.plane.stats(),
+      ledger: this.#ledger?.state ?? null,
     };
   }
 
@@ -290,14 +253,9 @@ function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | nul
   });
 }
 
-export interface ControlBusParts {
-  readonly config: Config;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
+export interface ControlBusParts
+  extends Pick<AgentContext, "config" | "clock" | "random" | "logger" | "health" | "incarnation"> {
   readonly control: ControlService;
-  readonly incarnation: bigint;
   readonly version: string;
   /** Replaces the configured NATS. Owned by the caller. */
   readonly bus?: Bus;
@@ -340,10 +298,10 @@ export class ControlBus implements AsyncDisposable {
 
   /** Returns without waiting for a connection. Null if no broker is configured. */
   static open(parts: ControlBusParts): ControlBus | null {
-    const { config, clock, logger, control, incarnation, version } = parts;
+    const { config, clock, random, logger, control, incarnation, version } = parts;
     const { nats, node } = config;
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
-    const bus = parts.bus ?? openNats(parts, log);
+    const bus = parts.bus ?? openConfiguredBus(nats, `hearth ${node.id}`, { clock, random, log });
     if (bus === null) return null;
     const subscriber = createControlSubscriber({
       bus,
@@ -379,17 +337,10 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
-  /** Commands rejected before decoding; the control plane does not see them. */
-  get unreadCommands(): { readonly busy: number; readonly rate_limited: number } {
-    const { overflowed, limited } = this.#subscriber.stats();
-    return { busy: overflowed, rate_limited: limited };
-  }
-
-  /** Values for metrics. */
-  snapshot(): NonNullable<ControlSnapshot["bus"]> {
-    const { answered, unasked, lost, overflowed, limited } = this.#subscriber.stats();
-    const answers = { answered, unasked, lost, unread: overflowed + limited };
-    return { ...this.state, answers, stream: this.stream };
+  /** Where the numbers of the bus are read. */
+  get sources(): NonNullable<AgentSources["bus"]> {
+    const { state, stream, workers } = this;
+    return { state, stream, workers, answers: this.#subscriber.stats() };
   }
 
   /** Stream that commands are consumed from. Null if they are not taken from a stream. */
@@ -414,12 +365,11 @@ export class ControlBus implements AsyncDisposable {
 
   #look(): void {
     const { stream, workers } = this;
-    if (stream?.status === "missing") {
-      this.#health.raise("NATS_STREAM", `${stream.name}: ${stream.why ?? "unknown"}`);
-    } else this.#health.clear("NATS_STREAM");
-    if (workers !== null && workers.why !== null) {
-      this.#health.raise("NATS_WORKERS", `${workers.bucket}: ${workers.why}`);
-    } else this.#health.clear("NATS_WORKERS");
+    const missing = stream?.status === "missing" ? stream : null;
+    const why = missing && `${missing.name}: ${missing.why ?? "unknown"}`;
+    this.#health.report("NATS_STREAM", why);
+    const refused = workers?.why ?? null;
+    this.#health.report("NATS_WORKERS", refused && `${workers!.bucket}: ${refused}`);
   }
 
   /** Stops accepting commands. Replies to running commands are still sent until `close`. */
@@ -434,21 +384,9 @@ export class ControlBus implements AsyncDisposable {
   }
 }
 
-function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus | null {
-  const { nats, node } = config;
-  if (nats.url === null) return null;
-  return openBus({
-    url: nats.url,
-    name: `hearth ${node.id}`,
-    ...natsFilesOf(nats),
-    ...{ inboxPrefix: nats.inboxPrefix, replyPrefixes: nats.replyPrefixes },
-    ...{ clock, random, log },
-  });
-}
-
 function reportHealth(health: Health, { status, why }: BusState): void {
-  if (status === "connected" || status === "closed") health.clear("NATS_DOWN");
-  else health.raise("NATS_DOWN", why ?? "not connected yet");
+  const isDown = status !== "connected" && status !== "closed";
+  health.report("NATS_DOWN", isDown ? (why ?? "not connected yet") : null);
 }
 
 /** Issuer of commands from an engine without a name. */

@@ -1,6 +1,13 @@
 import { readFileSync } from "node:fs";
-import { type CredentialFiles, checkFiles, type TlsFiles } from "../bus/index.ts";
-import type { Config } from "../config/index.ts";
+import {
+  type Bus,
+  type BusOptions,
+  type CredentialFiles,
+  checkFiles,
+  openBus,
+  type TlsFiles,
+} from "../bus/index.ts";
+import type { Config, RouterConfig } from "../config/index.ts";
 import { HearthError, messageOf, userOfSeed } from "../core/index.ts";
 
 /** NATS settings common to agents and routers. */
@@ -14,12 +21,27 @@ interface NatsFiles {
   readonly tls: TlsFiles;
 }
 
-export function natsFilesOf(nats: NatsConfig): NatsFiles {
+function natsFilesOf(nats: NatsConfig): NatsFiles {
   const { tokenFile, userFile, credsFile, nkeyFile, caFile, certFile, keyFile } = nats;
   return {
     credentials: { tokenFile, userFile, credsFile, nkeyFile },
     tls: { caFile, certFile, keyFile },
   };
+}
+
+/** Opens the configured connection to NATS. Null: no server is configured. */
+export function openConfiguredBus(
+  nats: Config["nats"] | RouterConfig["nats"],
+  name: string,
+  parts: Pick<BusOptions, "clock" | "random" | "log">,
+): Bus | null {
+  const { url, inboxPrefix, replyPrefixes } = nats;
+  if (url === null) return null;
+  return openBus({
+    ...{ url, name, inboxPrefix, replyPrefixes },
+    ...natsFilesOf(nats),
+    ...parts,
+  });
 }
 
 /** Throws CONFIG_INVALID if a file is unreadable or invalid. */

@@ -1,29 +1,25 @@
-import type { StatusReport } from "../api/index.ts";
-import { type Config, mayUseRdma } from "../config/index.ts";
-import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import type { AgentSources } from "../api/index.ts";
+import { mayUseRdma } from "../config/index.ts";
+import { HearthError, messageOf } from "../core/index.ts";
 import {
   counted,
-  cudaVersion,
   type DirectFinding,
   type Finding,
   HostGpus,
-  type HostGpusReport,
   HostRdma,
-  type HostRdmaReport,
   kernelRdmaDevices,
   probeDirect,
 } from "../devices/index.ts";
 import {
   type Gpus,
   type GpusOptions,
-  type Native,
   openGpus,
   openRdma,
   type Rdma,
   type RdmaOptions,
-  type Region,
 } from "../native/index.ts";
-import type { DevicesSnapshot, Health, Logger } from "../observability/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
 
 /** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
@@ -41,13 +37,8 @@ const RDMA_BOUNDS = {
  */
 const OPENING_MS = 180_000;
 
-export interface DevicesServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly region: Region;
+export interface DevicesServiceParts
+  extends Pick<AgentContext, "config" | "native" | "clock" | "logger" | "health" | "region"> {
   readonly service: Pick<ServiceManager, "starting">;
 }
 
@@ -88,17 +79,10 @@ export class DevicesService implements AsyncDisposable {
     return devices.map(({ numaNode }) => numaNode);
   }
 
-  /** Per GPU: whether a NIC can access its memory. Empty unless both exist. */
-  get direct(): readonly DirectFinding[] {
-    return this.#direct;
-  }
-
-  get gpuReport(): HostGpusReport | null {
-    return this.#gpus?.report() ?? null;
-  }
-
-  get rdmaReport(): HostRdmaReport | null {
-    return this.#rdma?.report() ?? null;
+  /** Where the numbers of the devices are read. */
+  get sources(): AgentSources["devices"] {
+    const gpu = this.#gpus?.report() ?? null;
+    return { gpu, rdma: this.#rdma?.report() ?? null, direct: this.#direct };
   }
 
   /**
@@ -200,76 +184,4 @@ function logUnused({ config, logger }: DevicesServiceParts): void {
 function logFinding(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
   if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });
-}
-
-/** Status and metrics of GPUs and RDMA devices. */
-export function gpuStatus({ gpuReport: report }: DevicesService): StatusReport["gpu"] {
-  if (report === null) return null;
-  const { finding, driverVersion, hasBatches, registeredBytes, gpus } = report;
-  return {
-    found: finding.kind,
-    text: finding.text,
-    fix: finding.fix,
-    driver: driverVersion === 0 ? null : cudaVersion(driverVersion),
-    batches: hasBatches,
-    registered_bytes: registeredBytes,
-    devices: gpus.map((gpu) => ({
-      name: gpu.name,
-      pci: gpu.pci,
-      uuid: gpu.uuid,
-      memory_bytes: gpu.memoryBytes,
-      numa_node: gpu.numaNode,
-      dma_buf: gpu.hasDmaBuf,
-      lost: gpu.lost,
-      pageable_copies: gpu.pageableCopies,
-    })),
-  };
-}
-
-export function rdmaStatus({
-  rdmaReport: report,
-  direct,
-}: Pick<DevicesService, "rdmaReport" | "direct">): StatusReport["rdma"] {
-  if (report === null) return null;
-  const { finding, ports } = report;
-  return {
-    found: finding.kind,
-    text: finding.text,
-    fix: finding.fix,
-    ports: ports.map((port) => ({
-      name: port.name,
-      state: port.state,
-      link_layer: port.linkLayer,
-      gbit_per_second: port.speed / 1_000,
-      numa_node: port.numaNode,
-      relaxed_ordering: port.hasRelaxedOrdering,
-      dma_buf: port.hasDmaBuf,
-    })),
-    direct: direct.map(({ kind, gpu, port, text, fix }) => {
-      return { gpu, port, works: kind === "usable", text, fix };
-    }),
-  };
-}
-
-export function devicesSnapshot(
-  { gpuReport, rdmaReport }: DevicesService,
-  copies: DevicesSnapshot["copies"],
-): DevicesSnapshot {
-  return { ...gpuCounts(gpuReport), copies, ports: portCounts(rdmaReport) };
-}
-
-function gpuCounts(report: HostGpusReport | null): Omit<DevicesSnapshot, "ports" | "copies"> {
-  const gpus = report?.gpus ?? [];
-  const lost = gpus.filter((gpu) => gpu.lost !== null).length;
-  return {
-    gpus: { ok: gpus.length - lost, lost },
-    registeredBytes: report?.registeredBytes ?? 0,
-    pageableCopies: gpus.reduce((sum, { pageableCopies }) => sum + pageableCopies, 0),
-  };
-}
-
-function portCounts(report: HostRdmaReport | null): DevicesSnapshot["ports"] {
-  const counts = { active: 0, down: 0, no_address: 0, fatal: 0 };
-  for (const { state } of report?.ports ?? []) counts[state]++;
-  return counts;
 }

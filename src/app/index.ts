@@ -8,7 +8,6 @@ export {
   type ControlServiceParts,
 } from "./control-service.ts";
 export { hostProblems, routerProblems } from "./host-problems.ts";
-export { PeerSource } from "./peer-source.ts";
 export { activeDevices } from "./peer-transports.ts";
 export { PeerReporter, type PeerReporterParts } from "./peers-service.ts";
 export { createServiceManager, type ServiceManager, STOP_MS_MAX } from "./process.ts";

@@ -1,3 +1,4 @@
+import type { AgentMetrics } from "../api/index.ts";
 import { type Config, lanesPortOf, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import {
@@ -7,7 +8,6 @@ import {
   type RdmaQueuePairSettings,
   type Region,
 } from "../native/index.ts";
-import type { Metrics } from "../observability/index.ts";
 import {
   acceptedCiphers,
   type Endpoint,
@@ -31,7 +31,7 @@ export interface PeerTransportParts {
   readonly clock: Clock;
   readonly log: TransportLog;
   readonly trust: Trust;
-  readonly metrics: Pick<Metrics, "pulled">;
+  readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly cores: number;
   /** Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
@@ -134,7 +134,7 @@ function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transp
 }
 
 /** Records transfer times only. The puller and the server count everything else. */
-function observerOf(metrics: Pick<Metrics, "pulled">): TransportObserver {
+function observerOf(metrics: Pick<AgentMetrics, "pulled">): TransportObserver {
   const ignored = () => undefined;
   return {
     answered(transport, kind, _bytes, seconds) {

@@ -1,9 +1,7 @@
+import type { AgentMetrics, PeerSources } from "../api/index.ts";
 import type { Bus } from "../bus/index.ts";
 import { type Config, mayUseRdma } from "../config/index.ts";
-import type { Clock, Random } from "../core/index.ts";
-import type { Native, Rdma, Region } from "../native/index.ts";
 import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
-import type { Health, Logger, Metrics } from "../observability/index.ts";
 import {
   Announcer,
   type BlockHolders,
@@ -30,30 +28,16 @@ import {
   type WatchedTrust,
   withDevices,
 } from "../peers/index.ts";
-import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
-import type { PeerSource } from "./peer-source.ts";
+import { createAddressBatch, type TieredStore } from "../store/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { activeDevices, PeerTransports } from "./peer-transports.ts";
 import { PEERS_STOP_MS } from "./process.ts";
 
-interface PeersServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly metrics: Pick<Metrics, "pulled">;
+interface PeersServiceParts extends AgentContext {
+  readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly events: EventLog;
-  readonly region: Region;
-  /** Null if RDMA is disabled or unusable. */
-  readonly rdma: Rdma | null;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
   /** Null without NATS. */
   readonly bus: Bus | null;
-  /** Source of blocks for warm commands. */
-  readonly source: PeerSource;
 }
 
 const DIGEST_BYTES = 32;
@@ -129,8 +113,20 @@ export class PeersService implements AsyncDisposable {
     }
   }
 
-  get prerequisites(): Pick<Prerequisites, "trust" | "server" | "transports"> {
-    return this.#prerequisites;
+  /** Where the numbers of fetching and serving are read. */
+  get sources(): PeerSources {
+    const { trust, server, transports } = this.#prerequisites;
+    return {
+      fetcher: this.puller,
+      peers: this.puller.peers(),
+      server: server.stats,
+      summaries: this.summaries?.stats() ?? null,
+      announcer: this.announcer?.stats() ?? null,
+      credentials: trust.credentials,
+      endpoints: this.endpoints,
+      inboundConnections: (transport) => transports.inboundConnections(transport),
+      recordOf: (worker) => this.members.get(worker),
+    };
   }
 
   /** Addresses announced to peers. */
@@ -314,15 +310,13 @@ const PEER_SHARE = 0.5;
 function pullLimitsOf({ peers, kv }: Config): FetchLimits {
   const most = Math.floor(kv.ramBytes * RAM_SHARE);
   return {
+    ...peers,
     bytesMax: Math.min(peers.bytesMax, most),
     peerBytesMax: Math.min(Math.floor(peers.bytesMax * PULL_PEER_SHARE), most),
     namespaceBytesMax: Math.min(Math.floor(peers.bytesMax * PULL_NAMESPACE_SHARE), most),
     itemsMax: PULL_ITEMS_MAX,
-    progressMs: peers.progressMs,
     dialMs: peers.progressMs,
     cooldownMs: Math.min(PEER_COOLDOWN_MS, peers.cooldownMaxMs),
-    cooldownMaxMs: peers.cooldownMaxMs,
-    transports: peers.transports,
     prefillTokensPerS: peers.prefillTokensPerSecond,
     mirrorPulls: kv.mirrorPulls,
   };
@@ -340,10 +334,7 @@ function serveLimitsOf({ peers, kv }: Config): ServeLimits {
   };
 }
 
-export interface PeerReporterParts {
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
+export interface PeerReporterParts extends Pick<AgentContext, "clock" | "logger" | "health"> {
   readonly events: EventLog;
 }
 
@@ -405,10 +396,9 @@ export class PeerReporter implements Disposable {
 
   #expiry({ state, notAfterMs }: Extract<TrustNews, { kind: "expiry" }>): void {
     const { health } = this.#parts;
-    if (state === "soon") health.raise("PEERS_CERT", `it expires ${dateOf(notAfterMs)}`);
-    else health.clear("PEERS_CERT");
-    if (state === "late") health.raise("PEERS_CERT_ENDED", `it expired ${dateOf(notAfterMs)}`);
-    else health.clear("PEERS_CERT_ENDED");
+    const date = dateOf(notAfterMs);
+    health.report("PEERS_CERT", state === "soon" ? `it expires ${date}` : null);
+    health.report("PEERS_CERT_ENDED", state === "late" ? `it expired ${date}` : null);
   }
 
   #look(peers: readonly PeerStatus[]): void {

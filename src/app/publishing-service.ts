@@ -1,51 +1,23 @@
-import type { StatusReport } from "../api/index.ts";
+import type { PublishedRank, PublishingSources } from "../api/index.ts";
 import type { Bus, BusLog } from "../bus/index.ts";
-import { type Config, zmqOfRank } from "../config/index.ts";
-import type { Clock, Random, WorkerId } from "../core/index.ts";
-import { DROP_REASONS, type FeedCounts } from "../events/index.ts";
+import { zmqOfRank } from "../config/index.ts";
+import type { WorkerId } from "../core/index.ts";
 import {
   BusPublisher,
-  type BusPublisherState,
   type EngineEndpoints,
   EngineRank,
-  type EngineRankState,
   HostResidency,
   type ResidencyLog,
   StreamPublisher,
-  type StreamPublisherState,
   ZmqPublisher,
-  type ZmqPublisherState,
 } from "../events/publishing/index.ts";
-import type { Native } from "../native/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
-import type { Health, Logger, PublisherSnapshot } from "../observability/index.ts";
-import type { Namespaces, TieredStore } from "../store/index.ts";
+import type { Namespaces } from "../store/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 
-interface PublishingServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
+interface PublishingServiceParts extends AgentContext {
   /** Null without NATS. */
   readonly bus: Bus | null;
-}
-
-/** One rank: its publishers and their progress. */
-interface SpokenRank {
-  readonly feed: ResidencyLog;
-  /** Null without NATS. */
-  readonly bus: BusPublisherState | null;
-  /** Null unless in stream mode. */
-  readonly stream: StreamPublisherState | null;
-  /** Null without ZMQ. */
-  readonly zmq: ZmqPublisherState | null;
-  /** Null without events of an engine. */
-  readonly engine: EngineRankState | null;
 }
 
 const WATCH_MS = 1_000;
@@ -59,7 +31,7 @@ const ENGINE_BLOCKS_MAX = 262_144;
 const SNAPSHOT_EVERY_MS = 600_000;
 
 /** Publishes which blocks this host holds. */
-export class PublishingService implements AsyncDisposable {
+export class PublishingService implements PublishingSources, AsyncDisposable {
   readonly mode: "ring" | "stream";
   readonly feeds: HostResidency;
   readonly #parts: PublishingServiceParts;
@@ -105,7 +77,7 @@ export class PublishingService implements AsyncDisposable {
     return new PublishingService(parts, events.mode, await openZmq(parts));
   }
 
-  get ranks(): readonly SpokenRank[] {
+  get ranks(): readonly PublishedRank[] {
     return this.feeds.feeds.map((feed, at) => ({
       feed,
       bus: this.#publishers[at]?.state ?? null,
@@ -117,6 +89,10 @@ export class PublishingService implements AsyncDisposable {
 
   get cluster(): string {
     return this.#parts.config.peers.cluster;
+  }
+
+  get engineBlocks(): number {
+    return this.feeds.engineBlocks.blocks;
   }
 
   /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
@@ -185,16 +161,14 @@ export class PublishingService implements AsyncDisposable {
   #lookAtEngines(): void {
     const { health, config } = this.#parts;
     const unheard = this.#engines.findIndex(({ state }) => state?.isHeard === false);
-    if (unheard < 0) health.clear("FEED_ENGINE");
-    else health.raise("FEED_ENGINE", `rank ${unheard} of ${config.engine.kvEvents}`);
+    const lost = `rank ${unheard} of ${config.engine.kvEvents}`;
+    health.report("FEED_ENGINE", unheard < 0 ? null : lost);
     const { kvBlockTokens: configured } = config.engine;
     const sizes = this.#engines.map(({ state }) => state?.blockTokens ?? configured);
     const rank = sizes.findIndex((size) => configured !== null && size !== configured);
-    if (rank < 0) health.clear("FEED_BLOCK_TOKENS");
-    else {
-      const found = `rank ${rank}: kv_events_block_tokens is ${configured}`;
-      health.raise("FEED_BLOCK_TOKENS", `${found}, the engine's blocks have ${sizes[rank]}`);
-    }
+    const found = `rank ${rank}: kv_events_block_tokens is ${configured}`;
+    const differs = `${found}, the engine's blocks have ${sizes[rank]}`;
+    health.report("FEED_BLOCK_TOKENS", rank < 0 ? null : differs);
   }
 
   #engineOf(rank: number): EngineEndpoints | null {
@@ -213,8 +187,7 @@ export class PublishingService implements AsyncDisposable {
     const failing = states.find(({ status }) => {
       return status === "refused" || (status === "waiting" && isConnected);
     });
-    if (failing === undefined) health.clear("FEED_STREAM");
-    else health.raise("FEED_STREAM", failing.why ?? "unknown");
+    health.report("FEED_STREAM", failing === undefined ? null : (failing.why ?? "unknown"));
   }
 }
 
@@ -248,92 +221,4 @@ async function openZmq(parts: PublishingServiceParts): Promise<(ZmqPublisher | n
     throw thrown;
   }
   return opened;
-}
-
-/** Status and metrics of publishing. */
-export function feedStatus(service: PublishingService | null): StatusReport["feed"] {
-  if (service === null) return null;
-  const snapshot = feedSnapshot(service);
-  const [device, host, disk] = service.heldBlocks;
-  const streams = service.ranks.flatMap(({ stream }) => (stream === null ? [] : [stream]));
-  const worst = streams.find(({ status }) => status !== "publishing") ?? streams[0] ?? null;
-  return {
-    mode: service.mode,
-    cluster: service.cluster,
-    ranks: service.ranks.length,
-    changes: snapshot.changes,
-    device_blocks: device,
-    host_blocks: host,
-    disk_blocks: disk,
-    ring_blocks: snapshot.ringBlocks,
-    sent: snapshot.messages.sent,
-    unsent: snapshot.messages.unsent,
-    snapshots: snapshot.snapshots,
-    engine: engineOf(service),
-    stream:
-      worst === null
-        ? null
-        : {
-            status: worst.status,
-            why: worst.why,
-            behind: snapshot.streamBehind,
-            stored_snapshots: snapshot.storedSnapshots,
-          },
-  };
-}
-
-type EngineStatus = NonNullable<StatusReport["feed"]>["engine"];
-
-function engineOf({ ranks, feeds }: PublishingService): EngineStatus {
-  const states = ranks.flatMap(({ engine }) => (engine === null ? [] : [engine]));
-  if (states.length === 0) return null;
-  const dropped = states.flatMap(({ counts }) => Object.values(counts.dropped));
-  return {
-    heard: states.filter(({ isHeard }) => isHeard).length,
-    known: states.filter(({ isKnown }) => isKnown).length,
-    blocks: feeds.engineBlocks.blocks,
-    events: states.reduce((sum, { counts }) => sum + counts.events, 0),
-    dropped: dropped.reduce((sum, count) => sum + count, 0),
-    dropped_by: droppedBy(states.map(({ counts }) => counts)),
-    block_tokens: states.find(({ blockTokens }) => blockTokens !== null)?.blockTokens ?? null,
-    gaps: states.reduce((sum, { counts }) => sum + counts.gaps, 0),
-  };
-}
-
-/** Drop counts by reason, without zeros. */
-function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
-  const sums = DROP_REASONS.map((reason) => {
-    return [reason, all.reduce((sum, { dropped }) => sum + dropped[reason], 0)] as const;
-  });
-  return Object.fromEntries(sums.filter(([, sum]) => sum > 0));
-}
-
-export function feedSnapshot(service: PublishingService): PublisherSnapshot {
-  const { ranks } = service;
-  const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
-    ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);
-  return {
-    changes: sum(({ feed }) => feed.lastSequence),
-    messages: {
-      sent: sum(({ bus, stream }) => stream?.acknowledged ?? bus?.sent),
-      unsent: sum(({ bus }) => bus?.unsent),
-    },
-    questions: {
-      range: sum(({ bus }) => bus?.questions.ranges),
-      snapshot: sum(({ bus }) => bus?.questions.snapshotParts),
-      evicted: sum(({ bus }) => bus?.questions.evicted),
-      busy: sum(({ bus }) => bus?.questions.busy),
-      refused: sum(({ bus }) => bus?.questions.refused),
-      dropped: sum(({ bus }) => bus?.questions.dropped),
-    },
-    snapshots: sum(({ bus }) => bus?.snapshots),
-    storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),
-    restarts: service.restarts,
-    ringBlocks: sum(({ feed }) => feed.ring.blocks),
-    engineBlocks: service.feeds.engineBlocks.blocks,
-    streamBehind: sum(({ stream }) => stream?.behind),
-    streamHoles: sum(({ stream }) => stream?.holes),
-    zmqSubscribers: sum(({ zmq }) => zmq?.subscribers),
-    zmqDropped: sum(({ zmq }) => zmq?.dropped),
-  };
 }

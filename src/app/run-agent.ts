@@ -1,4 +1,3 @@
-import { rmSync } from "node:fs";
 import {
   type Config,
   formatProblem,
@@ -6,31 +5,18 @@ import {
   type MachineFacts,
   readMachineFacts,
 } from "../config/index.ts";
-import { HearthError, messageOf, systemRandom } from "../core/index.ts";
+import { HearthError, systemRandom } from "../core/index.ts";
 import { crashPoint, loadNative } from "../native/index.ts";
-import { createLogger, type Logger } from "../observability/index.ts";
+import { createLogger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
-import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
+import { startApi } from "./agent-api.ts";
 import { agentClock } from "./agent-clock.ts";
 import { checkNatsFiles } from "./credentials.ts";
-import {
-  createServiceManager,
-  END_OF_INPUT,
-  reloadSignals,
-  serviceEnvironment,
-  stopSignals,
-} from "./process.ts";
+import { createServiceManager, serviceEnvironment } from "./process.ts";
+import { type RunOptions, runService } from "./run-service.ts";
 
-export interface RunAgentOptions {
+export interface RunAgentOptions extends RunOptions {
   readonly configPath: string;
-  /**
-   * Stop when standard input closes, and then remove this folder. Null: run as an ordinary service.
-   */
-  readonly privateFolder: string | null;
-  readonly version: string;
-  readonly commit: string;
-  /** Writes a log line. */
-  write(line: string): void;
 }
 
 /** Reads a configuration. Throws CONFIG_INVALID listing all problems. */
@@ -40,73 +26,35 @@ export async function readConfig(path: string, facts = readMachineFacts()): Prom
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
 
-/**
- * Runs the agent until SIGTERM or SIGINT; reloads on SIGHUP. A second SIGTERM stops without waiting
- * for engines.
- */
+/** Runs the agent until it is stopped by a signal. */
 export async function runAgent(options: RunAgentOptions): Promise<void> {
-  const config = await readConfig(options.configPath);
+  const { configPath, privateFolder, version, commit, write } = options;
+  const config = await readConfig(configPath);
   await checkNatsFiles(config.nats);
   const native = loadNative();
   crashPoint("agent.begin");
   const clock = agentClock();
-  using logger = createLogger({
-    level: config.log.level,
-    format: config.log.format,
-    write: options.write,
-    clock,
-  });
-  using service = createServiceManager(native, clock, serviceEnvironment());
-  const { version, commit } = options;
-  const parts = { config, native, clock, random: systemRandom, logger, service };
-  const reloads = reloadSignals();
-  const signals = stopSignals(options.privateFolder !== null);
+  using logger = createLogger({ ...config.log, write, clock });
+  using manager = createServiceManager(native, clock, serviceEnvironment());
+  const parts = { config, native, clock, random: systemRandom, logger, service: manager };
   const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = process.env;
   const listening = { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES };
-  const agent = await Agent.start({ ...parts, version, commit, listening });
-  await using api = await apiOf(agent, { native, logger, version, commit });
-  reloads.begin(async () => {
-    if (agent.state !== "ready") return;
-    service.reloading();
-    await reload(agent, options.configPath, logger);
-    await agent.peers?.reload();
-    await api.reload();
-    service.ready("serving");
-  });
   const { engine, kv, node } = config;
-  logger.info("api listening", { url: api.url });
-  logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
-  service.ready("serving while RAM is populated");
-  const signal = await signals.first;
-  logger.info("agent stopping", { signal });
-  service.stopping();
-  crashPoint("stop.asked");
-  await agent.stop(signals.second);
-  // After a signal the folder is kept, since the agent may be restarted on it.
-  if (options.privateFolder !== null && signal === END_OF_INPUT) {
-    rmSync(options.privateFolder, { recursive: true, force: true });
-  }
-  logger.info("agent stopped", {});
-}
-
-/** If the API cannot start, stops the agent and rethrows. */
-async function apiOf(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
-  try {
-    return await startApi(agent, options);
-  } catch (error) {
-    await agent.stop(AbortSignal.abort());
-    throw error;
-  }
-}
-
-/** If the file is invalid, the agent keeps its current configuration. */
-async function reload(agent: Agent, path: string, logger: Logger): Promise<void> {
-  try {
-    // Skip `statfs`: the folders cannot change on reload, and a hung disk would block the event
-    // loop.
-    const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
-    agent.reload(await readConfig(path, facts));
-  } catch (error) {
-    logger.error(`configuration reload failed: ${messageOf(error)}`);
-  }
+  await runService<Agent>({
+    ...{ kind: "agent", logger, manager, privateFolder },
+    start: () => Agent.start({ ...parts, version, commit, listening }),
+    serve: (agent) => startApi(agent, { native, logger, version, commit }),
+    async reload(agent) {
+      try {
+        // Skip `statfs`: the folders cannot change on reload, and a hung disk would block the event
+        // loop.
+        const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
+        agent.reload(await readConfig(configPath, facts));
+      } finally {
+        await agent.peers?.reload();
+      }
+    },
+    ready: { worker: node.id, socket: engine.socket, ram: kv.ramBytes },
+    statuses: ["serving while RAM is populated", "serving"],
+  });
 }

@@ -2,33 +2,25 @@ import { type BigIntStats, statSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import type { Config } from "../config/index.ts";
 import { type Clock, HearthError, sleep, type WorkerId } from "../core/index.ts";
-import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
+import { type BlockDisk, openDisk } from "../native/index.ts";
+import type { Logger } from "../observability/index.ts";
 import {
   type BlockIndex,
   openBlockIndex,
   openRetentionLedger,
   type RetentionLedger,
 } from "../store/index/index.ts";
-import type { Namespaces, SsdSettings, TieredStore } from "../store/index.ts";
+import type { SsdSettings, TieredStore } from "../store/index.ts";
 import {
   type ClaimedFolder,
   claimFolder,
   type FolderOwner,
   readMachineId,
 } from "../store/kvb/index.ts";
+import type { AgentContext } from "./agent-context.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./process.ts";
 
-interface SsdServiceParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
-  readonly logger: Logger;
-  readonly health: Health;
-  readonly region: Region;
-  readonly store: TieredStore;
-  readonly namespaces: Namespaces;
-  readonly incarnation: bigint;
+interface SsdServiceParts extends AgentContext {
   /** Called once the blocks on SSD are restored, before any of them can be evicted. */
   readonly recovered: (ledger: RetentionLedger) => Promise<void>;
 }
@@ -137,12 +129,8 @@ export class SsdService {
       if (method === "io_uring" && !this.disk.registered && !this.disk.registering) {
         health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
       }
-      const { failing } = this.index.state;
-      if (failing === null) health.clear("KV_INDEX");
-      else health.raise("KV_INDEX", failing);
-      const holdsFailing = this.ledger.state.failing;
-      if (holdsFailing === null) health.clear("KV_HOLDS");
-      else health.raise("KV_HOLDS", holdsFailing);
+      health.report("KV_INDEX", this.index.state.failing);
+      health.report("KV_HOLDS", this.ledger.state.failing);
     });
   }
 

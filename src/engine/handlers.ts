@@ -1,5 +1,4 @@
 import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
-import type { LookupOutcome } from "../observability/index.ts";
 import { Tier } from "../store/blocks/index.ts";
 import {
   type AddressBatch,
@@ -19,6 +18,7 @@ import {
   greetedOf,
 } from "./connection.ts";
 import { type EngineHandlerContext, engineHandlers, namespaceOf } from "./engine-handlers.ts";
+import type { LookupOutcome } from "./frame-counts.ts";
 import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
 import {
   ALIAS_BYTES,

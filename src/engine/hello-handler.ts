@@ -7,7 +7,6 @@ import {
   macKeyIdOf,
   namespaceKey,
 } from "../identity/index.ts";
-import type { FrameCounts } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../store/index.ts";
 import {
   type Connection,
@@ -16,6 +15,7 @@ import {
   type FrameWork,
   isWork,
 } from "./connection.ts";
+import type { FrameCounts } from "./frame-counts.ts";
 import type { GpuPlane } from "./gpu-copies.ts";
 import type { GpuWarming } from "./gpu-warming.ts";
 import { createHandlers, type HandlerContext } from "./handlers.ts";

@@ -10,6 +10,12 @@ export {
 export { Connection, type FrameHandler, type Wire } from "./connection.ts";
 export type { CommandPort } from "./engine-handlers.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
+export {
+  FRAME_OPERATIONS,
+  FRAME_STATUSES,
+  FrameCounts,
+  type LookupOutcome,
+} from "./frame-counts.ts";
 export { GpuPlane, type GpuPlaneOptions } from "./gpu-copies.ts";
 export { GpuWarming, type GpuWarmingOptions } from "./gpu-warming.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./hello-handler.ts";

@@ -1,9 +1,10 @@
 import type { Clock } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
-import type { FrameCounts, Health, LookupOutcome } from "../observability/index.ts";
+import type { Health } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { CommandPort } from "./engine-handlers.ts";
+import type { FrameCounts, LookupOutcome } from "./frame-counts.ts";
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
 /** Limits of engines. The answer to HELLO reports those that a client needs. */

@@ -35,10 +35,6 @@ export interface HealthOptions {
 
 const SEVERITIES = ["error", "warn"];
 
-export function createHealth(options: HealthOptions): Health {
-  return new Health(options);
-}
-
 /**
  * Current problems of this process, by code. Components raise and clear problems; each change is
  * logged and counted once.
@@ -81,6 +77,12 @@ export class Health implements Disposable {
     const lastedMs = this.#clock.monotonicMs() - problem.sinceMs;
     const seconds = Number((lastedMs / 1_000).toFixed(3));
     this.#log.log("info", "health problem resolved", { code, seconds });
+  }
+
+  /** Raises the problem with these details; null: clears it. */
+  report(code: HealthCode, details: string | null): void {
+    if (details === null) this.clear(code);
+    else this.raise(code, details);
   }
 
   isRaised(code: HealthCode): boolean {
@@ -354,3 +356,23 @@ export const HEALTH_CODES = {
 export type HealthCode = keyof typeof HEALTH_CODES;
 
 export const HEALTH_CODE_NAMES = Object.keys(HEALTH_CODES) as readonly HealthCode[];
+
+/** Renders the reference page of health codes in Markdown. */
+export function renderHealthReference(): string {
+  const lines = [
+    "# Health",
+    "",
+    "Problems that a running process can have. `GET /v1/status` lists the current ones",
+    "with their details, `GET /healthz` only the codes; `hearth_health{code}` is 1",
+    "while a problem lasts, and the log records its start and end. Codes are stable. None of them",
+    "makes `/readyz` fail: engines are still served.",
+    "",
+    "| code | severity | meaning | what to do |",
+    "|---|---|---|---|",
+    ...HEALTH_CODE_NAMES.map((code) => {
+      const { severity, meaning, fix } = HEALTH_CODES[code];
+      return `| \`${code}\` | ${severity} | ${meaning} | ${fix} |`;
+    }),
+  ];
+  return `${lines.join("\n")}\n`;
+}

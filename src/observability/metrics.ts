@@ -1,218 +1,191 @@
-import type { Clock } from "../core/index.ts";
-import {
-  type ApiRefusal,
-  LOOKUP_OUTCOMES,
-  LOOKUP_TIERS,
-  type LookupOutcome,
-  type LookupTier,
-  RAM_FINDERS,
-  TIERS,
-} from "./catalogue.ts";
-import { writeControl } from "./control-metrics.ts";
-import { type DevicesSnapshot, writeDevices } from "./device-metrics.ts";
-import type { HealthCount } from "./health.ts";
-import type { PeersSnapshot } from "./peer-metrics.ts";
-import { TRANSPORT_LABELS, type TransportLabel, writePeers } from "./peer-metrics.ts";
-import { type PublisherSnapshot, writePublisher } from "./publisher-metrics.ts";
-import { createRegistry, type MetricRegistry } from "./registry.ts";
-import type {
-  ControlSnapshot,
-  EngineSnapshot,
-  ProcessSnapshot,
-  SsdSnapshot,
-  StoreSnapshot,
-} from "./snapshots.ts";
+import { Counter, Gauge, Histogram, Registry } from "prom-client";
+import { assert, loopTurns, type TurnSource } from "../core/index.ts";
 
-/** All metrics of an agent. Counters kept by other components are read at scrape time. */
-export interface Metrics {
-  /** Records the lookup of one request's blocks. Cheap enough for every request. */
-  lookedUp(tier: LookupTier, outcome: LookupOutcome, seconds: number): void;
-  observeStore(read: () => StoreSnapshot): void;
-  observeEngine(read: () => EngineSnapshot): void;
-  observeControl(read: () => ControlSnapshot): void;
-  observePeers(read: () => PeersSnapshot): void;
-  observeFeed(read: () => PublisherSnapshot): void;
-  observeDevices(read: () => DevicesSnapshot): void;
-  /** Records the time from a request to a peer to the last byte of its block. */
-  pulled(transport: TransportLabel, seconds: number): void;
-  observeHealth(read: () => readonly HealthCount[]): void;
-  observeProcess(read: () => ProcessSnapshot): void;
-  /** Sets the source of refused API callers by error code. */
-  observeApi(read: () => ReadonlyMap<ApiRefusal, number>): void;
-  /** The Prometheus text format. */
-  text(): Promise<string>;
-  readonly contentType: string;
+/** Each label with all its values, which bound the number of series. Empty: any value. */
+type Labels = Readonly<Record<string, readonly string[]>>;
+
+/** Label values in the order of the labels, then the number. */
+type Row = readonly [...string[], number];
+
+/**
+ * The series of a metric: a number without labels, a number or a table for each value of the first
+ * label, or rows. Null: no series.
+ */
+export type Series = number | null | SeriesTable | readonly Row[];
+interface SeriesTable {
+  readonly [label: string]: number | SeriesTable;
 }
 
-export interface MetricsOptions {
-  readonly clock: Clock;
-  readonly version: string;
-  readonly commit: string;
+/** The declaration of a metric: what is registered and documented, and where it is read. */
+export interface Metric<Source> {
+  readonly type: "counter" | "gauge" | "histogram";
+  readonly help: string;
+  readonly labels: Labels;
+  /** Upper bounds of a histogram's buckets. */
+  readonly buckets: readonly number[];
+  /** Called at each scrape, in one turn for all metrics. A histogram has no series to read. */
+  read(source: Source): Series;
 }
 
-export function createMetrics({ clock, version, commit }: MetricsOptions): Metrics {
-  const registry = createRegistry("agent");
-  const startedMs = clock.monotonicMs();
-  const lookups = lookupObservers(registry);
-  const pulls = pullObservers(registry);
-  const readers: (() => void)[] = [];
-  registry.set("buildInfo", 1, { version, commit });
-  return {
-    lookedUp: (tier, outcome, seconds) => lookups[tier][outcome](seconds),
-    observeStore: (read) => void readers.push(() => writeStore(registry, read())),
-    observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
-    observeControl: (read) => void readers.push(() => writeControl(registry, read())),
-    observePeers: (read) => void readers.push(() => writePeers(registry, read())),
-    observeFeed: (read) => void readers.push(() => writePublisher(registry, read())),
-    observeDevices: (read) => void readers.push(() => writeDevices(registry, read())),
-    pulled: (transport, seconds) => pulls[transport](seconds),
-    observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
-    observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
-    observeApi: (read) =>
-      void readers.push(() => {
-        for (const [code, count] of read()) registry.set("apiRefused", count, { code });
-      }),
-    text: () =>
-      registry.text(() => {
-        for (const read of readers) read();
-        registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
-      }),
-    contentType: registry.contentType,
-  };
+/** Metrics by name. */
+export type MetricTable<Source> = Readonly<Record<string, Metric<Source>>>;
+
+type Read<Source> = (source: Source) => Series;
+
+export function counter<Source>(help: string, read: Read<Source>, labels: Labels = {}) {
+  return { type: "counter", help, labels, buckets: [], read } satisfies Metric<Source>;
 }
 
-type Observe = (seconds: number) => void;
-type LookupObservers = Record<LookupTier, Record<LookupOutcome, Observe>>;
+export function gauge<Source>(help: string, read: Read<Source>, labels: Labels = {}) {
+  return { type: "gauge", help, labels, buckets: [], read } satisfies Metric<Source>;
+}
 
-function lookupObservers(registry: MetricRegistry): LookupObservers {
-  const observers: Partial<Record<LookupTier, Record<LookupOutcome, Observe>>> = {};
-  for (const tier of LOOKUP_TIERS) {
-    const byOutcome: Partial<Record<LookupOutcome, Observe>> = {};
-    for (const outcome of LOOKUP_OUTCOMES) {
-      byOutcome[outcome] = registry.observer("lookupSeconds", { tier, outcome });
+/** A histogram, to which observers add. */
+export function histogram(help: string, buckets: readonly number[], labels: Labels = {}) {
+  return { type: "histogram", help, labels, buckets, read: () => null } satisfies Metric<unknown>;
+}
+
+/** The metrics of a part, as metrics of the whole. Null: the part does not exist now. */
+export function metricsOfPart<Whole, Part, Table extends MetricTable<Part>>(
+  pick: (whole: Whole) => Part | null,
+  table: Table & MetricTable<Part>,
+): Record<keyof Table & string, Metric<Whole>> {
+  const read = (metric: Metric<Part>, part: Part | null) =>
+    part === null ? null : metric.read(part);
+  const metrics = Object.entries<Metric<Part>>(table).map(([name, metric]) => {
+    return [name, { ...metric, read: (whole: Whole) => read(metric, pick(whole)) }];
+  });
+  return Object.fromEntries(metrics);
+}
+
+/** The registered metrics of a process. */
+export class Metrics<Source> {
+  readonly #table: MetricTable<Source>;
+  readonly #registry = new Registry();
+  readonly #handles = new Map<string, Counter | Gauge | Histogram>();
+  readonly #turns = loopTurns.source();
+  #building: Promise<string> | null = null;
+
+  constructor(table: MetricTable<Source>) {
+    this.#table = table;
+    for (const [name, { type, help, labels, buckets }] of Object.entries(table)) {
+      const options = { name, help, labelNames: Object.keys(labels), registers: [this.#registry] };
+      if (type === "counter") this.#handles.set(name, new Counter(options));
+      else if (type === "gauge") this.#handles.set(name, new Gauge(options));
+      else this.#handles.set(name, new Histogram({ ...options, buckets: [...buckets] }));
     }
-    observers[tier] = byOutcome as Record<LookupOutcome, Observe>;
   }
-  return observers as LookupObservers;
-}
 
-function pullObservers(registry: MetricRegistry): Record<TransportLabel, Observe> {
-  const observers = TRANSPORT_LABELS.map((transport) => [
-    transport,
-    registry.observer("peerPullSeconds", { transport }),
-  ]);
-  return Object.fromEntries(observers) as Record<TransportLabel, Observe>;
-}
-
-function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
-  const { tiers, slots, arena, table, stats } = store;
-  for (const tier of TIERS) {
-    registry.set("blocks", tiers[tier].blocks, { tier });
-    registry.set("bytes", tiers[tier].bytes, { tier });
+  get contentType(): string {
+    return this.#registry.contentType;
   }
-  registry.set("slots", slots.used, { state: "used" });
-  registry.set("slots", slots.free, { state: "free" });
-  registry.set("slots", slots.quarantined, { state: "quarantined" });
-  registry.set("arenaBytes", arena.bytes);
-  registry.set("arenaReadyBytes", arena.readyBytes);
-  registry.set("arenaLockedBytes", arena.lockedBytes);
-  registry.set("tableBlocks", table.blocks);
-  registry.set("tableCapacity", table.capacity);
-  registry.set("sessions", store.sessions);
-  registry.set("evictions", stats.evictedBlocks, { tier: "ram" });
-  registry.set("evictedBytes", stats.evictedBytes, { tier: "ram" });
-  registry.set("evictionRuns", stats.evictionRuns);
-  registry.set("matchedBlocks", stats.matchBlocks);
-  registry.set("fullAnswers", stats.fullBlocks);
-  registry.set("corruptBlocks", stats.corruptBlocks);
-  writeChecks(registry, store.checks);
-  registry.set("committedBytes", stats.committedBytes);
-  if (store.ssd !== null) writeSsd(registry, store.ssd);
-  const outcome = (operation: string, name: string, count: number) =>
-    registry.set("blockOutcomes", count, { operation, outcome: name });
-  outcome("acquire", "ok", stats.acquireHits);
-  outcome("acquire", "miss", stats.acquireMisses);
-  outcome("reserve", "ok", stats.reservedBlocks);
-  outcome("reserve", "present", stats.presentBlocks);
-  outcome("reserve", "full", stats.fullBlocks);
-  outcome("commit", "ok", stats.committedBlocks);
-  outcome("commit", "corrupt", stats.corruptBlocks);
-  outcome("abort", "ok", stats.abortedBlocks);
-}
 
-function writeChecks(registry: MetricRegistry, checks: StoreSnapshot["checks"]): void {
-  for (const by of RAM_FINDERS) registry.set("ramCorrupt", checks.damaged[by], { by });
-  registry.set("ramReports", checks.damaged.report, { outcome: "damaged" });
-  registry.set("ramReports", checks.falseReports, { outcome: "right" });
-  registry.set("ramReports", checks.skippedReports, { outcome: "skipped" });
-  registry.set("ramReports", checks.plantedBlocks, { outcome: "planted" });
-  registry.set("ramReports", checks.unknownReports, { outcome: "unverified" });
-  registry.set("ramScrubbedBytes", checks.scrubbedBytes);
-}
+  /**
+   * Returns a function that adds to the series of a histogram with these label values, in the order
+   * of the labels. Create it once and call it often.
+   */
+  observer(name: string, ...values: readonly string[]): (value: number) => void {
+    const handle = this.#handles.get(name);
+    assert(handle instanceof Histogram, `${name} is a histogram`);
+    const series = handle.labels(this.#labelsOf(name, values));
+    return (value) => series.observe(value);
+  }
 
-function writeSsd(registry: MetricRegistry, ssd: SsdSnapshot): void {
-  const { stats } = ssd;
-  registry.set("ssdUsedBytes", ssd.usedBytes);
-  registry.set("ssdCapacityBytes", ssd.capacityBytes);
-  registry.set("ssdQueuedBytes", ssd.queuedBytes);
-  registry.set("ssdReading", ssd.reading);
-  registry.set("ssdQuarantined", ssd.quarantinedFiles);
-  registry.set("evictions", stats.evictedBlocks, { tier: "ssd" });
-  registry.set("evictedBytes", stats.evictedBytes, { tier: "ssd" });
-  const event = (name: string, count: number) => registry.set("ssdBlocks", count, { event: name });
-  event("written", stats.writtenBlocks);
-  event("read", stats.readBlocks);
-  event("shared_read", stats.sharedReads);
-  event("late", stats.lateBlocks);
-  event("skipped", stats.skippedBlocks);
-  event("expired", stats.expiredBlocks);
-  event("corrupt", stats.corruptBlocks);
-  event("ram_damaged", stats.ramDamagedFiles);
-  event("scrubbed", stats.scrubbedBlocks);
-  event("purged", stats.purgedBlocks);
-  registry.set("ssdBytes", stats.writtenBytes, { direction: "written" });
-  registry.set("ssdBytes", stats.readBytes, { direction: "read" });
-  registry.set("ssdBytes", stats.scrubbedBytes, { direction: "scrubbed" });
-  registry.set("ssdErrors", stats.readErrors, { operation: "read" });
-  registry.set("ssdErrors", stats.writeErrors, { operation: "write" });
-}
+  /**
+   * The Prometheus text format. Reads all metrics from `sources`, then formats them in slices of
+   * the event loop. Concurrent scrapes share one result.
+   */
+  text(sources: () => Source): Promise<string> {
+    this.#building ??= this.#text(this.#turns, sources).finally(() => {
+      this.#building = null;
+    });
+    return this.#building;
+  }
 
-function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {
-  const { connections, slotsHeld, frames, reservations, stats } = engine;
-  const reserved = (outcome: string, count: number) =>
-    registry.set("engineReservations", count, { outcome });
-  registry.set("engineReservedBytes", reservations.bytes);
-  reserved("acquired", reservations.takenBlocks);
-  reserved("unused", reservations.unusedBlocks);
-  reserved("refused", reservations.refusedBlocks);
-  registry.set("engineLookupsWaiting", engine.lookupsWaiting);
-  registry.set("engineAnnounced", engine.announcedBlocks);
-  registry.set("engineConnections", connections);
-  registry.set("engineSlotsHeld", slotsHeld);
-  registry.set("engineConnected", stats.connected);
-  registry.set("engineRefused", stats.refusedPeers);
-  registry.set("engineCutOff", stats.cutOff);
-  registry.set("engineQuarantines", stats.quarantines);
-  registry.set("engineFaults", stats.faults);
-  for (const { operation, status, count } of frames) {
-    registry.set("frames", count, { operation, status });
+  async #text(turns: TurnSource, sources: () => Source): Promise<string> {
+    if (!turns.begin()) await turns.turn();
+    const source = sources();
+    for (const [name, metric] of Object.entries(this.#table)) this.#set(name, metric.read(source));
+    const texts: string[] = [];
+    for (const { name } of this.#registry.getMetricsAsArray()) {
+      if (!turns.goOn()) await turns.turn();
+      texts.push(await this.#registry.getSingleMetricAsString(name));
+    }
+    turns.goOn();
+    return `${texts.join("\n\n")}\n`;
+  }
+
+  #set(name: string, series: Series): void {
+    const handle = this.#handles.get(name)!;
+    if (series === null || handle instanceof Histogram) return;
+    // Series with values outside of the declaration, such as workers, end with their subject.
+    const isOpen = Object.values(this.#table[name]!.labels).some((values) => values.length === 0);
+    if (isOpen) handle.reset();
+    for (const [values, value] of rowsOf(series)) {
+      const labels = this.#labelsOf(name, values);
+      // A counter can only be incremented, but its value is kept elsewhere.
+      if (handle instanceof Counter) {
+        handle.remove(labels);
+        handle.inc(labels, value);
+      } else handle.set(labels, value);
+    }
+  }
+
+  /** Limits the number of series to that in the declaration. */
+  #labelsOf(name: string, values: readonly string[]): Record<string, string> {
+    const labels = Object.entries(this.#table[name]!.labels);
+    assert(labels.length === values.length, `${name} has ${labels.length} labels`);
+    const pairs = labels.map(([label, allowed], at): [string, string] => {
+      const value = values[at]!;
+      const isKnown = allowed.length === 0 || allowed.includes(value);
+      assert(isKnown, `${name} has no ${label}="${value}"`);
+      return [label, value];
+    });
+    return Object.fromEntries(pairs);
   }
 }
 
-export function writeHealth(registry: MetricRegistry, counts: readonly HealthCount[]): void {
-  for (const { code, isRaised, raised } of counts) {
-    registry.set("health", isRaised ? 1 : 0, { code });
-    registry.set("healthRaised", raised, { code });
+function rowsOf(
+  series: NonNullable<Series>,
+  before: readonly string[] = [],
+): (readonly [readonly string[], number])[] {
+  if (typeof series === "number") return [[before, series]];
+  if (Array.isArray(series)) {
+    return (series as readonly Row[]).map((row) => {
+      return [row.slice(0, -1) as string[], row.at(-1) as number];
+    });
   }
+  return Object.entries(series as SeriesTable).flatMap(([value, inner]) =>
+    rowsOf(inner, [...before, value]),
+  );
 }
 
-export function writeProcess(registry: MetricRegistry, process_: ProcessSnapshot): void {
-  registry.set("eventLoopLag", process_.loop.longestSeconds());
-  registry.set("eventLoopTurn", process_.loop.longestTurnSeconds());
-  registry.set("eventLoopTurnCpu", process_.loop.longestTurnCpuSeconds());
-  registry.set("eventLoopLongTurns", process_.loop.longTurns);
-  registry.set("logLinesDropped", process_.logLinesDropped);
-  registry.set("residentBytes", process.memoryUsage.rss());
-  const { user, system } = process.cpuUsage();
-  registry.set("cpuSeconds", (user + system) / 1e6);
+/** Renders the reference page of metrics in Markdown. */
+export function renderMetricsReference(table: MetricTable<never>): string {
+  const labelsOf = (labels: Labels) =>
+    Object.entries(labels).map(([label, values]) => {
+      const shown = values.map((value) => `\`${value}\``).join(" ");
+      return `\`${label}\`: ${shown === "" ? "one value" : shown}`;
+    });
+  const metrics = Object.entries(table);
+  const lines = [
+    "# Metrics",
+    "",
+    "`GET /metrics` answers in the Prometheus text format. Labels have these values and no",
+    "others, so the number of series is bounded.",
+    "",
+    "| name | type | meaning | labels |",
+    "|---|---|---|---|",
+    ...metrics.map(
+      ([name, { type, help, labels }]) =>
+        `| \`${name}\` | ${type} | ${help} | ${labelsOf(labels).join("; ")} |`,
+    ),
+    "",
+    "## Histograms",
+    "",
+    ...metrics
+      .filter(([, { type }]) => type === "histogram")
+      .map(([name, { buckets }]) => `- \`${name}\`: buckets up to ${buckets.join(", ")}`),
+  ];
+  return `${lines.join("\n")}\n`;
 }

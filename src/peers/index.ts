@@ -1,6 +1,7 @@
 export * from "./directory/index.ts";
 export * from "./fetcher/index.ts";
 export type * from "./messages.ts";
+export { PeerSource } from "./peer-source.ts";
 export * from "./server/index.ts";
 export * from "./transport.ts";
 export * from "./transports/measured.ts";

@@ -1,7 +1,6 @@
 import type { Bus, BusLog } from "../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { ResidencySource } from "../observability/activity/index.ts";
-import type { MetricRegistry } from "../observability/index.ts";
 import type { ActiveLoad } from "./active-load.ts";
 import {
   BusArchive,
@@ -16,18 +15,17 @@ import {
   StoredSnapshots,
   StreamListening,
 } from "./ingest/index.ts";
-import { LocateService, type LocateStats } from "./locate.ts";
+import { LocateService } from "./locate.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
 import {
   newRouterId,
   ReplicaGroup,
   type ReplicaSettings,
-  type ReplicaStats,
   ReplicaTable,
   replicaSubjects,
 } from "./replicas/index.ts";
 import type { BusyThresholds } from "./route.ts";
-import { type RestoreOutcome, SnapshotStore, type SnapshotStoreStats } from "./snapshot-store.ts";
+import { type RestoreOutcome, SnapshotStore } from "./snapshot-store.ts";
 import type { WorkerTable } from "./workers.ts";
 
 export interface IndexSyncOptions {
@@ -142,14 +140,6 @@ export class IndexSync implements AsyncDisposable {
     return this.#stream;
   }
 
-  /** Writes counters since start to the registry, for a scrape. */
-  write(registry: Pick<MetricRegistry, "set">): void {
-    const { group, snapshots, locate } = this;
-    if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
-    if (locate !== null) writeLocate(registry, locate.stats());
-    if (snapshots !== null) writeSaves(registry, snapshots.stats);
-  }
-
   /**
    * Returns the ingest target for a worker in the table whose engine is followed directly, without
    * an agent.
@@ -180,35 +170,4 @@ export class IndexSync implements AsyncDisposable {
     const isDone = await forgetStream(bus.durable, cluster);
     if (!isDone) log("warn", "event stream reset failed", { cluster });
   }
-}
-
-type Registry = Pick<MetricRegistry, "set">;
-
-function writeReplicas(registry: Registry, stats: ReplicaStats, taken: number): void {
-  registry.set("routerReplicas", stats.replicas);
-  const news = {
-    sent: stats.sent,
-    received: stats.received,
-    dropped: stats.dropped,
-    refused: stats.refused,
-    list: stats.lists,
-    orphan_ended: stats.orphansEnded,
-    unknown_worker: stats.unknownWorkers,
-    picture_given: stats.snapshotsServed,
-    picture_taken: taken,
-  };
-  for (const [kind, value] of Object.entries(news)) {
-    registry.set("routerReplicaNews", value, { kind });
-  }
-}
-
-function writeLocate(registry: Registry, stats: LocateStats): void {
-  for (const outcome of ["answered", "refused", "dropped"] as const) {
-    registry.set("routerLocate", stats[outcome], { outcome });
-  }
-}
-
-function writeSaves(registry: Registry, { saves, failures }: SnapshotStoreStats): void {
-  registry.set("routerSaves", saves, { outcome: "saved" });
-  registry.set("routerSaves", failures, { outcome: "failed" });
 }

@@ -46,6 +46,7 @@ export type * from "./prefix-index.ts";
 export { HashSlots } from "./prefix-runs.ts";
 export { REPLICA_DEFAULTS, type ReplicaSettings, type ReplicaStats } from "./replicas/index.ts";
 export type * from "./route.ts";
+export * from "./route-counts.ts";
 export {
   createPromptHasher,
   createRouter,

@@ -27,6 +27,20 @@ describe("POST /v1/purge", () => {
     expect(served.told.senders).toMatchObject([{ via: "http", name: "local", role: "purge" }]);
   });
 
+  test("the longest list is read in pieces, in order", async () => {
+    const blocks = Array.from({ length: 10_000 }, (_, at) => {
+      return { digest: at.toString(16).padStart(64, "0") };
+    });
+    let asked: readonly PurgeRequest[] = [];
+    served.told.purge = (given) => {
+      asked = given;
+      return given.map(() => "missing" as const);
+    };
+    const answer = await purge({ blocks });
+    expect(((await answer.json()) as { outcomes: string[] }).outcomes).toHaveLength(10_000);
+    expect(asked).toEqual(blocks);
+  });
+
   test.each([
     ["no blocks", { blocks: [] }],
     ["a short digest", { blocks: [{ digest: "ab" }] }],

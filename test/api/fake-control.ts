@@ -67,10 +67,15 @@ export class FakeControl implements ControlServices {
   };
   flushed: Receipt = receiptOf({ type: "Flush" });
   all: PinInfo[] = [];
-  page: TreePage = { blocks: [], next: null, missing: false };
+  treePage: TreePage = { blocks: [], next: null, missing: false };
   isForeign: (after: string) => boolean = () => false;
   explanation: Explanation = { leading: 0, blocks: [], miss: null };
   eventPage: EventPage = { events: [], last: 0, lost: 0 };
+  readonly plane = this;
+  readonly holds = this;
+  readonly inspector = this;
+  readonly events = this;
+  readonly store = this;
 
   async submit(
     body: Uint8Array,
@@ -98,7 +103,7 @@ export class FakeControl implements ControlServices {
     return this.flushed;
   }
 
-  holds({ kind, owner, after, max }: Parameters<ControlServices["holds"]>[0]) {
+  list({ kind, owner, after, max }: Parameters<ControlServices["holds"]["list"]>[0]) {
     const found = this.all.filter(
       (one) => (kind ?? one.kind) === one.kind && (owner ?? one.owner) === one.owner,
     );
@@ -120,7 +125,7 @@ export class FakeControl implements ControlServices {
   async tree(query: TreeQuery): Promise<TreePage> {
     this.trees.push(query);
     const isForeign = query.after !== null && this.isForeign(query.after);
-    return isForeign ? { blocks: [], next: null, missing: true } : this.page;
+    return isForeign ? { blocks: [], next: null, missing: true } : this.treePage;
   }
 
   async explain(query: ExplainQuery): Promise<Explanation> {
@@ -128,11 +133,11 @@ export class FakeControl implements ControlServices {
     return this.explanation;
   }
 
-  storeSeconds(): number {
+  nowSeconds(): number {
     return 1_000;
   }
 
-  events(_after: number, _max: number): EventPage {
+  page(_after: number, _max: number): EventPage {
     return this.eventPage;
   }
 }

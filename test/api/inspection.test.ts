@@ -96,7 +96,7 @@ describe("GET /v1/tree", () => {
   };
 
   test("the tree is listed block by block from any root", async () => {
-    control.page = { blocks: [block], next: "a:b/c d", missing: false };
+    control.treePage = { blocks: [block], next: "a:b/c d", missing: false };
     const page = await ask("/v1/tree");
     const { heldBy, idleSeconds, ...same } = block;
     expect(page).toEqual({
@@ -117,7 +117,7 @@ describe("GET /v1/tree", () => {
   });
 
   test("the tree is listed with the requested fields only", async () => {
-    control.page = { blocks: [block], next: null, missing: false };
+    control.treePage = { blocks: [block], next: null, missing: false };
     expect((await ask("/v1/tree?fields=digest,held_by,tiers")).blocks).toEqual([
       { digest: HEX, tiers: ["ram", "ssd"], held_by: block.heldBy },
     ]);
@@ -126,10 +126,10 @@ describe("GET /v1/tree", () => {
   });
 
   test("an unknown root is answered 404", async () => {
-    control.page = { blocks: [], next: null, missing: true };
+    control.treePage = { blocks: [], next: null, missing: true };
     await refusedWith("/v1/tree?root=5", 404);
     await refusedWith("/v1/tree?root=5&after=zzz", 404);
-    control.page = { blocks: [], next: null, missing: false };
+    control.treePage = { blocks: [], next: null, missing: false };
   });
 
   test("an unknown page is refused", async () => {
@@ -265,7 +265,7 @@ describe("GET /v1/events", () => {
     log.emit({ kind: "hold_expired", ...lease, purged: 1 });
     log.emit({ kind: "hold_lost", ...lease, why: "unreadable" });
     log.emit({ kind: "command", type: "Prune", issuer: "r", id: null, status: "ok", blocks: 3 });
-    control.events = (after, max) => log.page(after, max);
+    control.page = (after, max) => log.page(after, max);
     const { events, next, lost } = await ask("/v1/events?limit=2");
     expect(events).toMatchObject([
       { sequence: 1, kind: "hold_expired", ...lease, purged: 1 },

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
+import { AGENT_METRICS } from "../../src/api/index.ts";
 import { HearthError, loopTurns } from "../../src/core/index.ts";
-import { createHealth, HEALTH_CODES, METRICS, METRICS_OF } from "../../src/observability/index.ts";
+import { HEALTH_CODES, Health } from "../../src/observability/index.ts";
 import { ManualClock, waitFor } from "../support/index.ts";
 import { oneToken, problem, STATUS, serve, sessionOf } from "./serve.ts";
 
@@ -28,7 +29,7 @@ describe("health", () => {
 
   test("health lists problems and stays 200 and ready", async () => {
     const clock = new ManualClock();
-    using health = createHealth({ clock, log: { log: () => undefined } });
+    using health = new Health({ clock, log: { log: () => undefined } });
     health.raise("KV_SSD_FULL", "/mnt/nvme/secret: ENOSPC");
     health.raise("KV_SSD_HUNG", "no answer for 30 s");
     served.told.health = health.list();
@@ -68,7 +69,7 @@ test("metrics are in the Prometheus format", async () => {
   expect(answer.status).toBe(200);
   expect(answer.headers.get("content-type")).toStartWith("text/plain; version=0.0.4");
   const text = await answer.text();
-  for (const name of METRICS_OF.agent) expect(text).toContain(`# HELP ${METRICS[name].name} `);
+  for (const name of Object.keys(AGENT_METRICS)) expect(text).toContain(`# HELP ${name} `);
 });
 
 describe("status", () => {

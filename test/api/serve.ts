@@ -1,6 +1,8 @@
 import { afterAll } from "bun:test";
 import {
   type Access,
+  AgentMetrics,
+  type Api,
   type ApiOptions,
   type ApiServer,
   createApi,
@@ -14,8 +16,9 @@ import {
   Tokens,
 } from "../../src/api/index.ts";
 import type { Sender } from "../../src/control/index.ts";
-import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
+import type { HealthProblem } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
+import { agentSources } from "./agent-sources.ts";
 import { FakeControl } from "./fake-control.ts";
 import { FakePeers } from "./fake-peers.ts";
 
@@ -117,6 +120,8 @@ export interface Told {
   readonly faults: { path: string; thrown: unknown }[];
   /** Refused callers as reported to the agent. */
   readonly refused: RefusalNote[];
+  /** Refused callers since the start, by reason. */
+  refusals: Api["refusals"];
   readonly clock: ManualClock;
 }
 
@@ -134,7 +139,8 @@ export function oneToken(token: string): Access {
 /** Fake services of an API, with the values that they return. */
 export function servicesFor() {
   const clock = new ManualClock();
-  const metrics = createMetrics({ clock, version: "1.2.3", commit: "abc" });
+  const metrics = new AgentMetrics();
+  const sources = agentSources(clock);
   const told: Told = {
     status: () => STATUS,
     readiness: { ready: true, reasons: [] },
@@ -146,6 +152,7 @@ export function servicesFor() {
     senders: [],
     faults: [],
     refused: [],
+    refusals: () => new Map(),
     clock,
   };
   const services = {
@@ -166,17 +173,17 @@ export function servicesFor() {
       told.senders.push(sender);
       return { written: 4, skipped: 0, durable: true };
     },
-    metricsText: () => metrics.text(),
+    metricsText: () => metrics.text(() => ({ ...sources, refusals: told.refusals() })),
     metricsContentType: metrics.contentType,
     control: told.control,
     peers: told.peers,
   };
-  return { services, told, metrics, clock };
+  return { services, told, clock };
 }
 
 /** Starts a real server on a free port. It is closed after the calling file's tests. */
 export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
-  const { services, told, metrics, clock } = servicesFor();
+  const { services, told, clock } = servicesFor();
   const api = createApi(services, {
     version: "1.2.3",
     clock,
@@ -185,7 +192,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     onFault: (path, thrown) => void told.faults.push({ path, thrown }),
     ...options,
   });
-  metrics.observeApi(() => api.refusals());
+  told.refusals = () => api.refusals();
   const server = api.listen(
     options.host === undefined ? { port: 0 } : { port: 0, host: options.host },
   );

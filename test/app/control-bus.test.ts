@@ -46,7 +46,7 @@ describeNats("commands rejected before decoding", () => {
       for (let nth = 0; nth < FLOOD; nth++) router.publish("kv-control-w", new Uint8Array(2));
       await waitFor(() => bus.state.receivedMessages === FLOOD, PATIENCE_MS);
       await waitFor(() => submitted === WAITING_MAX, PATIENCE_MS);
-      expect(bus.unreadCommands).toEqual({ busy: FLOOD - WAITING_MAX, rate_limited: 0 });
+      expect(bus.sources.answers).toMatchObject({ overflowed: FLOOD - WAITING_MAX, limited: 0 });
     },
     PATIENCE_MS * 3,
   );

@@ -1,6 +1,7 @@
 import { expect } from "bun:test";
-import { ControlService, PeerSource } from "../../src/app/index.ts";
-import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
+import { ControlService } from "../../src/app/index.ts";
+import { createLogger, Health } from "../../src/observability/index.ts";
+import { PeerSource } from "../../src/peers/index.ts";
 import type { RetentionLedger } from "../../src/store/index/index.ts";
 import { Namespaces } from "../../src/store/index.ts";
 import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";
@@ -19,7 +20,7 @@ function openOver(
 ): Promise<ControlService> {
   const { clock, store, incarnation } = kit;
   const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
-  const health = given ?? createHealth({ clock, log: logger });
+  const health = given ?? new Health({ clock, log: logger });
   const own = { clock, store, incarnation, logger, health, native: host.native };
   const namespaces = new Namespaces();
   const source = new PeerSource(namespaces);
@@ -55,7 +56,7 @@ describeNative("the control service", () => {
 
   it("the pin budget is a share of the memory actually available", {}, async (t) => {
     const { slots } = t.kit.store;
-    const health = createHealth({ clock: t.kit.clock, log: { log: () => undefined } });
+    const health = new Health({ clock: t.kit.clock, log: { log: () => undefined } });
     const service = await openOver(t, null, health);
     const ssdBytes = CONFIG.kv.ssdBytes ?? 0;
     expect(service.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);

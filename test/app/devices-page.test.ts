@@ -1,8 +1,9 @@
 import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { METRICS } from "../../src/api/index.ts";
 import { SCHEMA_KEYS } from "../../src/config/index.ts";
-import { HEALTH_CODE_NAMES, METRICS } from "../../src/observability/index.ts";
+import { HEALTH_CODE_NAMES } from "../../src/observability/index.ts";
 
 const page = readFileSync(join(import.meta.dir, "../../docs/operating/devices.md"), "utf8");
 const OURS = /^(?:gpu|rdma)\./;
@@ -29,7 +30,7 @@ describe("docs/operating/devices.md", () => {
 
   test("has every health code and metric of devices", () => {
     const codes = HEALTH_CODE_NAMES.filter((code) => /^(GPU|RDMA)_/.test(code));
-    const metrics = Object.values(METRICS).map(({ name }) => name);
+    const metrics = Object.keys(METRICS);
     const ofDevices = metrics.filter((name) => /^hearth_(gpus|gpu_|rdma_)/.test(name));
     expect(codes.length + ofDevices.length).toBeGreaterThan(8);
     for (const word of [...codes, ...ofDevices]) expect(page).toContain(`\`${word}`);

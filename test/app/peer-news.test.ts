@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { PeerReporter } from "../../src/app/index.ts";
 import type { WorkerId } from "../../src/core/index.ts";
 import { EventLog } from "../../src/observability/activity/index.ts";
-import { createHealth, createLogger } from "../../src/observability/index.ts";
+import { createLogger, Health } from "../../src/observability/index.ts";
 import type { FetchEvent, PeerRecord, PeerStatus } from "../../src/peers/index.ts";
 import { ManualClock } from "../support/index.ts";
 
@@ -17,7 +17,7 @@ function open() {
     write: (line) => void lines.push(line),
     clock,
   });
-  const health = createHealth({ clock, log: logger });
+  const health = new Health({ clock, log: logger });
   const events = new EventLog(clock);
   const news = new PeerReporter({ clock, logger, health, events });
   const codes = () => health.list().map(({ code }) => code as string);

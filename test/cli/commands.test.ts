@@ -1,11 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { METRICS } from "../../src/api/index.ts";
 import { runCli } from "../../src/cli/index.ts";
 import { parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { REFUSALS } from "../../src/control/index.ts";
 import { ERROR_CODES } from "../../src/core/index.ts";
-import { HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
+import { HEALTH_CODES } from "../../src/observability/index.ts";
 import { describeNative, tempDir } from "../support/index.ts";
 import { memoryIo } from "./memory-io.ts";
 
@@ -84,7 +85,7 @@ describe("reference", () => {
 
   test("metrics and configuration, whole", async () => {
     const metrics = (await hearth("reference", "metrics")).out;
-    for (const { name } of Object.values(METRICS)) expect(metrics).toContain(`| \`${name}\` |`);
+    for (const name of Object.keys(METRICS)) expect(metrics).toContain(`| \`${name}\` |`);
     const config = (await hearth("reference", "config")).out;
     for (const { name } of SCHEMA_KEYS) expect(config).toContain(`### ${name}\n`);
   });

@@ -56,6 +56,6 @@ test("every question is one that agents answer", async () => {
   const unknown = await ctl(url, "tree", "--fields", "poem");
   expect(unknown).toMatchObject({ code: 7, out: "" });
   expect(unknown.err).toStartWith("hearth ctl tree: unknown field poem: use digest, ");
-  control.page = { blocks: [], next: null, missing: true };
+  control.treePage = { blocks: [], next: null, missing: true };
   expect((await ctl(url, "tree", "1")).code).toBe(7);
 });

@@ -1,6 +1,7 @@
+import { progress } from "../support/lane.ts";
 import type { Trial, TrialFigures } from "./trial.ts";
 
-/** What must not be, in words; nothing where all is well. */
+/** Broken promises; empty if all is well. */
 export function violationsOf({ figures, tally }: Trial, restartP99MsMax: number): string[] {
   const found = [...tally.complaints];
   if (figures.wrong_bytes > 0) found.push(`${figures.wrong_bytes} wrong bytes`);
@@ -19,39 +20,26 @@ export function violationsOf({ figures, tally }: Trial, restartP99MsMax: number)
   return found;
 }
 
-const LINES_EVERY = 50;
-
-/** Tells on standard error how far a run is: one line that changes, or one now and then. */
+/** Shows the progress of a run on standard error. */
 export function progressLines(
   name: string,
   cycles: number,
 ): (done: number, figures: TrialFigures) => void {
-  const { isTTY } = process.stderr;
+  const show = progress(name);
   return (done, { seconds, restart_p99_ms: p99 }) => {
-    const text = `${name}: ${done} of ${cycles} in ${seconds} s, restarts p99 ${p99} ms`;
-    const isLast = done === cycles;
-    if (isTTY) process.stderr.write(`\r${text} ${isLast ? "\n" : ""}`);
-    else if (isLast || done % LINES_EVERY === 0) process.stderr.write(`${text}\n`);
+    show(`${done} of ${cycles} in ${seconds} s, restarts p99 ${p99} ms`, done === cycles);
   };
 }
 
-/** What commands came to, as a table for people. */
-export function printCommands({ commands }: TrialFigures): void {
-  if (commands === null) return;
+/** Outcomes of commands as a table for people; null if no commands were sent. */
+export function commandTable({ commands }: TrialFigures): string | null {
+  if (commands === null) return null;
   const rows = Object.entries(commands).flatMap(([name, value]): [string, unknown][] =>
     typeof value === "object"
       ? Object.entries(value).map(([kind, count]) => [`${name}: ${kind}`, count])
       : [[name, value]],
   );
-  for (const [name, value] of rows) {
-    console.log(`${name.replaceAll("_", " ").padEnd(32)}${`${value}`.padStart(10)}`);
-  }
-}
-
-/** Prints what was found, figures as JSON in the last line; the exit code. */
-export function report(trial: Trial, cycles: number, restartP99MsMax: number): number {
-  const violations = violationsOf(trial, restartP99MsMax);
-  for (const violation of violations) console.error(`violation: ${violation}`);
-  console.log(JSON.stringify({ cycles, ...trial.figures }));
-  return violations.length === 0 ? 0 : 1;
+  return rows
+    .map(([name, value]) => `${name.replaceAll("_", " ").padEnd(32)}${`${value}`.padStart(10)}`)
+    .join("\n");
 }

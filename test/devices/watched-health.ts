@@ -1,4 +1,4 @@
-import { createHealth, type HealthCode, type LogFields } from "../../src/observability/index.ts";
+import { Health, type HealthCode, type LogFields } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
 
 export interface Line {
@@ -13,7 +13,7 @@ export function watchedHealth() {
   const lines: Line[] = [];
   const log = (level: string, message: string, fields: LogFields = {}) =>
     void lines.push({ level, message, fields });
-  const health = createHealth({ clock, log: { log } });
+  const health = new Health({ clock, log: { log } });
   const details = (code: HealthCode) =>
     health.list().find((problem) => problem.code === code)?.details ?? null;
   return { clock, lines, log, health, details };

@@ -8,10 +8,10 @@ import {
   type EngineLimits,
   EngineServer,
   type EngineServerOptions,
+  FrameCounts,
 } from "../../src/engine/index.ts";
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
-import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
 import { type BlockStore, type PolicyName, TieredStore } from "../../src/store/index.ts";
 import { waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
@@ -128,7 +128,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     macKeys: options.macKeys ?? new Map(),
   });
   store.slots.addReady(options.readyBytes ?? bytes);
-  const frames = createFrameCounts();
+  const frames = new FrameCounts();
   const logs: LogLine[] = [];
   const gpus = options.gpuPlan === undefined ? null : await openGpuBed(options, native, region);
   const server = new EngineServer({

@@ -209,7 +209,7 @@ describeNative("frames about GPUs", () => {
     const waiting = raw.ask((out) =>
       encodeGpuWarmRequest(out, 7, { offer: 0, deadlineMs: 60_000 }, nothing),
     );
-    await waitFor(() => agent.frames.list().some(({ operation }) => operation === "gpuWarm"));
+    await waitFor(() => agent.frames.list().some(([operation]) => operation === "gpuWarm"));
     const drained = agent.server.drain(5_000, hurry.signal);
     expect(await waiting).toMatchObject({ op: Op.gpuWarm, status: FrameStatus.ok, count: 0 });
     await expect(engine.client.gpu.register([memoryOf()])).rejects.toThrow("draining");
@@ -226,7 +226,7 @@ describeNative("frames about GPUs", () => {
     const raw = await agent.rawGreeted();
     const nothing = { count: 0, outcome: new Uint32Array(0) };
     raw.send((out) => encodeGpuWarmRequest(out, 7, { offer: 0, deadlineMs: 0 }, nothing));
-    await waitFor(() => agent.frames.list().some(({ operation }) => operation === "gpuWarm"));
+    await waitFor(() => agent.frames.list().some(([operation]) => operation === "gpuWarm"));
     raw[Symbol.dispose]();
     await waitFor(() => agent.server.connections === 0);
     const block = { namespace: 1 as NamespaceIndex, layer: 0, digest: new Uint8Array(32) };

@@ -74,7 +74,7 @@ describeNative("the lease", () => {
     const cuda = standIn("libcuda.so.1");
     cuda.configure("+stall");
     engine.tell("store");
-    await waitFor(() => agent.frames.list().some(({ operation }) => operation === "gpuStore"));
+    await waitFor(() => agent.frames.list().some(([operation]) => operation === "gpuStore"));
     clock.advance(3 * LEASE_MS);
     expect(agent.server.stats.cutOff).toBe(0);
     cuda.configure("+release");

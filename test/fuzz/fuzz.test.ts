@@ -8,10 +8,10 @@ import type { FuzzResult } from "./fuzz.ts";
 import { minimise, mutate } from "./mutate.ts";
 import { TARGETS } from "./targets.ts";
 
-const MAIN = "test/fuzz/main.ts";
+const PROGRAM = ["test/lanes.ts", "fuzz"];
 const CANARY = ["--define", "HEARTH_CANARY=true"];
 
-async function run(words: string[], before: string[] = [], program = [MAIN]) {
+async function run(words: string[], before: string[] = [], program = PROGRAM) {
   const child = Bun.spawn([process.execPath, ...before, ...program, ...words], {
     cwd: ROOT,
     stdout: "pipe",

@@ -8,8 +8,8 @@ import { readTree, type Tree } from "./tree.ts";
  */
 const RATES: Readonly<Record<string, number>> = {
   "src/": 0.9,
-  "zig/": 20.7,
-  "docs/": 9.5,
+  "zig/": 0.3,
+  "docs/": 0.3,
   "python/": 6.5,
   "config/": 10.5,
 };

@@ -48,7 +48,7 @@ export function figuresOf(
   };
 }
 
-/** What must not be, in words; nothing where all is well. */
+/** Broken promises; empty if all is well. */
 export function violationsOf(figures: Figures, findings: readonly Finding[]): string[] {
   const found = findings.map(({ kind, what }) => `${kind}: ${what}`);
   const { ratio, agent_rss_max_mb: most, agent_rss_start_mb: start } = figures;

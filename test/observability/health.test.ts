@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import {
-  createHealth,
   HEALTH_CODE_NAMES,
   HEALTH_CODES,
+  Health,
   type LogFields,
   renderHealthReference,
 } from "../../src/observability/index.ts";
@@ -21,7 +21,7 @@ function open() {
     log: (level: string, message: string, fields: LogFields = {}) =>
       void lines.push({ level, message, fields }),
   };
-  return { clock, lines, health: createHealth({ clock, log }) };
+  return { clock, lines, health: new Health({ clock, log }) };
 }
 
 describe("each code", () => {

@@ -1,44 +1,60 @@
 import { describe, expect, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import {
+  AGENT_METRICS,
+  AgentMetrics,
+  type AgentSources,
+  METRICS,
+  ROUTER_METRICS,
+} from "../../src/api/index.ts";
 import { COMMAND_TYPES, REFUSALS } from "../../src/control/index.ts";
 import { TurnBudget } from "../../src/core/index.ts";
+import { FRAME_OPERATIONS, FRAME_STATUSES, FrameCounts } from "../../src/engine/index.ts";
 import { FrameStatus, Op } from "../../src/engine/protocol/index.ts";
 import {
-  createFrameCounts,
-  createHealth,
-  createMetrics,
-  type EngineSnapshot,
-  FRAME_OPERATIONS,
-  FRAME_STATUSES,
-  METRICS,
-  METRICS_OF,
-  type MetricSpec,
+  Health,
+  type MetricTable,
   renderMetricsReference,
-  type StoreSnapshot,
   watchLoopLag,
 } from "../../src/observability/index.ts";
-import {
-  type BreakerState,
-  type PeerStatus,
-  PULL_OUTCOMES,
-  TRANSPORTS,
-} from "../../src/peers/index.ts";
+import type { BreakerState, PeerStatus } from "../../src/peers/index.ts";
+import { agentSources } from "../api/agent-sources.ts";
 import { ManualClock } from "../support/index.ts";
 
-const SPECS: readonly MetricSpec[] = Object.values(METRICS);
-const AGENT_SPECS: readonly MetricSpec[] = METRICS_OF.agent.map((name) => METRICS[name]);
+const SPECS = Object.entries(METRICS);
+const TABLES: Readonly<Record<"agent" | "router", MetricTable<never>>> = {
+  agent: AGENT_METRICS,
+  router: ROUTER_METRICS,
+};
 
 describe("the catalogue", () => {
-  test("has unique names of one family, and counters with their suffix", () => {
-    expect(new Set(SPECS.map(({ name }) => name)).size).toBe(SPECS.length);
-    for (const { name, type, help } of SPECS) {
+  test("names of one family, with the suffix of their type", () => {
+    for (const [name, { type, help }] of SPECS) {
       expect(name).toMatch(/^(cgn_kvcached|cgn_router|hearth)_[a-z0-9_]+[a-z]$/);
       expect(name.endsWith("_total")).toBe(type === "counter");
       expect(help).toMatch(/^[A-Z].*[^.]$/);
     }
   });
 
+  test("names, labels, buckets and texts are those of the golden file", () => {
+    const lines = Object.entries(TABLES).flatMap(([kind, table]) =>
+      Object.entries(table).map(([name, { type, help, labels, buckets }]) => {
+        const series = Object.entries(labels).map(([label, values]) => {
+          return ` ${label}=${values.toSorted().join("|")}`;
+        });
+        const bounds = buckets.length === 0 ? "" : ` buckets=${buckets.join(",")}`;
+        return `${kind} ${name} ${type}${series.join("")}${bounds}: ${help}`;
+      }),
+    );
+    const file = join(import.meta.dir, "golden", "metrics.txt");
+    const found = `${lines.sort().join("\n")}\n`;
+    if (process.env.UPDATE_GOLDEN === "1") writeFileSync(file, found);
+    expect(found).toBe(readFileSync(file, "utf8"));
+  });
+
   test("keeps the names in users' dashboards", () => {
-    const labels = new Map(SPECS.map(({ name, labels }) => [name, Object.keys(labels)]));
+    const labels = new Map(SPECS.map(([name, { labels }]) => [name, Object.keys(labels)]));
     expect(labels.get("cgn_kvcached_blocks")).toEqual(["tier"]);
     expect(labels.get("cgn_kvcached_bytes")).toEqual(["tier"]);
     expect(labels.get("cgn_kvcached_lookup_seconds")).toEqual(["tier", "outcome"]);
@@ -46,12 +62,9 @@ describe("the catalogue", () => {
   });
 
   test.each(["agent", "router"] as const)("bounds the number of series of the %s", (kind) => {
-    const series = METRICS_OF[kind].map((metric) => {
-      const { labels, buckets }: MetricSpec = METRICS[metric];
+    const series = Object.values(TABLES[kind]).map(({ labels, buckets }) => {
       const combinations = Object.values(labels).map((values) => Math.max(values.length, 1));
-      return (
-        combinations.reduce((product, count) => product * count, 1) * ((buckets?.length ?? 0) + 3)
-      );
+      return combinations.reduce((product, count) => product * count, 1) * (buckets.length + 3);
     });
     expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(2_500);
   });
@@ -64,99 +77,27 @@ describe("the catalogue", () => {
   });
 
   test("counts commands and refusals by the codes of the control plane", () => {
-    const { commands, commandsRefused } = METRICS;
-    expect(new Set<string>(commands.labels.type)).toEqual(new Set(COMMAND_TYPES));
-    expect(new Set<string>(commandsRefused.labels.reason)).toEqual(new Set(Object.keys(REFUSALS)));
+    const { hearth_commands_total: commands, hearth_commands_refused_total: refused } = METRICS;
+    expect(new Set(commands!.labels.type)).toEqual(new Set(COMMAND_TYPES));
+    expect(new Set(refused!.labels.reason)).toEqual(new Set(Object.keys(REFUSALS)));
   });
 
-  test("counts fetches by their outcomes, transports and states", () => {
-    const { quicPulls, peerBlocks, peerBreakers, peers } = METRICS;
-    expect(quicPulls.labels.outcome as readonly string[]).toEqual(PULL_OUTCOMES);
-    const transports = [...TRANSPORTS];
-    expect(peerBlocks.labels.transport as readonly string[]).toEqual(transports);
-    const breakers: readonly BreakerState[] = peerBreakers.labels.state;
-    const states: readonly PeerStatus["state"][] = peers.labels.state;
-    expect([breakers.length, states.length]).toEqual([3, 4]);
+  test("counts peers by their states", () => {
+    const breakers = ["closed", "open", "trial"] as const satisfies readonly BreakerState[];
+    const states = ["linked", "dialling", "idle", "down"] as const;
+    expect(METRICS.hearth_peer_breakers!.labels.state).toEqual(breakers);
+    const known: readonly PeerStatus["state"][] = states;
+    expect(METRICS.hearth_peers!.labels.state).toEqual(known);
   });
 
   test("matches the reference page", () => {
-    const page = renderMetricsReference();
-    for (const { name, type, help } of SPECS) {
+    const page = renderMetricsReference(METRICS);
+    for (const [name, { type, help }] of SPECS) {
       expect(page).toContain(`| \`${name}\` | ${type} | ${help} |`);
     }
     expect(page).toContain("`tier`: `gpu` `ram` `ssd` `peer`; `outcome`: `hit` `partial` `miss`");
   });
 });
-
-function store(evictedBlocks = 7): StoreSnapshot {
-  return {
-    tiers: {
-      ram: { blocks: 5, bytes: 500 },
-      gpu: { blocks: 3, bytes: 300 },
-      ssd: { blocks: 2, bytes: 200 },
-    },
-    ssd: {
-      usedBytes: 16_384,
-      capacityBytes: 2 ** 20,
-      queuedBytes: 64,
-      reading: 3,
-      quarantinedFiles: 1,
-      stats: {
-        writtenBlocks: 21,
-        writtenBytes: 2100,
-        readBlocks: 22,
-        readBytes: 2200,
-        evictedBlocks: 23,
-        evictedBytes: 2300,
-        expiredBlocks: 24,
-        corruptBlocks: 25,
-        ramDamagedFiles: 33,
-        skippedBlocks: 26,
-        readErrors: 27,
-        writeErrors: 28,
-        sharedReads: 29,
-        lateBlocks: 30,
-        ...{ scrubbedBlocks: 31, scrubbedBytes: 3100 },
-        purgedBlocks: 32,
-      },
-    },
-    ...{ slots: { used: 5, free: 10, quarantined: 1 }, table: { blocks: 8, capacity: 100 } },
-    arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
-    checks: {
-      damaged: { report: 41, write: 42, scrub: 43, file: 44, read: 0, peer: 45, gpu: 46 },
-      ...{ falseReports: 47, skippedReports: 48, scrubbedBlocks: 49, scrubbedBytes: 4900 },
-      ...{ unknownReports: 481, plantedBlocks: 482 },
-    },
-    sessions: 6,
-    stats: {
-      matchBlocks: 50,
-      acquireHits: 40,
-      acquireMisses: 4,
-      reservedBlocks: 30,
-      presentBlocks: 3,
-      fullBlocks: 2,
-      committedBlocks: 25,
-      committedBytes: 2500,
-      abortedBlocks: 6,
-      corruptBlocks: 1,
-      evictedBlocks,
-      evictedBytes: 700,
-      evictionRuns: 9,
-    },
-  };
-}
-
-function engine(): EngineSnapshot {
-  const frames = createFrameCounts();
-  frames.add(Op.acquire, FrameStatus.ok);
-  frames.add(Op.acquire, FrameStatus.ok);
-  frames.add(Op.hello, FrameStatus.version);
-  frames.add(200, FrameStatus.unknownOp);
-  const stats = { connected: 12, refusedPeers: 2, cutOff: 1, quarantines: 4, faults: 0 };
-  const reservations = { bytes: 8192, takenBlocks: 5, unusedBlocks: 3, refusedBlocks: 2 };
-  const waiting = { lookupsWaiting: 7, announcedBlocks: 9 };
-  return { connections: 11, slotsHeld: 6, frames: frames.list(), reservations, ...waiting, stats };
-}
 
 function scrape(text: string): Map<string, number> {
   const lines = text.split("\n").filter((line) => line !== "" && !line.startsWith("#"));
@@ -168,32 +109,26 @@ function scrape(text: string): Map<string, number> {
   );
 }
 
-const loopOf = (lagSeconds: number) => ({
-  longestSeconds: () => lagSeconds,
-  longestTurnSeconds: () => 0.006,
-  longestTurnCpuSeconds: () => 0.004,
-  longTurns: 2,
-});
-
 describe("a scrape", () => {
   const clock = new ManualClock();
-  const make = () => createMetrics({ clock, version: "1.2.3", commit: "abc" });
 
   test("reads the counters of the agent's components", async () => {
-    const metrics = make();
-    let evicted = 7;
-    metrics.observeStore(() => store(evicted));
-    metrics.observeEngine(engine);
-    using health = createHealth({ clock, log: { log: () => undefined } });
-    metrics.observeHealth(() => health.counts());
+    const metrics = new AgentMetrics();
+    using health = new Health({ clock, log: { log: () => undefined } });
+    let sources: AgentSources = { ...agentSources(clock), health };
     health.raise("KV_SSD_SLOW", "2.1 s");
-    metrics.observeProcess(() => ({ loop: loopOf(0.25), logLinesDropped: 3 }));
     clock.advance(1_500);
-    const found = scrape(await metrics.text());
+    const found = scrape(await metrics.text(() => sources));
     expect(Object.fromEntries(found)).toMatchObject({
       'cgn_kvcached_blocks{tier="ram"}': 5,
       'cgn_kvcached_bytes{tier="gpu"}': 300,
       'cgn_kvcached_evictions_total{tier="ram"}': 7,
+      'cgn_kvcached_evictions_total{tier="ssd"}': 23,
+      hearth_ssd_used_bytes: 16_384,
+      'hearth_ssd_blocks_total{event="written"}': 21,
+      'hearth_ssd_blocks_total{event="ram_damaged"}': 33,
+      'hearth_ram_corrupt_total{by="scrub"}': 43,
+      'hearth_ram_reports_total{outcome="right"}': 47,
       'hearth_block_outcomes_total{operation="acquire",outcome="miss"}': 4,
       'hearth_block_outcomes_total{operation="reserve",outcome="full"}': 2,
       'hearth_slots{state="quarantined"}': 1,
@@ -228,20 +163,21 @@ describe("a scrape", () => {
     });
     expect(found.get("hearth_resident_bytes")).toBeGreaterThan(2 ** 20);
     expect(found.get("hearth_cpu_seconds_total")).toBeGreaterThan(0);
-    evicted = 9;
+    const { store } = sources;
+    sources = { ...sources, store: { ...store, stats: { ...store.stats, evictedBlocks: 9 } } };
     health.clear("KV_SSD_SLOW");
-    const again = scrape(await metrics.text());
+    const again = scrape(await metrics.text(() => sources));
     expect(again.get('cgn_kvcached_evictions_total{tier="ram"}')).toBe(9);
     expect(again.get('hearth_health{code="KV_SSD_SLOW"}')).toBe(0);
     expect(again.get('hearth_health_raised_total{code="KV_SSD_SLOW"}')).toBe(1);
   });
 
   test("has lookups in buckets", async () => {
-    const metrics = make();
+    const metrics = new AgentMetrics();
     metrics.lookedUp("ram", "hit", 15e-6);
     metrics.lookedUp("ram", "hit", 15e-6);
     metrics.lookedUp("ram", "miss", 2);
-    const found = scrape(await metrics.text());
+    const found = scrape(await metrics.text(agentSources));
     const bucket = (le: string, outcome: string) =>
       found.get(`cgn_kvcached_lookup_seconds_bucket{le="${le}",tier="ram",outcome="${outcome}"}`);
     expect(bucket("0.00001", "hit")).toBe(0);
@@ -253,32 +189,30 @@ describe("a scrape", () => {
   });
 
   test("documents each metric, and only those of the catalogue", async () => {
-    const metrics = make();
-    metrics.observeStore(store);
-    metrics.observeEngine(engine);
-    metrics.observeProcess(() => ({ loop: loopOf(0), logLinesDropped: 0 }));
-    const text = await metrics.text();
+    const metrics = new AgentMetrics();
+    const text = await metrics.text(agentSources);
     const documented = [...text.matchAll(/^# HELP (\S+) (.+)$/gm)].map((match) => match[1]!);
-    expect(documented.sort()).toEqual(AGENT_SPECS.map(({ name }) => name).sort());
+    expect(documented.sort()).toEqual(Object.keys(AGENT_METRICS).sort());
     expect(metrics.contentType).toStartWith("text/plain");
   });
 
-  test("rejects a series that is not in the catalogue", () => {
-    const metrics = make();
-    metrics.observeEngine(() => ({
-      ...engine(),
-      frames: [{ operation: "made up by a client", status: "ok", count: 1 }],
-    }));
-    expect(() => metrics.text()).toThrow("has no operation=");
+  test("rejects a series that is not in the catalogue", async () => {
+    const metrics = new AgentMetrics();
+    const sources = agentSources();
+    const frames = Object.assign(new FrameCounts(), {
+      list: () => [["made up by a client", "ok", 1] as const],
+    });
+    const text = metrics.text(() => ({ ...sources, frames }));
+    await expect(text).rejects.toThrow("has no operation=");
   });
 });
 
 test("frames add up", () => {
-  const frames = createFrameCounts();
+  const frames = new FrameCounts();
   for (let operation = 0; operation < 256; operation++) frames.add(operation, FrameStatus.ok);
   expect(frames.total()).toBe(256);
-  const unknown = frames.list().find(({ operation }) => operation === "unknown");
-  expect(unknown?.count).toBe(256 - Object.keys(Op).length);
+  const unknown = frames.list().find(([operation]) => operation === "unknown");
+  expect(unknown?.[2]).toBe(256 - Object.keys(Op).length);
   expect(() => frames.add(1, FRAME_STATUSES.length)).toThrow("status");
 });
 
@@ -364,41 +298,7 @@ describe("the event loop's lag", () => {
 
 describe("the control plane in metrics", () => {
   test("a command of an unknown type counts as unknown, and none is lost", async () => {
-    const metrics = createMetrics({ clock: new ManualClock(), version: "1", commit: "c" });
-    const none = { holds: 0, blocks: 0, bytes: 0 };
-    metrics.observeControl(() => ({
-      holds: {
-        pin: { holds: 2, blocks: 3, bytes: 4 },
-        retain: none,
-        lease: none,
-        relieved: 5,
-        expired: 6,
-        lost: 7,
-      },
-      keptBytes: 8,
-      keptBytesMax: 9,
-      commands: [
-        { type: "Cache", status: "ok", count: 10 },
-        { type: "Cache", status: "partial", count: 11 },
-      ],
-      refused: { malformed: 12 },
-      duplicates: 13,
-      running: 14,
-      auditDropped: 15,
-      ledger: { pending: 16, dropped: 17 },
-      bus: {
-        status: "connected",
-        reconnects: 18,
-        sentMessages: 19,
-        receivedMessages: 20,
-        ignoredMessages: 4,
-        droppedMessages: 21,
-        queuedMessages: 22,
-        answers: { answered: 23, unasked: 24, lost: 25, unread: 26 },
-        stream: { status: "consuming", handled: 27, givenUp: 28 },
-      },
-    }));
-    const text = await metrics.text();
+    const text = await new AgentMetrics().text(agentSources);
     for (const line of [
       'hearth_held_bytes{kind="pin"} 4',
       'hearth_holds_ended_total{how="lost"} 7',
@@ -407,6 +307,7 @@ describe("the control plane in metrics", () => {
       'hearth_commands_total{type="Pause",status="ok"} 0',
       'hearth_commands_refused_total{reason="malformed"} 12',
       'hearth_commands_refused_total{reason="fenced"} 0',
+      'hearth_commands_refused_total{reason="busy"} 26',
       "hearth_bus_connected 1",
       'hearth_bus_messages_total{direction="dropped"} 21',
       "hearth_ledger_dropped_total 17",

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { describeNative } from "../support/index.ts";
-import { jsonOf, tableOf } from "./report.ts";
+import { reportOf, tableOf } from "./report.ts";
 import { runFaults } from "./run.ts";
 
 const PULLS = 200;
@@ -16,8 +16,8 @@ describeNative("pulls from hosts that die, send invalid data, hang and flood, br
       expect(problems.filter((problem) => !problem.startsWith("p99"))).toEqual([]);
       expect(results.map(({ phase }) => phase)).toHaveLength(7);
       expect(results.find(({ phase }) => phase === "lies")!.corruptSeen).toBeGreaterThan(0);
-      expect(tableOf(results).split("\n")).toHaveLength(8 + problems.length);
-      expect(JSON.parse(jsonOf(results, 1, 1))).toMatchObject({ wrong_bytes: 0 });
+      expect(tableOf(results).split("\n")).toHaveLength(8);
+      expect(reportOf(results, 1, 1)).toMatchObject({ wrong_bytes: 0 });
     },
     120_000,
   );

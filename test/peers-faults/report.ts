@@ -14,27 +14,24 @@ const COLUMNS: readonly [string, (result: Result) => string][] = [
   ["p99 ms", ({ p99Ms }) => p99Ms.toFixed(1)],
 ];
 
-/** A table for people, followed by the problems. */
+/** A table for people. */
 export function tableOf(results: readonly Result[]): string {
   const rows = [COLUMNS.map(([name]) => name), ...results.map(rowOf)];
   const widths = COLUMNS.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
   const lines = rows.map((row) =>
     row.map((cell, i) => (i < 2 ? cell.padEnd(widths[i]!) : cell.padStart(widths[i]!))).join("  "),
   );
-  const problems = results.flatMap(({ transport, phase, problems }) =>
-    problems.map((problem) => `${transport}, ${phase}: ${problem}`),
-  );
-  return [...lines, ...problems].join("\n");
+  return lines.join("\n");
 }
 
 function rowOf(result: Result): string[] {
   return COLUMNS.map(([, cell]) => cell(result));
 }
 
-/** The results as JSON. */
-export function jsonOf(results: readonly Result[], seconds: number, seed: number): string {
+/** The results for `--json`. */
+export function reportOf(results: readonly Result[], seconds: number, seed: number) {
   const sum = (of: (result: Result) => number) => results.reduce((all, one) => all + of(one), 0);
-  return JSON.stringify({
+  return {
     ...{ seconds: Number(seconds.toFixed(1)), seed, pulls: sum(({ pulls }) => pulls) },
     wrong_bytes: sum(({ wrongBytes }) => wrongBytes),
     problems: sum(({ problems }) => problems.length),
@@ -46,5 +43,5 @@ export function jsonOf(results: readonly Result[], seconds: number, seed: number
       p99_ms: Number(more.p99Ms.toFixed(2)),
       problems: more.problems,
     })),
-  });
+  };
 }

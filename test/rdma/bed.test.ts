@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { tempDir } from "../support/index.ts";
 import { Archive } from "./initrd.ts";
 import { kernelElf, MODULES, orderedModules } from "./kernel.ts";
-import { type CaseResult, Steps, testsOf } from "./lane.ts";
+import { type CaseResult, Steps, testsOf } from "./steps.ts";
 
 interface Entry {
   readonly name: string;
@@ -124,14 +124,14 @@ describe("what guests say", () => {
   test("without QEMU there is a line that says so, and a failure where it is wanted", async () => {
     const run = async (required: string) => {
       const env = { PATH: tempDir(), REQUIRE_RDMA: required };
-      const command = [process.execPath, join(dirname(import.meta.path), "main.ts"), "--json"];
+      const command = [process.execPath, join(import.meta.dir, "../lanes.ts"), "rdma", "--json"];
       const child = Bun.spawn(command, { env, stdout: "pipe", stderr: "pipe" });
       const said = await new Response(child.stderr).text();
       return { code: await child.exited, said, json: await new Response(child.stdout).json() };
     };
     const [skipped, required] = await Promise.all([run("0"), run("1")]);
     expect(skipped).toMatchObject({ code: 0, json: { skipped: expect.any(String) } });
-    expect(skipped.said).toStartWith("skipped: no guests here: ");
+    expect(skipped.said).toStartWith("skipped: rdma: no guests here: ");
     expect(required.code).toBe(1);
     expect(required.said).toStartWith("required: ");
   });

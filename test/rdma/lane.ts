@@ -1,122 +1,84 @@
-import { existsSync, readFileSync } from "node:fs";
-import { join } from "node:path";
-import type { Machine } from "./machine.ts";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { delimiter, dirname, join } from "node:path";
+import { ROOT } from "../../scripts/lib/paths.ts";
+import { defineLane, flag, LaneSkip, needStandIns, oneOf } from "../support/lane.ts";
+import { runOne } from "./one.ts";
+import { bedRefusal, KERNELS, type KernelName, prepareBed } from "./packages.ts";
+import { runPair } from "./pair.ts";
+import type { CaseResult } from "./steps.ts";
 
-/** What came of one case: a step of a guest's job, or a test of a suite that ran in it. */
-export interface CaseResult {
-  readonly lane: string;
-  readonly name: string;
-  readonly outcome: "ok" | "failed" | "skipped";
-  readonly seconds: number;
-  /** Of a failed one: the last lines of what it said. */
-  readonly words: readonly string[];
+const CASES = { one: runOne, pair: runPair } as const;
+const NAMES = Object.keys(CASES) as (keyof typeof CASES)[];
+const KERNEL_NAMES = Object.keys(KERNELS) as KernelName[];
+
+export const lane = defineLane({
+  help: `
+Runs the RDMA code on a real kernel's verbs without a NIC: Debian's kernel and libraries in QEMU,
+with the kernel's own RDMA over Ethernet (rdma_rxe). One guest: Debian's ibv_rc_pingpong, the
+doctor, the native suite and the contract of transports. Two guests on one wire: blocks between them
+byte by byte, a peer that is killed, 2 % of all packets lost, a rail that fails in the middle of a
+fetch, and a host that loses its power.
+
+  ./dev test:rdma                      both, under three minutes from an empty cache
+  ./dev test:rdma --case pair          one of ${NAMES.join(", ")}
+  ./dev test:rdma --kernel 6.1         one of ${KERNEL_NAMES.join(", ")} (as of Debian 12)
+  ./dev test:rdma --fresh              fetches the kernel and its packages again
+  ./dev test:rdma --keep               keeps consoles, logs and reports, and prints their folders
+  ./dev test:rdma --json               the report as one line of JSON on standard output
+
+Packages come from Debian's archive by apt, into .toolchain/rdma-bed; nothing is installed and no
+root is needed. Without QEMU it prints "skipped" and exits 0, with REQUIRE_RDMA=1 it exits 1.
+Exit codes: 0 all is well, or skipped; 1 it is not; 2 wrong usage.
+`,
+  options: {
+    case: oneOf(NAMES),
+    kernel: oneOf(KERNEL_NAMES, "6.12"),
+    fresh: flag(),
+    keep: flag(),
+  },
+  async run({ case: only, kernel, fresh, keep }, host) {
+    const why = bedRefusal();
+    if (why !== null) throw new LaneSkip(`no guests here: ${why}`, "RDMA");
+    const startMs = performance.now();
+    // Guests see this checkout and cannot build in it.
+    await needStandIns();
+    const bed = await prepareBed(kernel, fresh, host.say);
+    const cases = NAMES.filter((name) => (only ?? name) === name);
+    const results: CaseResult[] = [];
+    for (const name of cases) {
+      const folder = keep ? mkdtempSync(join(tmpdir(), `hearth-rdma-${name}-`)) : host.folder();
+      if (keep) host.say(`${name}: ${folder}`);
+      prepareFolder(folder);
+      const onResult = (result: CaseResult) => {
+        for (const line of linesOf(result)) host.say(line);
+      };
+      results.push(...(await CASES[name](bed, folder, onResult)));
+    }
+    const tally = { ok: 0, failed: 0, skipped: 0 };
+    for (const { outcome } of results) tally[outcome]++;
+    const seconds = Math.round(performance.now() - startMs) / 1_000;
+    const failed = results.filter(({ outcome }) => outcome === "failed");
+    return {
+      violations: [
+        ...failed.map((result) => `${result.lane}: ${result.name}`),
+        ...(tally.ok === 0 ? ["no case was run"] : []),
+      ],
+      json: { kernel: bed.kernel, lanes: cases, ...tally, seconds, cases: results },
+      text: `${tally.ok} ok, ${tally.failed} failed, ${tally.skipped} skipped in ${seconds} s`,
+    };
+  },
+});
+
+/** Writes the files that guests of a case expect in the folder they share with this host. */
+function prepareFolder(folder: string): void {
+  const path = [dirname(process.execPath), "$PATH"].join(delimiter);
+  writeFileSync(join(folder, "paths.sh"), `PATH="${path}"\ncd '${ROOT}'\n`);
+  // Without the preload, which would build: HEARTH_TEST_NATIVE names the library.
+  writeFileSync(join(folder, "bunfig.toml"), `[test]\nroot = "test"\n`);
 }
 
-const WORDS_SHOWN = 25;
-/** Of a guest that never said how its job ended. */
-const CONSOLE_SHOWN = 15;
-
-/**
- * In front of each job. `step NAME SECONDS COMMAND…` runs a command of the guest or of the host's
- * tree, keeps what it says in the shared folder, and tells the host of its beginning and end;
- * `suite NAME SECONDS FILE` runs tests of the checkout.
- */
-export const JOB_HELPERS = `
-failures=0
-step() {
-  name=$1
-  limit=$2
-  shift 2
-  say "begin $name"
-  b timeout "$limit" "$@" > "/out/$name.log" 2>&1
-  code=$?
-  say "end $name $code"
-  if [ "$code" != 0 ]; then failures=$((failures + 1)); fi
-}
-enter="/bin/busybox chroot /host /bin/sh /run/out/enter.sh"
-suite() {
-  step "$1" "$2" $enter bun --config=/run/out/bunfig.toml test --timeout 120000 "./$3" \\
-    --reporter=junit "--reporter-outfile=/run/out/$1.xml"
-}
-`;
-
-/** Follows a guest's job and makes results of what it says. */
-export class Steps {
-  readonly results: CaseResult[] = [];
-  readonly #lane: string;
-  readonly #folder: string;
-  readonly #tell: (result: CaseResult) => void;
-  #open: { name: string; startMs: number } | null = null;
-
-  constructor(lane: string, folder: string, tell: (result: CaseResult) => void) {
-    this.#lane = lane;
-    this.#folder = folder;
-    this.#tell = tell;
-  }
-
-  readonly onLine = (line: string): void => {
-    const [verb, name, code] = line.split(" ");
-    if (verb === "begin") this.#open = { name: name!, startMs: performance.now() };
-    if (verb === "end") this.#close(code === "0", code === "143" ? ["took too long"] : []);
-  };
-
-  add(name: string, ok: boolean, seconds: number, words: readonly string[]): void {
-    const outcome = ok ? "ok" : "failed";
-    this.#push({ lane: this.#lane, name, outcome, seconds, words });
-  }
-
-  /** The guest ended: whatever was under way has failed. */
-  async over(machine: Machine): Promise<void> {
-    const ending = await machine.ended;
-    const why = ending.kind === "done" ? [] : [`the guest ${machine.name} ended: ${ending.kind}`];
-    if (this.#open !== null) this.#close(false, why);
-    else if (why.length > 0) this.add("guest", false, 0, [...why, ...machine.tail(CONSOLE_SHOWN)]);
-  }
-
-  #push(result: CaseResult): void {
-    this.results.push(result);
-    this.#tell(result);
-  }
-
-  #close(ok: boolean, why: readonly string[]): void {
-    const { name, startMs } = this.#open!;
-    this.#open = null;
-    const seconds = (performance.now() - startMs) / 1_000;
-    const log = join(this.#folder, `${name}.log`);
-    const said = existsSync(log) ? readFileSync(log, "utf8").trimEnd().split("\n") : [];
-    const report = join(this.#folder, `${name}.xml`);
-    const tests = existsSync(report) ? testsOf(readFileSync(report, "utf8")) : [];
-    for (const test of tests)
-      this.#push({ lane: this.#lane, ...test, name: `${name}: ${test.name}` });
-    const words = ok ? [] : [...why, ...said.slice(-WORDS_SHOWN)];
-    this.add(name, ok, seconds, words);
-  }
-}
-
-const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&" };
-
-function plain(text: string): string {
-  return text.replace(
-    /&(?:lt|gt|quot|apos|amp);/g,
-    (name) => ENTITIES[name as keyof typeof ENTITIES],
-  );
-}
-
-/** The tests of a report in the format of JUnit. */
-export function testsOf(xml: string): Omit<CaseResult, "lane">[] {
-  const tests: Omit<CaseResult, "lane">[] = [];
-  for (const [, attributes, , body] of xml.matchAll(
-    /<testcase ([^>]*?)(\/>|>([\s\S]*?)<\/testcase>)/g,
-  )) {
-    const attribute = (name: string) =>
-      plain(new RegExp(`(?:^| )${name}="([^"]*)"`).exec(attributes!)?.[1] ?? "");
-    const outcome = body?.includes("<failure") || body?.includes("<error") ? "failed" : "ok";
-    tests.push({
-      name: attribute("name"),
-      outcome: body?.includes("<skipped") ? "skipped" : outcome,
-      seconds: Number(attribute("time")),
-      words: [],
-    });
-  }
-  return tests;
+function linesOf({ lane, name, outcome, seconds, words }: CaseResult): string[] {
+  const head = `${lane}: ${outcome.padEnd(7)} ${seconds.toFixed(1)} s  ${name}`;
+  return [head, ...words.map((line) => `  | ${line}`)];
 }

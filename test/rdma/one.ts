@@ -1,9 +1,9 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT } from "../../scripts/lib/paths.ts";
-import { type CaseResult, JOB_HELPERS, Steps } from "./lane.ts";
 import { Machine } from "./machine.ts";
 import type { Bed } from "./packages.ts";
+import { type CaseResult, JOB_HELPERS, Steps } from "./steps.ts";
 
 /** Suites that run on the guest's own verbs as they run on the stand-in elsewhere. */
 export const SUITES = {

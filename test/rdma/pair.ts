@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { CUT, FAR, NEAR, type Place } from "./guest/places.ts";
-import { type CaseResult, JOB_HELPERS, Steps } from "./lane.ts";
 import { Machine, type Wire } from "./machine.ts";
 import type { Bed } from "./packages.ts";
+import { type CaseResult, JOB_HELPERS, Steps } from "./steps.ts";
 
 const BOOT_LIMIT_S = 120;
 const SUITE_LIMIT_S = 480;

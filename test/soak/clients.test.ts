@@ -27,7 +27,7 @@ describePython("clients that die", () => {
     test(
       `${CYCLES} of them leave no wrong byte and no slot behind`,
       async () => {
-        const words = [process.execPath, "test/soak/clients.ts", "--cycles", `${CYCLES}`];
+        const words = [process.execPath, "test/lanes.ts", "clients", "--cycles", `${CYCLES}`];
         const child = Bun.spawn(words, { cwd: ROOT, stdout: "pipe", stderr: "pipe" });
         const [printed, complaints] = await Promise.all([
           new Response(child.stdout).text(),

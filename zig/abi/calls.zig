@@ -1,5 +1,5 @@
-//! What stands behind the exports: the request as it came is checked for null and range, then the
-//! library's own functions do the work.
+//! The functions behind the exports. Each checks its request for null pointers and ranges, then
+//! calls the library function that does the work.
 
 const std = @import("std");
 const builtin = @import("builtin");
@@ -305,7 +305,8 @@ pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
     return tune.tuneUdp(@intCast(port), buffer_bytes);
 }
 
-/// Descriptors that one call looks at: some milliseconds of the event loop's time at most.
+/// Largest number of descriptors that one call examines: it takes the event loop a few
+/// milliseconds.
 const descriptors_max = 16 * 1024;
 
 pub fn endSilent(port: u32, first: u32, count: u32, silent_ms: u32) Error!u32 {

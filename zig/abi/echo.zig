@@ -1,5 +1,5 @@
-//! The structs' round trip: the library reads every field by name and writes it back inverted, so
-//! that a field which the two sides place or size differently cannot go unnoticed.
+//! Round trip of the structs. The library reads every field by name and writes it back inverted, so
+//! a test detects a field whose offset or size differs between Zig and TypeScript.
 
 const std = @import("std");
 const types = @import("types.zig");

@@ -1,4 +1,4 @@
-//! All that the library exports.
+//! The sets of functions that the library exports.
 
 pub const sets = .{
     @import("exports.zig").exports,

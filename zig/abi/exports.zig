@@ -1,5 +1,5 @@
-//! Every function the library exports, but for the router's. No logic here: cast, call, map the
-//! error.
+//! The exported functions except those of the router, GPUs, RDMA and MACs. They hold no logic: each
+//! casts, calls and maps the error.
 
 const memory = @import("../mem/root.zig");
 const unix = @import("../net/unix.zig");
@@ -12,14 +12,14 @@ const echo = @import("echo.zig");
 const code = status.code;
 const codeOrCount = status.codeOrCount;
 
-/// The functions by exported name; parameters are what the generator turns into bindings.
+/// Functions by exported name. The generator derives the bindings from their parameters.
 pub const exports = struct {
     pub fn hearth_abi(out: ?*types.AbiInfo) callconv(.c) i32 {
         return code(calls.abi(out));
     }
 
-    /// Round-trip test of the structs: `out` receives struct number `index` from `in`, every bit
-    /// inverted.
+    /// Round-trip test of the structs: reads struct number `index` from `in` and writes it to `out`
+    /// with every bit inverted.
     pub fn hearth_abi_echo(index: u32, in: ?[*]const u8, out: ?[*]u8) callconv(.c) i32 {
         return code(echo.run(index, in, out));
     }
@@ -35,8 +35,8 @@ pub const exports = struct {
         return code(calls.regionCreate(request, info));
     }
 
-    /// Takes over the arena of a process that went before; where it is refused, the descriptor
-    /// stays the caller's.
+    /// Takes over the arena of an earlier process. If the call fails, the caller still owns the
+    /// descriptor.
     pub fn hearth_region_adopt(
         request: ?*const types.AdoptRequest,
         info: ?*types.RegionInfo,
@@ -55,7 +55,8 @@ pub const exports = struct {
         return code(calls.regionInfo(handle, info));
     }
 
-    /// Pages of the span that are not there yet come from this NUMA node, as long as it has any.
+    /// Allocates pages of the span that do not exist yet on this NUMA node while the node has
+    /// memory.
     pub fn hearth_region_bind(handle: u64, offset: u64, bytes: u64, node: u32) callconv(.c) i32 {
         return code(calls.regionBind(handle, offset, bytes, node));
     }
@@ -81,7 +82,8 @@ pub const exports = struct {
         return code(calls.regionFill(request));
     }
 
-    /// `wrong_at` receives the first offset that differs from the pattern, or 2^64-1.
+    /// `wrong_at` receives the first offset that differs from the pattern, or 2^64-1 if none
+    /// differs.
     pub fn hearth_region_check(
         request: ?*const types.SpanRequest,
         wrong_at: ?*u64,
@@ -143,7 +145,7 @@ pub const exports = struct {
         return codeOrCount(calls.diskReap(handle, done, count));
     }
 
-    /// Ends the handle. `busy`: jobs are in flight, and what they use is never freed.
+    /// Closes the handle. `busy`: jobs are in flight, and their memory is not freed.
     pub fn hearth_disk_close(handle: u64) callconv(.c) i32 {
         return code(calls.diskClose(handle));
     }
@@ -155,12 +157,12 @@ pub const exports = struct {
         return code(lane_calls.create(request, info));
     }
 
-    /// The port on which lanes are taken from now on.
+    /// Starts to accept lanes and returns the port.
     pub fn hearth_lanes_listen(handle: u64, address: ?*const types.LaneAddress) callconv(.c) i32 {
         return codeOrCount(lane_calls.listen(handle, address));
     }
 
-    /// `out` receives the handle of a session whose lanes the other side dials.
+    /// `out` receives the handle of a session that accepts lanes from the other side.
     pub fn hearth_lanes_expect(
         handle: u64,
         session: ?*const types.LaneSession,
@@ -169,7 +171,7 @@ pub const exports = struct {
         return code(lane_calls.expect(handle, session, out));
     }
 
-    /// `out` receives the handle of a session whose lanes are dialled.
+    /// `out` receives the handle of a session that dials its lanes.
     pub fn hearth_lanes_dial(
         handle: u64,
         session: ?*const types.LaneSession,
@@ -183,13 +185,13 @@ pub const exports = struct {
         return codeOrCount(lane_calls.reap(handle, done, count));
     }
 
-    /// `busy`, and nothing is freed, where a session has not reported its end.
+    /// `busy`, with nothing freed, while a session has not reported its end.
     pub fn hearth_lanes_close(handle: u64) callconv(.c) i32 {
         return code(lane_calls.close(handle));
     }
 
-    /// Sends the span, or announces where a transfer is to go, as is the session's part. The span
-    /// is the library's until the completion.
+    /// Sends the span or announces where a transfer goes, depending on the session's role. The
+    /// library owns the span until the completion.
     pub fn hearth_session_begin(
         handle: u64,
         transfer: ?*const types.LaneTransfer,
@@ -201,17 +203,17 @@ pub const exports = struct {
         return code(lane_calls.cancel(handle, number));
     }
 
-    /// `out` receives how many bytes of the transfer have arrived; 0 where there is none.
+    /// `out` receives how many bytes of the transfer have arrived; 0 for an unknown transfer.
     pub fn hearth_session_arrived(handle: u64, number: u32, out: ?*u64) callconv(.c) i32 {
         return code(lane_calls.arrived(handle, number, out));
     }
 
-    /// Ends the handle, and the session with it; its completions still come.
+    /// Closes the handle and ends its session. Completions of the session still arrive.
     pub fn hearth_session_end(handle: u64) callconv(.c) i32 {
         return code(lane_calls.end(handle));
     }
 
-    /// Seals records that are written one behind the other, each a header and its payload.
+    /// Seals records that follow each other in memory, each a header and its payload.
     pub fn hearth_records_seal(
         place: ?*const types.RecordPlace,
         plain: ?[*]const u8,
@@ -222,7 +224,7 @@ pub const exports = struct {
         return codeOrCount(lane_calls.seal(place, plain, length, out, room));
     }
 
-    /// The reverse; `forged` or `short` where it cannot be.
+    /// Opens what `hearth_records_seal` sealed; `forged` or `short` if it cannot.
     pub fn hearth_records_open(
         place: ?*const types.RecordPlace,
         sealed: ?[*]const u8,
@@ -233,37 +235,38 @@ pub const exports = struct {
         return codeOrCount(lane_calls.open(place, sealed, length, out, room));
     }
 
-    /// A listening socket of a plain program, for benchmarks.
+    /// Opens a listening socket without the lane protocol, for benchmarks.
     pub fn hearth_plain_listen(out: ?*types.PlainListener) callconv(.c) i32 {
         return code(calls.plainListen(out));
     }
 
-    /// Blocks until so many connections have come and ended.
+    /// Blocks until `connections` connections were accepted and have ended.
     pub fn hearth_plain_serve(region: u64, listener: i32, connections: u32) callconv(.c) i32 {
         return code(calls.plainServe(region, listener, connections));
     }
 
-    /// Blocks until all blocks are there.
+    /// Blocks until all requested blocks have arrived.
     pub fn hearth_plain_pull(request: ?*const types.PlainPull) callconv(.c) i32 {
         return code(calls.plainPull(request));
     }
 
-    /// A descriptor that holds the file's exclusive lock; `try_again` where another has it.
+    /// Returns a descriptor with the exclusive lock of the file; `try_again` if another process has
+    /// the lock.
     pub fn hearth_file_lock(path: ?[*]const u8, path_length: u32) callconv(.c) i32 {
         return codeOrCount(calls.fileLock(path, path_length));
     }
 
-    /// Sets the plan of failures (zig/base/faults.zig); an empty one ends it.
+    /// Sets the plan of failures (zig/base/faults.zig). An empty plan ends the current one.
     pub fn hearth_faults(plan: ?[*]const u8, length: u32) callconv(.c) i32 {
         return code(calls.faults(plan, length));
     }
 
-    /// One hit of a point that the caller names: 0, or the errno that the plan wants.
+    /// Counts one hit of the named fault point. Returns 0 or the errno that the plan wants.
     pub fn hearth_fault_point(name: ?[*]const u8, length: u32) callconv(.c) i32 {
         return codeOrCount(calls.faultPoint(name, length));
     }
 
-    /// Lines `name count` of what was hit since the plan was set.
+    /// Writes a line `name count` for each point that was hit since the plan was set.
     pub fn hearth_fault_counts(out: ?[*]u8, length: u32) callconv(.c) i32 {
         return codeOrCount(calls.faultCounts(out, length));
     }
@@ -272,7 +275,7 @@ pub const exports = struct {
         return codeOrCount(calls.prefixDigests(request));
     }
 
-    /// One digest per item of `item_bytes`: keyed BLAKE3 of the item alone.
+    /// Writes one digest per item of `item_bytes`: keyed BLAKE3 of the item alone.
     pub fn hearth_chain_digests(
         key: ?*const [32]u8,
         items: ?[*]const u8,
@@ -323,7 +326,7 @@ pub const exports = struct {
         return code(calls.xxh3_64(data, length, out));
     }
 
-    /// Canonical form: 16 bytes, big-endian.
+    /// Writes the hash in canonical form: 16 bytes, big-endian.
     pub fn hearth_xxh3_128(data: ?[*]const u8, length: u64, out: ?*[16]u8) callconv(.c) i32 {
         return code(calls.xxh3_128(data, length, out));
     }
@@ -332,7 +335,7 @@ pub const exports = struct {
         return code(calls.socketPeer(socket, out));
     }
 
-    /// The number of the peer's supplementary groups; the first `max` ids go to `out`.
+    /// Returns the number of supplementary groups of the peer; the first `max` ids go to `out`.
     pub fn hearth_socket_peer_groups(socket: i32, out: ?[*]u32, max: u32) callconv(.c) i32 {
         return codeOrCount(calls.socketPeerGroups(socket, out, max));
     }
@@ -355,7 +358,7 @@ pub const exports = struct {
         return codeOrCount(calls.socketReceiveFd(socket, data, length, fd));
     }
 
-    /// `out` receives two ends that are connected to each other (SOCK_SEQPACKET).
+    /// `out` receives two sockets that are connected to each other (SOCK_SEQPACKET).
     pub fn hearth_socket_pair(out: ?*[2]i32) callconv(.c) i32 {
         return code(calls.socketPair(out));
     }
@@ -375,23 +378,25 @@ pub const exports = struct {
         return code(calls.notify(path, path_length, state, state_length, fds, fd_count));
     }
 
-    /// Ends connections of the TCP server on `port` that never sent a byte; how many others it has.
+    /// Closes connections of the TCP server on `port` that never sent a byte. Returns the number of
+    /// its other connections.
     pub fn hearth_end_silent(port: u32, first: u32, count: u32, silent_ms: u32) callconv(.c) i32 {
         return codeOrCount(calls.endSilent(port, first, count, silent_ms));
     }
 
     /// Limits what the process's TCP listeners on `port` accept and receive in one turn of the
-    /// event loop. Their number.
+    /// event loop. Returns their number.
     pub fn hearth_tune_listener(port: u32, backlog: u32, receive_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneListener(port, backlog, receive_bytes));
     }
 
-    /// Of the process's UDP sockets those on `port`: no error queue, big buffers. Their number.
+    /// Disables the error queue and enlarges the buffers of the process's UDP sockets on `port`.
+    /// Returns their number.
     pub fn hearth_tune_udp(port: u32, buffer_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneUdp(port, buffer_bytes));
     }
 
-    /// CLOCK_MONOTONIC in microseconds: what systemd compares, and no clock of Bun's shows.
+    /// CLOCK_MONOTONIC in microseconds: systemd compares it, and Bun has no clock for it.
     pub fn hearth_monotonic_us(out: ?*u64) callconv(.c) i32 {
         return code(calls.monotonicUs(out));
     }

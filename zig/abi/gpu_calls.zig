@@ -1,4 +1,4 @@
-//! What stands behind the GPU exports.
+//! The functions behind the GPU exports.
 
 const std = @import("std");
 const types = @import("gpu_types.zig");

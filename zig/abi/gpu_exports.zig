@@ -1,4 +1,4 @@
-//! The functions exported for GPUs. No logic here: cast, call, map the error.
+//! The exported functions for GPUs. They hold no logic: each casts, calls and maps the error.
 
 const types = @import("gpu_types.zig");
 const gpu_calls = @import("gpu_calls.zig");
@@ -7,7 +7,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Succeeds on every host: `info` says whether there is a GPU to use, and why not.
+    /// Succeeds on every host: `info` reports whether a GPU can be used, and the reason if none
+    /// can.
     pub fn hearth_gpus_create(
         request: ?*const types.GpusRequest,
         info: ?*types.GpusInfo,
@@ -35,7 +36,7 @@ pub const exports = struct {
         return codeOrCount(gpu_calls.reap(handle, done, count));
     }
 
-    /// `busy` while anything is in flight or not reaped. Frees and closes what is left.
+    /// `busy` while a job is in flight or not reaped. Frees and closes all remaining objects.
     pub fn hearth_gpus_close(handle: u64) callconv(.c) i32 {
         return code(gpu_calls.close(handle));
     }

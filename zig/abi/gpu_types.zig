@@ -1,58 +1,57 @@
-//! What crosses the boundary about GPUs.
+//! Types of the boundary for GPUs.
 
 /// Whether CUDA can be used on this host.
 pub const GpuState = enum(u32) {
     ready = 0,
-    /// There is no libcuda.so.1.
+    /// libcuda.so.1 does not exist.
     no_library = 1,
-    /// The driver is there and sees no device (CUDA_ERROR_NO_DEVICE).
+    /// The driver runs and finds no device (CUDA_ERROR_NO_DEVICE).
     no_device = 2,
-    /// The device is there and its driver is not (CUDA_ERROR_SYSTEM_NOT_READY, or none loaded).
+    /// The device exists but its driver does not work (CUDA_ERROR_SYSTEM_NOT_READY, or not loaded).
     not_ready = 3,
-    /// The library lacks a call that is needed.
+    /// The library lacks a required function.
     too_old = 4,
-    /// Any other answer of the driver.
+    /// Any other error of the driver.
     failed = 5,
 };
 
 pub const GpuOperation = enum(u32) {
     /// Registers `bytes` of the region at `offset` with the driver, for all devices.
     register = 0,
-    /// Opens the allocation behind the IPC handle (64 bytes at `buffer`); `result` names it. One
-    /// handle is opened once, however often it is imported.
+    /// Opens the allocation behind the IPC handle (64 bytes at `buffer`); `result` is its id.
+    /// Repeated imports of one handle open it once.
     import_ipc = 1,
-    /// Maps an allocation of `bytes` that came as the descriptor `fd`, which is closed whatever
-    /// comes of it.
+    /// Maps an allocation of `bytes` from the descriptor `fd`, which is closed in any case.
     import_fd = 2,
-    /// `bytes` of memory of `device`; with `flags` 1 so that it can be exported as a descriptor.
+    /// Allocates `bytes` of memory on `device`; with `flags` 1 it can be exported as a descriptor.
     allocate = 3,
-    /// Gives `memory` back, or closes it where it was imported.
+    /// Frees `memory`, or closes it if it was imported.
     free = 4,
     /// Copies `count` pieces (`GpuPiece` at `buffer`) from the region to `memory`.
     to_gpu = 5,
-    /// The other way round.
+    /// Copies `count` pieces from `memory` to the region.
     from_gpu = 6,
-    /// Writes the IPC handle of `memory` to `buffer` (64 bytes, there until the completion);
-    /// `result` is where `memory` begins in its allocation.
+    /// Writes the IPC handle of `memory` to `buffer` (64 bytes, valid until the completion);
+    /// `result` is the offset of `memory` in its allocation.
     export_ipc = 7,
-    /// `result` is a descriptor of `memory`, which was allocated for that.
+    /// `result` is a descriptor of `memory`, which must have been allocated with `flags` 1.
     export_fd = 8,
     /// `result` is a dma-buf of `bytes` of `memory` at `offset`, both multiples of 65,536.
     export_dma_buf = 9,
-    /// The last job of `device`: frees what is left of it, copies under way first.
+    /// The last job of `device`: waits for copies under way, then frees everything on the device.
     end = 10,
 };
 
 pub const GpusRequest = extern struct {
-    /// The arena that copies go to and come from; it cannot close before. 0: none.
+    /// The arena that copies read and write; it cannot close before the GPUs. 0: none.
     region: u64,
-    /// Address of the library's path, ended by a zero byte; 0 for libcuda.so.1.
+    /// Address of the library's path, terminated by a zero byte; 0 for libcuda.so.1.
     library: u64,
-    /// Jobs that are not reaped, at most.
+    /// Largest number of jobs that are not reaped.
     jobs: u32,
-    /// Pieces of all of them, at most.
+    /// Largest number of pieces of all these jobs.
     pieces: u32,
-    /// A device that has brought nothing to an end for so long is given up as lost.
+    /// A device that completes nothing for this time is given up as lost.
     give_up_ms: u32,
     reserved: u32,
 };
@@ -64,30 +63,30 @@ pub const GpusInfo = extern struct {
     /// A `GpuState`.
     state: u32,
     devices: u32,
-    /// As cuDriverGetVersion says it: 12080 is 12.8. 0: unknown.
+    /// The result of cuDriverGetVersion: 12080 is 12.8. 0: unknown.
     driver_version: u32,
     /// The CUresult behind the state, or 0.
     code: i32,
-    /// Copies of many pieces are one call (cuMemcpyBatchAsync).
+    /// 1: one call copies many pieces (cuMemcpyBatchAsync).
     has_batches: u32,
 };
 
 pub const GpuDevice = extern struct {
     uuid: [16]u8,
-    /// Ends at the first zero byte.
+    /// Terminated by a zero byte.
     name: [64]u8,
-    /// As in `0000:3b:00.0`, ends at the first zero byte.
+    /// The address, such as `0000:3b:00.0`, terminated by a zero byte.
     pci: [16]u8,
     memory_bytes: u64,
-    /// -1: the driver does not know it.
+    /// -1: unknown to the driver.
     numa_node: i32,
     /// Compute capability, 90 for 9.0.
     capability: u32,
     /// 1: its memory can be exported as a dma-buf.
     has_dma_buf: u32,
-    /// 0, or the CUresult with which it was lost: nothing of it works until the process ends.
+    /// 0, or the CUresult with which the device was lost: it stays unusable until the process ends.
     lost: i32,
-    /// Copies that were not asynchronous, since their memory of the host is not registered.
+    /// Copies that were not asynchronous because their host memory is not registered.
     pageable_copies: u64,
 };
 
@@ -97,7 +96,7 @@ pub const GpuPiece = extern struct {
     bytes: u64,
 };
 
-/// Work for the devices. Jobs that name the same memory run in the order in which they came.
+/// A job for a device. Jobs that name the same memory run in the order of submission.
 pub const GpuJob = extern struct {
     token: u64,
     memory: u64,
@@ -115,12 +114,12 @@ pub const GpuJob = extern struct {
 
 pub const GpuDone = extern struct {
     token: u64,
-    /// With the status `lost` 1 where the device may touch what the job names until this process
-    /// ends: it could not be stopped.
+    /// With the status `lost`, 1 means that the device could not be stopped and may touch the job's
+    /// memory until this process ends.
     result: u64,
-    /// Zero or a `Status`; `lost` where the device is.
+    /// Zero or a `Status`; `lost` if the device is lost.
     status: i32,
-    /// The CUresult behind it, or 0.
+    /// The CUresult behind the status, or 0.
     code: i32,
 };
 

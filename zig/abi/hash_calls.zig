@@ -1,4 +1,4 @@
-//! What stands behind the exports that name a prompt's blocks for routing.
+//! The functions behind the exports that hash the blocks of a prompt for routing.
 
 const std = @import("std");
 const hash = @import("../hash/root.zig");

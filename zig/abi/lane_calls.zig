@@ -1,4 +1,4 @@
-//! What stands behind the exports of lanes, their sessions and their records.
+//! The functions behind the exports for lanes, sessions and records.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -50,7 +50,7 @@ fn name(session: *Session) Error!u64 {
     return sessions.add(session) catch |err| {
         session.hub.mutex.lock();
         defer session.hub.mutex.unlock();
-        session.unname();
+        session.dropHandle();
         return err;
     };
 }
@@ -91,7 +91,7 @@ pub fn end(handle: u64) Error!void {
     const session = try sessions.remove(handle);
     session.hub.mutex.lock();
     defer session.hub.mutex.unlock();
-    session.unname();
+    session.dropHandle();
 }
 
 fn keysOf(place: ?*const types.RecordPlace) Error!records.Keys {

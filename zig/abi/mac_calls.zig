@@ -1,4 +1,4 @@
-//! What stands behind the exports for message authentication codes.
+//! The functions behind the exports for message authentication codes.
 
 const mac = @import("../hash/root.zig").mac;
 const memory = @import("../mem/root.zig");

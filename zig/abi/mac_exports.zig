@@ -1,5 +1,5 @@
-//! The functions exported for message authentication codes. No logic here: cast, call, map the
-//! error.
+//! The exported functions for message authentication codes. They hold no logic: each casts, calls
+//! and maps the error.
 
 const types = @import("mac_types.zig");
 const mac_calls = @import("mac_calls.zig");
@@ -8,17 +8,17 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Copies into the region; fills the request's MAC, `sum` receives XXH3-64 of the bytes.
+    /// Copies into the region and fills the request's MAC; `sum` receives XXH3-64 of the bytes.
     pub fn hearth_region_mac_in(request: ?*types.MacRequest, sum: ?*u64) callconv(.c) i32 {
         return code(mac_calls.copyIn(request, sum));
     }
 
-    /// Copies out of the region; 1: the bytes copied have the request's MAC, 0: they have not.
+    /// Copies out of the region. Returns 1 if the copied bytes match the request's MAC, else 0.
     pub fn hearth_region_mac_out(request: ?*const types.MacRequest) callconv(.c) i32 {
         return codeOrCount(mac_calls.copyOut(request));
     }
 
-    /// 1: the region's bytes have the request's MAC, 0: they have not.
+    /// Returns 1 if the region's bytes match the request's MAC, else 0.
     pub fn hearth_region_mac_check(request: ?*const types.MacRequest) callconv(.c) i32 {
         return codeOrCount(mac_calls.check(request));
     }

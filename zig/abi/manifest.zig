@@ -1,12 +1,11 @@
-//! The boundary as text, made from the types themselves. Its hash is what loader and library
-//! compare.
+//! The boundary as text, derived from the types. Library and loader compare the hash of this text.
 
 const std = @import("std");
 const types = @import("types.zig");
 const status = @import("status.zig");
 const sets = @import("export_sets.zig").sets;
 
-/// `manifest_text`'s SHA-256, cut to 16 bytes.
+/// SHA-256 of `manifest_text`, cut to 16 bytes.
 pub const abi_hash: [16]u8 = blk: {
     @setEvalBranchQuota(4_000_000);
     var full: [32]u8 = undefined;
@@ -53,7 +52,7 @@ pub fn shortName(comptime T: type) []const u8 {
     return full[dot + 1 ..];
 }
 
-/// The wire-level type: what a parameter or field is to the other side.
+/// The wire type of a parameter or field, as the bindings name it.
 pub fn typeName(comptime T: type) []const u8 {
     return switch (@typeInfo(T)) {
         .int => @typeName(T),

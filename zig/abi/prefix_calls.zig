@@ -1,4 +1,4 @@
-//! What stands behind the exports of the prefix index.
+//! The functions behind the exports of the prefix index.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -78,7 +78,7 @@ pub fn match(
     return answer.count;
 }
 
-/// How many places were filled.
+/// Returns how many places of the columns were filled.
 pub fn matchMany(
     handle: u64,
     columns: ?*const types.PrefixColumns,
@@ -110,7 +110,8 @@ pub fn matchMany(
     return @intCast(filled orelse return error.Full);
 }
 
-/// For each hash how many have it, and each of these with its tiers above it. How many words.
+/// Writes for each hash the number of its targets, then one word per target with the tiers in the
+/// high bits. Returns the number of words.
 pub fn holders(
     handle: u64,
     hashes: ?[*]align(1) const u64,

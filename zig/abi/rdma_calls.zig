@@ -1,4 +1,4 @@
-//! What stands behind the RDMA exports.
+//! The functions behind the RDMA exports.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -92,7 +92,7 @@ pub fn linkCreate(
     place.* = links.add(link) catch |err| {
         hub.mutex.lock();
         defer hub.mutex.unlock();
-        link.unname();
+        link.dropHandle();
         return err;
     };
 }
@@ -149,5 +149,5 @@ pub fn linkEnd(handle: u64) Error!void {
     const link = try links.remove(handle);
     link.hub.mutex.lock();
     defer link.hub.mutex.unlock();
-    link.unname();
+    link.dropHandle();
 }

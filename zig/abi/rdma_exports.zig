@@ -1,4 +1,4 @@
-//! The functions exported for RDMA. No logic here: cast, call, map the error.
+//! The exported functions for RDMA. They hold no logic: each casts, calls and maps the error.
 
 const types = @import("rdma_types.zig");
 const rdma_calls = @import("rdma_calls.zig");
@@ -7,7 +7,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Succeeds on every host: `info` says whether there is a device to use, and why not.
+    /// Succeeds on every host: `info` reports whether a device can be used, and the reason if none
+    /// can.
     pub fn hearth_rdma_create(
         request: ?*const types.RdmaRequest,
         info: ?*types.RdmaInfo,
@@ -23,7 +24,7 @@ pub const exports = struct {
         return codeOrCount(rdma_calls.reap(handle, done, count));
     }
 
-    /// Tries whether a NIC writes to a GPU's memory; returns within a few seconds.
+    /// Tests whether a NIC can write to a GPU's memory; returns within a few seconds.
     pub fn hearth_rdma_direct(
         request: ?*const types.RdmaDirectRequest,
         out: ?*types.RdmaDirect,
@@ -31,13 +32,13 @@ pub const exports = struct {
         return code(rdma_calls.tryDirect(request, out));
     }
 
-    /// `busy` while there are links.
+    /// `busy` while links exist.
     pub fn hearth_rdma_close(handle: u64) callconv(.c) i32 {
         return code(rdma_calls.close(handle));
     }
 
-    /// A queue pair that has no other side yet; `out` names it, `address` is what the other side
-    /// must know.
+    /// Creates a queue pair without a remote side; `out` receives its handle, `address` the data
+    /// that the remote side needs.
     pub fn hearth_rdma_link_create(
         handle: u64,
         request: ?*const types.RdmaLinkRequest,
@@ -47,7 +48,7 @@ pub const exports = struct {
         return code(rdma_calls.linkCreate(handle, request, out, address));
     }
 
-    /// Returns before the device has done it; one that refuses ends the link.
+    /// Returns before the device has connected. A refusal of the device ends the link.
     pub fn hearth_rdma_link_connect(
         link: u64,
         address: ?*const types.RdmaAddress,
@@ -55,12 +56,14 @@ pub const exports = struct {
         return code(rdma_calls.linkConnect(link, address));
     }
 
-    /// Lends a span for reading; `lent` says how it is reached. Nothing else of the region is.
+    /// Makes a span readable for the other side; the event `lent` carries its address and key. The
+    /// rest of the region stays unreadable.
     pub fn hearth_rdma_lend(link: u64, span: ?*const types.RdmaSpan) callconv(.c) i32 {
         return code(rdma_calls.lend(link, span));
     }
 
-    /// Takes back what was lent under `token`; `returned` says when nothing can read it any more.
+    /// Revokes the span lent under `token`; the event `returned` reports when it can no longer be
+    /// read.
     pub fn hearth_rdma_return(link: u64, token: u64) callconv(.c) i32 {
         return code(rdma_calls.giveBack(link, token));
     }
@@ -69,18 +72,18 @@ pub const exports = struct {
         return code(rdma_calls.read(link, span));
     }
 
-    /// Begins no more of a read; its event comes when what is begun is over.
+    /// Starts no further part of a read; its event arrives when the parts under way have ended.
     pub fn hearth_rdma_cancel(link: u64, token: u64) callconv(.c) i32 {
         return code(rdma_calls.cancel(link, token));
     }
 
-    /// Bytes of a read that have arrived; 0 for one that is over.
+    /// Bytes of a read that have arrived; 0 for a read that is over.
     pub fn hearth_rdma_arrived(link: u64, token: u64, out: ?*u64) callconv(.c) i32 {
         return code(rdma_calls.arrived(link, token, out));
     }
 
-    /// Ends the link: everything under way fails, what is lent is taken back, `ended` comes last.
-    /// The handle is gone with the call.
+    /// Ends the link: everything under way fails, lent spans are revoked, `ended` is the last
+    /// event. The handle is invalid after the call.
     pub fn hearth_rdma_link_end(link: u64) callconv(.c) i32 {
         return code(rdma_calls.linkEnd(link));
     }

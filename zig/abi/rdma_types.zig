@@ -1,15 +1,15 @@
-//! What crosses the boundary about RDMA.
+//! Types of the boundary for RDMA.
 
 /// Whether RDMA can be used on this host.
 pub const RdmaState = enum(u32) {
     ready = 0,
-    /// There is no libibverbs.so.1.
+    /// libibverbs.so.1 does not exist.
     no_library = 1,
     no_device = 2,
-    /// The limit of locked memory is too small to register anything.
+    /// The limit of locked memory is too small to register memory.
     memlock = 3,
     not_permitted = 4,
-    /// The library lacks a call that is needed.
+    /// The library lacks a required function.
     too_old = 5,
     failed = 6,
 };
@@ -17,33 +17,33 @@ pub const RdmaState = enum(u32) {
 pub const RdmaPortState = enum(u32) {
     active = 0,
     down = 1,
-    /// It has no address that other hosts could use.
+    /// The port has no address that other hosts can use.
     no_address = 2,
-    /// The device failed and works no more in this process.
+    /// The device failed and stays unusable in this process.
     fatal = 3,
 };
 
 pub const RdmaEvent = enum(u32) {
-    /// A span is lent: `result` is its address for the other side, `key` opens it.
+    /// A span is lent: `result` is its address for the other side, `key` its remote key.
     lent = 0,
-    /// Nobody reads it any more.
+    /// The span can no longer be read by the other side.
     returned = 1,
     /// A read is over: `result` is XXH3-64 of its span.
     read = 2,
     /// The last event of a link.
     ended = 3,
-    /// A port's state has changed; `token` is its index.
+    /// The state of a port has changed; `token` is its index.
     port = 4,
 };
 
 pub const RdmaFault = enum(u32) {
     none = 0,
-    /// The queue pair failed; `code` is the status of the completion (ibv_wc_status), or below
-    /// zero: the errno with which the device refused to connect it.
+    /// The queue pair failed; `code` is the status of the completion (ibv_wc_status), or negative:
+    /// the errno with which the device refused to connect it.
     broken = 1,
-    /// This side ended it, or gave the read up.
+    /// This side ended the link or cancelled the read.
     cancelled = 2,
-    /// The window, or a table, is full.
+    /// The window or a table is full.
     full = 3,
     /// The memory could not be registered; `code` is the errno.
     unregistered = 4,
@@ -51,7 +51,7 @@ pub const RdmaFault = enum(u32) {
     port = 5,
 };
 
-/// What kept a NIC from writing to a GPU's memory.
+/// The reason why a NIC could not write to a GPU's memory.
 pub const RdmaDirectStep = enum(u32) {
     /// Nothing: the READ has ended well. Whether its bytes arrived is another question.
     works = 0,
@@ -64,28 +64,29 @@ pub const RdmaDirectStep = enum(u32) {
     /// The GPU's could not.
     dma_buf = 5,
     pair = 6,
-    /// `code` is the status of the completion.
+    /// The read failed; `code` is the status of the completion.
     read = 7,
-    /// It did not end in time.
+    /// The read did not end before the deadline.
     late = 8,
 };
 
 pub const RdmaRequest = extern struct {
-    /// The arena that is read from and written to; it cannot close before.
+    /// The arena that reads and writes use; it cannot close before RDMA does.
     region: u64,
-    /// Address of the library's path, ended by a zero byte; 0 for libibverbs.so.1.
+    /// Address of the library's path, terminated by a zero byte; 0 for libibverbs.so.1.
     library: u64,
-    /// Bytes lent at the same time, at most.
+    /// Largest number of bytes lent at the same time.
     window_bytes: u64,
-    /// Spans lent at the same time, at most.
+    /// Largest number of spans lent at the same time.
     window_spans: u32,
     links: u32,
-    /// Reads that are not reaped, over all links.
+    /// Largest number of reads that are not reaped, over all links.
     reads: u32,
-    /// Address of device names with a zero byte behind each and another behind the last, or all.
+    /// Address of device names, each terminated by a zero byte and the list by another; without
+    /// names all devices are used.
     devices_bytes: u32,
     devices: u64,
-    /// Of ports whose table has it; 2^32-1 chooses by rule.
+    /// Index in the GID table of ports that have it; 2^32-1 lets the library choose.
     gid_index: u32,
     reserved: u32,
 };
@@ -102,12 +103,12 @@ pub const RdmaInfo = extern struct {
 };
 
 pub const RdmaPort = extern struct {
-    /// Ends at the first zero byte.
+    /// Terminated by a zero byte.
     device: [64]u8,
     gid: [16]u8,
     /// Largest message, in bytes.
     message_bytes_max: u64,
-    /// Mbit/s of the port as it is; 0: unknown.
+    /// Current speed of the port in Mbit/s; 0: unknown.
     speed: u64,
     number: u32,
     /// A `RdmaPortState`.
@@ -118,7 +119,7 @@ pub const RdmaPort = extern struct {
     lid: u32,
     /// Path MTU in bytes.
     mtu: u32,
-    /// READs in flight that a queue pair may begin, and those it may answer.
+    /// READs that a queue pair may have in flight, as requester and as responder.
     reads_out: u32,
     reads_in: u32,
     /// 1 InfiniBand, 2 Ethernet.
@@ -128,7 +129,7 @@ pub const RdmaPort = extern struct {
     has_dma_buf: u32,
 };
 
-/// What one side of a queue pair must know of the other.
+/// The data of a queue pair that the other side needs to connect.
 pub const RdmaAddress = extern struct {
     gid: [16]u8,
     queue_pair: u32,
@@ -141,43 +142,43 @@ pub const RdmaAddress = extern struct {
 };
 
 pub const RdmaLinkRequest = extern struct {
-    /// Of the link's events `ended`.
+    /// The token of the link's event `ended`.
     token: u64,
     /// Index of the port.
     port: u32,
-    /// 4.096 us * 2^timeout: after so long without an answer a packet is sent again. 1 to 31.
+    /// 4.096 us * 2^timeout: a packet without an answer is sent again after this time. 1 to 31.
     timeout: u32,
-    /// How often; 1 to 6: soft-RoCE takes 7 for ever.
+    /// Number of retries, 1 to 6: soft-RoCE retries for ever with 7.
     retries: u32,
     traffic_class: u32,
     service_level: u32,
-    /// One READ reads so many bytes at most; a multiple of 4096.
+    /// Largest size of one READ; a multiple of 4096.
     piece_bytes: u32,
 };
 
-/// A span of the region to lend, or to read into.
+/// A span of the region to lend or to read into.
 pub const RdmaSpan = extern struct {
     token: u64,
     offset: u64,
     bytes: u64,
-    /// To read: what the other side said of the span it lent.
+    /// For a read: the address that the other side's `lent` event carried.
     address: u64,
     key: u32,
     reserved: u32,
 };
 
-/// A READ out of the region, into a buffer that a GPU's driver exported.
+/// A READ from the region into a buffer that a GPU driver exported.
 pub const RdmaDirectRequest = extern struct {
     region: u64,
     offset: u64,
     bytes: u64,
     /// As in `RdmaRequest`.
     library: u64,
-    /// Ends at the first zero byte.
+    /// Terminated by a zero byte.
     device: [64]u8,
-    /// Where in the buffer.
+    /// Offset in the buffer.
     buffer_offset: u64,
-    /// The buffer; it stays the caller's.
+    /// Descriptor of the buffer; the caller still owns it.
     fd: i32,
     port: u32,
     gid_index: u32,
@@ -187,7 +188,7 @@ pub const RdmaDirectRequest = extern struct {
 pub const RdmaDirect = extern struct {
     /// A `RdmaDirectStep`.
     step: u32,
-    /// The errno behind it, or 0.
+    /// The errno behind the step, or 0.
     code: i32,
 };
 

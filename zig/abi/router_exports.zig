@@ -1,4 +1,4 @@
-//! The functions exported for the router. No logic here: cast, call, map the error.
+//! The exported functions for the router. They hold no logic: each casts, calls and maps the error.
 
 const types = @import("router_types.zig");
 const hash_calls = @import("hash_calls.zig");
@@ -8,8 +8,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Two hashes for each full block of a prompt; their number. Nothing is written where there is
-    /// no room for all of them.
+    /// Writes two hashes for each full block of a prompt and returns their number. Writes nothing
+    /// if the output is too small.
     pub fn hearth_sequence_hashes(
         request: ?*const types.ChainRequest,
         tokens: ?[*]const u8,
@@ -20,7 +20,8 @@ pub const exports = struct {
         return codeOrCount(hash_calls.sequenceHashes(request, tokens, local, sequence, room));
     }
 
-    /// The first eight bytes of each block's key (layer "all"), little endian; their number.
+    /// Writes the first eight bytes of each block's key (layer "all"), little-endian. Returns their
+    /// number.
     pub fn hearth_key_hashes(
         key: ?*const [32]u8,
         tokens: ?[*]const u8,
@@ -49,7 +50,7 @@ pub const exports = struct {
         return code(prefix_calls.close(handle));
     }
 
-    /// Carries changes out in order, or none where one of them is not possible.
+    /// Applies changes in order, or none of them if one is invalid.
     pub fn hearth_prefix_apply(
         handle: u64,
         changes: ?[*]align(1) const types.PrefixChange,
@@ -60,7 +61,8 @@ pub const exports = struct {
         return code(prefix_calls.apply(handle, changes, change_count, hashes, hash_count));
     }
 
-    /// How many targets have something of the prompt. The columns have room for all there can be.
+    /// Returns how many targets have a prefix of the prompt. The columns must have room for all
+    /// targets.
     pub fn hearth_prefix_match(
         handle: u64,
         columns: ?*types.PrefixColumns,
@@ -70,8 +72,8 @@ pub const exports = struct {
         return codeOrCount(prefix_calls.match(handle, columns, hashes, count));
     }
 
-    /// Prompt `i` ends before `ends[i]`. How many places of the columns were filled; `full` where
-    /// there are not enough.
+    /// Prompt `i` ends before `ends[i]`. Returns how many places of the columns were filled; `full`
+    /// if there are too few.
     pub fn hearth_prefix_match_many(
         handle: u64,
         columns: ?*const types.PrefixColumns,
@@ -85,8 +87,9 @@ pub const exports = struct {
         );
     }
 
-    /// For each hash a word with the number of targets that have it, at most `max`, and a word for
-    /// each of these: the target, and a bit for each tier from bit 16 on. How many words.
+    /// Writes for each hash a word with the number of targets that have it, at most `max`, and a
+    /// word for each of these targets: its number, and a bit for each tier from bit 16 on. Returns
+    /// the number of words.
     pub fn hearth_prefix_holders(
         handle: u64,
         hashes: ?[*]align(1) const u64,
@@ -106,22 +109,23 @@ pub const exports = struct {
         return code(prefix_calls.digests(handle, target, out));
     }
 
-    /// Begins a dump, of one target or (2^32-1) of all.
+    /// Starts a dump of one target, or of all targets (2^32-1).
     pub fn hearth_prefix_dump(handle: u64, target: u32) callconv(.c) i32 {
         return code(prefix_calls.dump(handle, target));
     }
 
-    /// Whole runs, parents before children; their bytes, 0 at the end. `busy`: it changed since.
+    /// Writes whole runs, parents before children. Returns their bytes, 0 at the end. `busy`: the
+    /// index has changed since the start.
     pub fn hearth_prefix_dump_next(handle: u64, out: ?[*]u8, room: u32) callconv(.c) i32 {
         return codeOrCount(prefix_calls.dumpNext(handle, out, room));
     }
 
-    /// Begins to save the index as it is now; it may change meanwhile.
+    /// Starts to save the index in its current state; changes are allowed meanwhile.
     pub fn hearth_prefix_save(handle: u64) callconv(.c) i32 {
         return code(prefix_calls.save(handle));
     }
 
-    /// The next bytes of it, 0 at the end.
+    /// Writes the next saved bytes and returns their number, 0 at the end.
     pub fn hearth_prefix_save_next(handle: u64, out: ?[*]u8, room: u32) callconv(.c) i32 {
         return codeOrCount(prefix_calls.saveNext(handle, out, room));
     }
@@ -130,13 +134,13 @@ pub const exports = struct {
         return code(prefix_calls.saveEnd(handle));
     }
 
-    /// The next bytes of what was saved, into an index that was empty. `forged`: they are not, and
-    /// it is empty again.
+    /// Loads the next saved bytes into an index that was empty. `forged`: the bytes are damaged,
+    /// and the index is empty again.
     pub fn hearth_prefix_load(handle: u64, data: ?[*]const u8, length: u32) callconv(.c) i32 {
         return code(prefix_calls.load(handle, data, length));
     }
 
-    /// That was all; `forged` as before.
+    /// Ends a load; `forged` if the saved bytes are incomplete or damaged.
     pub fn hearth_prefix_load_end(handle: u64) callconv(.c) i32 {
         return code(prefix_calls.loadEnd(handle));
     }

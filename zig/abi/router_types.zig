@@ -1,50 +1,50 @@
-//! What crosses the boundary for the router.
+//! Types of the boundary for the router.
 
-/// A prompt, or the rest of one, whose blocks are to be named.
+/// A prompt, or its rest, whose blocks are hashed.
 pub const ChainRequest = extern struct {
-    /// Of the blocks' own hashes.
+    /// Seed of the hash of each block.
     seed: u64,
-    /// The sequence hash of the block before the first, where `has_parent` is 1.
+    /// Sequence hash of the block before the first, if `has_parent` is 1.
     parent: u64,
     token_count: u32,
-    /// From the start of one block to the start of the next.
+    /// Tokens from the start of one block to the start of the next.
     block_tokens: u32,
-    /// What a block's own hash is of: `block_tokens` of them, or more.
+    /// Tokens that the hash of a block covers; at least `block_tokens`.
     window_tokens: u32,
     has_parent: u32,
 };
 
-/// How to make a prefix index.
+/// Parameters of a prefix index.
 pub const PrefixRequest = extern struct {
-    /// All the memory that it may have for what grows with what it holds.
+    /// Upper limit of the memory that grows with the content.
     bytes: u64,
-    /// Secret, so that nobody can choose hashes that collide.
+    /// Secret, so that clients cannot choose hashes that collide.
     seed: u64,
 };
 
 pub const PrefixInfo = extern struct {
     handle: u64,
-    /// Distinct hashes that somebody holds.
+    /// Distinct hashes that at least one target has.
     blocks: u64,
-    /// Pairs of a block and who holds it.
+    /// Pairs of a block and a target that has it.
     held: u64,
     chunks: u64,
-    /// In use.
+    /// Bytes in use.
     bytes: u64,
-    /// Blocks forgotten for want of room.
+    /// Blocks evicted from the index for lack of room.
     forgotten: u64,
 };
 
-/// A change; its hashes lie behind those of the changes before it.
+/// A change; its hashes follow those of the changes before it.
 pub const PrefixChange = extern struct {
-    /// The hash before the first, where `kind` is 0.
+    /// The hash before the first one, if `kind` is 0.
     parent: u64,
     target: u32,
-    /// 0 device, 1 host, 2 disk; 3 where it is all of them.
+    /// 0 device, 1 host, 2 disk; 3 for all tiers.
     tier: u32,
-    /// 0 stored behind `parent`, 1 stored as the first of a prompt, 2 removed, 3 cleared.
+    /// 0 stored after `parent`, 1 stored as the first of a prompt, 2 removed, 3 cleared.
     kind: u32,
-    /// Of hashes.
+    /// Number of hashes.
     count: u32,
 };
 
@@ -56,12 +56,12 @@ pub const PrefixColumns = extern struct {
     disk: u64,
     /// Places in each column.
     room: u32,
-    /// Out: up to where the answer is exact.
+    /// Output: number of blocks up to which the answer is exact.
     exact: u32,
 };
 
-/// Addresses of u32 for each prompt: its first place in the columns, how many it has, and up to
-/// where that is exact.
+/// Addresses of three u32 for each prompt: its first place in the columns, its number of places,
+/// and the number of blocks up to which they are exact.
 pub const PrefixRows = extern struct {
     starts: u64,
     counts: u64,
@@ -75,12 +75,12 @@ pub const PrefixDigests = extern struct {
     host_mix: u64,
     disk_blocks: u64,
     disk_mix: u64,
-    /// 1: something of the target was forgotten.
+    /// 1: the index has evicted blocks of the target.
     torn: u32,
     reserved: u32,
 };
 
-/// What stands before the hashes of a run in a dump.
+/// The header of a run of hashes in a dump.
 pub const PrefixRun = extern struct {
     parent: u64,
     target: u32,

@@ -1,4 +1,4 @@
-//! What every export returns: zero or positive is success, negative a `Status`.
+//! Return values of the exports: zero or positive is success, negative a `Status`.
 
 const std = @import("std");
 
@@ -7,33 +7,33 @@ pub const Status = enum(i32) {
     ok = 0,
     /// A pointer that must not be null was null.
     null_argument = -1,
-    /// The handle was never given out, is of another kind, or was closed before.
+    /// The handle was never issued, is of another kind, or was closed before.
     stale_handle = -2,
     /// Something in flight still uses the object.
     busy = -3,
-    /// An offset or length lies outside of the object.
+    /// An offset or length lies outside the object.
     out_of_range = -4,
-    /// A ring, table or buffer has no room; nothing was taken.
+    /// A ring, table or buffer has no room; the call changed nothing.
     full = -5,
-    /// This kernel, device or build does not offer it.
+    /// This kernel, device or build does not offer the function.
     unsupported = -6,
-    /// The kernel has no memory to give (or a limit forbids it).
+    /// The kernel has no memory, or a limit forbids the allocation.
     no_memory = -7,
-    /// The kernel forbids it to this process.
+    /// The kernel forbids the call to this process.
     not_permitted = -8,
-    /// Not now: the socket or resource would block.
+    /// The socket or resource would block; try again later.
     try_again = -9,
-    /// The other side is gone.
+    /// The other side has closed the connection.
     closed = -10,
-    /// A field of the request has a value that is not allowed.
+    /// A field of the request has an invalid value.
     bad_request = -11,
-    /// Any other errno; `hearth_last_errno` tells which.
+    /// Any other errno; `hearth_last_errno` returns it.
     system = -12,
-    /// The name is taken.
+    /// The name already exists.
     exists = -13,
-    /// There is no such file.
+    /// The file does not exist.
     missing = -14,
-    /// The file ends before what was asked for.
+    /// The file is shorter than the requested range.
     short = -15,
     /// The file system or the quota is full.
     no_space = -16,
@@ -41,17 +41,17 @@ pub const Status = enum(i32) {
     read_only = -17,
     /// The device failed to read or write.
     io_error = -18,
-    /// What was sealed has been changed, or does not belong here.
+    /// Sealed data was changed or belongs to another place.
     forged = -19,
-    /// The device is lost: nothing of it works until this process ends.
+    /// The device is lost: it stays unusable until this process ends.
     lost = -20,
-    /// The driver or the device refused; its own code says why.
+    /// The driver or the device refused; the code of the driver gives the reason.
     device_failed = -21,
     /// This process, or the host, has no file descriptor left (RLIMIT_NOFILE, fs.file-max).
     no_descriptors = -22,
 };
 
-/// Every error the library's own functions return.
+/// Every error that the library's functions return.
 pub const Error = error{
     NullArgument,
     StaleHandle,
@@ -104,17 +104,17 @@ pub fn fromError(err: Error) Status {
     };
 }
 
-/// The status of `!void`, as the exports return it.
+/// The status of a `!void` result.
 pub fn code(result: Error!void) i32 {
     if (result) |_| return 0 else |err| return @intFromEnum(fromError(err));
 }
 
-/// The status of `!u32`: the count itself, or the negative status.
+/// The count of a `!u32` result, or its negative status.
 pub fn codeOrCount(result: Error!u32) i32 {
     if (result) |count| return @intCast(count) else |err| return @intFromEnum(fromError(err));
 }
 
-test "every error has a status and every status but ok an error" {
+test "every error maps to a status and every status except ok to an error" {
     const errors = @typeInfo(Error).error_set.?;
     const statuses = @typeInfo(Status).@"enum".fields;
     try std.testing.expectEqual(statuses.len, errors.len + 1);

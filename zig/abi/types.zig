@@ -1,5 +1,5 @@
-//! Everything that crosses the boundary. Explicit widths, no implicit padding: `assertNoPadding`
-//! holds it.
+//! Types of the boundary. All have explicit widths and no implicit padding, which `assertNoPadding`
+//! checks.
 
 const std = @import("std");
 const gpu = @import("gpu_types.zig");
@@ -12,26 +12,26 @@ pub const AbiInfo = extern struct {
     abi_hash: [16]u8,
     /// 0 Debug, 1 ReleaseSafe, 2 ReleaseFast, 3 ReleaseSmall.
     optimize_mode: u32,
-    /// 1 where the code was compiled for AES instructions.
+    /// 1 if the code was compiled for AES instructions.
     has_aes: u32,
 };
 
-/// How to get the memory of an arena. Each wish: 0 off, 1 try, 2 require.
+/// How to allocate the memory of an arena. Each option: 0 off, 1 try, 2 require.
 pub const RegionRequest = extern struct {
     bytes: u64,
     huge_pages: u32,
     lock_memory: u32,
 };
 
-/// The arena of a process that went before, as it left it.
+/// The arena of an earlier process, with its content.
 pub const AdoptRequest = extern struct {
     bytes: u64,
     fd: i32,
-    /// A wish, as in `RegionRequest`.
+    /// An option as in `RegionRequest`.
     lock_memory: u32,
 };
 
-/// A mapping of somebody else's arena.
+/// A mapping of another process's arena.
 pub const MapRequest = extern struct {
     bytes: u64,
     fd: i32,
@@ -43,15 +43,15 @@ pub const RegionInfo = extern struct {
     address: u64,
     bytes: u64,
     fd: i32,
-    /// 4096, or the huge page size where they were had.
+    /// 4096, or the huge page size if the arena has huge pages.
     page_bytes: u32,
     /// Bytes whose pages were populated through the queue, in total.
     populated_bytes: u64,
-    /// Of these, locked in memory.
+    /// Bytes of these pages that are locked in memory.
     locked_bytes: u64,
-    /// Bit 0: kernel refused to lock at least once. Bit 1: transparent huge pages were advised.
+    /// Bit 0: the kernel refused to lock at least once. Bit 1: transparent huge pages were advised.
     flags: u32,
-    /// Transparent huge pages of 2 MiB that were had.
+    /// Number of transparent huge pages of 2 MiB.
     huge_pages: u32,
 };
 
@@ -62,12 +62,12 @@ pub const CopyRequest = extern struct {
     bytes: u64,
     /// Address of the caller's memory.
     buffer: u64,
-    /// 1: out receives XXH3-64 of the bytes.
+    /// 1: `out` receives XXH3-64 of the bytes.
     checksum: u32,
     reserved: u32,
 };
 
-/// A stretch of a region, and the seed of its pattern.
+/// A span of a region and the seed of its pattern.
 pub const SpanRequest = extern struct {
     region: u64,
     offset: u64,
@@ -76,10 +76,10 @@ pub const SpanRequest = extern struct {
 };
 
 pub const QueueRequest = extern struct {
-    /// Operations submitted and not reaped yet, at most; a power of two up to 65,536.
+    /// Largest number of operations submitted and not reaped; a power of two up to 65,536.
     entries: u32,
     threads: u32,
-    /// Processes watched at the same time, at most.
+    /// Largest number of processes watched at the same time.
     watches: u32,
     reserved: u32,
 };
@@ -93,12 +93,12 @@ pub const QueueInfo = extern struct {
 pub const Operation = enum(u32) {
     /// Completes at once; `result` is `argument`.
     nop = 0,
-    /// Populates (and, where asked for at creation, locks) the pages of the span.
+    /// Populates the pages of the span, and locks them if the region was created with locking.
     populate = 1,
     /// `result` is XXH3-64 of the span.
     checksum = 2,
-    /// `argument` is the address of a `MacRequest`, which stays there until the completion;
-    /// `result` is 1 if the span has its MAC, else 0.
+    /// `argument` is the address of a `MacRequest`, valid until the completion; `result` is 1 if
+    /// the span matches its MAC, else 0.
     mac = 3,
 };
 
@@ -118,19 +118,19 @@ pub const Completion = extern struct {
     result: u64,
     /// Zero or a `Status`.
     status: i32,
-    /// The errno behind it, or 0.
+    /// The errno behind the status, or 0.
     errno: i32,
 };
 
-/// How the bytes of a disk are moved. 0 lets the library choose.
+/// How a disk moves bytes. 0 lets the library choose.
 pub const DiskMethod = enum(u32) { auto = 0, io_uring = 1, threads = 2 };
 
 pub const DiskRequest = extern struct {
-    /// Address of `depth` headers of 4096 bytes, aligned to 4096, that live as long as the disk.
+    /// Address of `depth` headers of 4096 bytes, aligned to 4096, valid as long as the disk.
     headers: u64,
     /// The region to register with the ring, or 0.
     arena: u64,
-    /// Jobs in flight at most.
+    /// Largest number of jobs in flight.
     depth: u32,
     /// Threads for file system calls and checksums; 0 lets the library choose.
     threads: u32,
@@ -142,7 +142,7 @@ pub const DiskRequest = extern struct {
 pub const DiskRegistration = enum(u32) {
     none = 0,
     registered = 1,
-    /// It is known later.
+    /// The registration has not ended yet.
     under_way = 2,
 };
 
@@ -151,52 +151,52 @@ pub const DiskInfo = extern struct {
     event_fd: i32,
     /// The `DiskMethod` in use: never `auto`.
     method: u32,
-    /// Why it is not io_uring although it was to be tried: an errno, or 0.
+    /// The errno with which io_uring failed, or 0.
     method_errno: i32,
-    /// 1 where files are opened with O_DIRECT. Known when the folder is open.
+    /// 1 if files are opened with O_DIRECT. Known after the folder is open.
     direct: u32,
     /// A `DiskRegistration`: whether the arena is registered with the ring.
     registered: u32,
-    /// Why it is not: an errno, or 0.
+    /// The errno with which the registration failed, or 0.
     registered_errno: i32,
 };
 
 pub const DiskOperation = enum(u32) {
-    /// Opens the disk's folder, named by `buffer`; the first job of a disk.
+    /// Opens the disk's folder, whose path is in `buffer`; the first job of a disk.
     open = 0,
-    /// Writes header and span to a new file; `result` is its allocated bytes.
+    /// Writes header and span to a new file; `result` is the bytes allocated for it.
     store = 1,
     /// Reads header and span; `result` is XXH3-64 of the span, `extra` the size of the file.
     load = 2,
     /// Reads the header; `extra` is the size of the file.
     peek = 3,
     remove = 4,
-    /// Moves `path` to `target`, never over an existing file.
+    /// Moves `path` to `target` without replacing an existing file.
     rename = 5,
-    /// Fills `buffer` with entries of the folder from the position `offset` on; `result` is the
-    /// bytes filled, `extra` the position of what follows. Nothing filled: the end. An entry is
-    /// its bytes, its allocated bytes (u64 each), the length of its name (u8) and its name.
+    /// Fills `buffer` with entries of the folder from the position `offset`; `result` is the bytes
+    /// filled (0 at the end), `extra` the next position. An entry is the file's bytes, its
+    /// allocated bytes (u64 each), the length of its name (u8) and its name.
     list = 6,
-    /// syncfs.
+    /// Runs syncfs on the file system.
     sync = 7,
-    /// `result` is the free bytes of the file system, `extra` all of them.
+    /// `result` is the free bytes of the file system, `extra` its size.
     space = 8,
 };
 
-/// Work for a disk. The span, the header and the buffer are the library's until the completion.
+/// A job for a disk. The library owns the span, the header and the buffer until the completion.
 pub const DiskJob = extern struct {
     token: u64,
     region: u64,
     offset: u64,
     bytes: u64,
-    /// Address of memory for the job's words or answer.
+    /// Address of memory for text that the job needs or returns.
     buffer: u64,
     buffer_bytes: u64,
     /// A `DiskOperation`.
     operation: u32,
     /// Index of the header.
     header: u32,
-    /// Relative to the disk's folder, ends at the first zero byte.
+    /// Relative to the disk's folder, terminated by a zero byte.
     path: [64]u8,
     target: [64]u8,
 };
@@ -207,7 +207,7 @@ pub const DiskDone = extern struct {
     extra: u64,
     /// Zero or a `Status`.
     status: i32,
-    /// The errno behind it, or 0.
+    /// The errno behind the status, or 0.
     errno: i32,
 };
 
@@ -215,8 +215,7 @@ pub const PeerInfo = extern struct {
     pid: u32,
     uid: u32,
     gid: u32,
-    /// A descriptor of the process itself, to be closed by the caller; -1 where the kernel has
-    /// none.
+    /// A pidfd of the process, which the caller closes; -1 if the kernel does not offer one.
     pid_fd: i32,
 };
 
@@ -230,31 +229,31 @@ pub const DigestRequest = extern struct {
     block_tokens: u32,
 };
 
-/// How the bytes of a lane are sealed. With `none` only its hello and its welcome are.
+/// How a lane seals its bytes. `none` seals its hello and welcome only.
 pub const LaneCipher = enum(u32) { aegis_128l = 0, aes_128_gcm = 1, none = 2 };
 
-/// Why a session or a transfer came to nothing.
+/// Why a session or a transfer failed.
 pub const LaneFault = enum(u32) {
     none = 0,
-    /// The connection failed, or ended in the middle.
+    /// The connection failed or ended early.
     broken = 1,
-    /// A record was changed, repeated, left out, or is of another place.
+    /// A record was changed, repeated, left out, or belongs to another place.
     forged = 2,
-    /// More bytes came than were announced.
+    /// More bytes arrived than were announced.
     too_long = 3,
     cancelled = 4,
-    /// It was not there in time.
+    /// It was not complete before its deadline.
     expired = 5,
     /// One of the two sides ended the session.
     closed = 6,
-    /// The other side knows no such session, or not its secret.
+    /// The other side does not know the session or its secret.
     refused = 7,
     @"unreachable" = 8,
     full = 9,
 };
 
 pub const LaneEvent = enum(u32) {
-    /// All lanes of a session are up.
+    /// All lanes of a session are connected.
     opened = 0,
     /// The last event of a session.
     ended = 1,
@@ -263,9 +262,9 @@ pub const LaneEvent = enum(u32) {
 };
 
 pub const LanesRequest = extern struct {
-    /// The region that spans lie in; it cannot close before the lanes.
+    /// The region of all spans; it cannot close before the lanes.
     region: u64,
-    /// Bytes sealed with one key at most; 0 for what suits the cipher.
+    /// Largest number of bytes sealed with one key; 0 for the default of the cipher.
     rekey_bytes: u64,
     threads: u32,
     /// SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel.
@@ -279,7 +278,7 @@ pub const LanesInfo = extern struct {
 };
 
 pub const LaneAddress = extern struct {
-    /// An IPv4 or IPv6 address as text, ends at the first zero byte.
+    /// An IPv4 or IPv6 address as text, terminated by a zero byte.
     host: [64]u8,
     port: u32,
     reserved: u32,
@@ -287,13 +286,13 @@ pub const LaneAddress = extern struct {
 
 pub const LaneSession = extern struct {
     token: u64,
-    /// Names the session, in the clear.
+    /// Identifies the session; sent unencrypted.
     id: [16]u8,
     secret: [32]u8,
     /// A `LaneCipher`.
     cipher: u32,
     lanes: u32,
-    /// When it is to be open, in milliseconds from now.
+    /// Deadline for opening, in milliseconds from now.
     timeout_ms: u32,
     reserved: u32,
 };
@@ -302,15 +301,15 @@ pub const LaneTransfer = extern struct {
     token: u64,
     offset: u64,
     bytes: u64,
-    /// The number by which both sides know it.
+    /// The number of the transfer on both sides.
     number: u32,
     reserved: u32,
 };
 
 pub const LaneDone = extern struct {
-    /// The session's or the transfer's.
+    /// The token of the session or the transfer.
     token: u64,
-    /// XXH3-64 of a span that was received.
+    /// XXH3-64 of a received span.
     checksum: u64,
     /// A `LaneEvent`.
     event: u32,
@@ -318,38 +317,38 @@ pub const LaneDone = extern struct {
     fault: u32,
 };
 
-/// Where a plain program takes connections.
+/// The listening socket of a benchmark server.
 pub const PlainListener = extern struct {
     fd: i32,
     port: u32,
 };
 
-/// Blocks that a plain program pulls.
+/// Blocks that a benchmark client pulls.
 pub const PlainPull = extern struct {
     region: u64,
     blocks: u64,
     block_bytes: u64,
     port: u32,
     connections: u32,
-    /// Asked for and not there yet, over all connections.
+    /// Largest number of blocks requested and not received, over all connections.
     in_flight: u32,
     reserved: u32,
 };
 
-/// Where records belong, for sealing and opening them without a socket.
+/// The place of records in a session, for sealing and opening them without a socket.
 pub const RecordPlace = extern struct {
     id: [16]u8,
     secret: [32]u8,
     rekey_bytes: u64,
     lane: u32,
-    /// 0 from who dialled, 1 to who dialled.
+    /// 0 from the side that dialled, 1 to it.
     direction: u32,
     /// A `LaneCipher`.
     cipher: u32,
     reserved: u32,
 };
 
-/// Enums by the names they have in the bindings.
+/// Enums by their names in the bindings.
 pub const enums = .{
     .{ .name = "OPERATION", .type = Operation },
     .{ .name = "DISK_METHOD", .type = DiskMethod },

@@ -1,4 +1,5 @@
-//! Errno in one place: each named where it means something, the rest kept for `hearth_last_errno`.
+//! Maps errnos to errors. The library names each errno that has a meaning for callers and keeps the
+//! others for `hearth_last_errno`.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -6,12 +7,12 @@ const Error = @import("../abi/status.zig").Error;
 
 threadlocal var last: i32 = 0;
 
-/// The errno behind this thread's last `error.System` (or any other system error).
+/// The errno behind the last `error.System`, or other system error, of this thread.
 pub fn lastErrno() i32 {
     return last;
 }
 
-/// The value of a raw system call, or the error its errno stands for.
+/// The value of a raw system call, or the error that its errno maps to.
 pub fn check(result: usize) Error!usize {
     const errno = linux.errno(result);
     if (errno == .SUCCESS) return result;
@@ -28,17 +29,17 @@ pub fn check(result: usize) Error!usize {
     };
 }
 
-/// The errno of a call that is not the kernel's, for `lastErrno`.
+/// Keeps the errno of a call into a library for `lastErrno`.
 pub fn keep(code: i32) void {
     last = code;
 }
 
-/// No errno so far: what `lastErrno` says from now on is of a later call.
+/// Clears the errno: `lastErrno` then reports later calls only.
 pub fn forget() void {
     last = 0;
 }
 
-/// As `check`, for calls on files, where some errnos mean something else or more.
+/// Like `check`, for calls on files, where some errnos have other meanings.
 pub fn checkFile(result: usize) Error!usize {
     const code = linux.errno(result);
     const meaning: Error = switch (code) {
@@ -46,8 +47,8 @@ pub fn checkFile(result: usize) Error!usize {
         .NOENT => error.Missing,
         .NOSPC, .DQUOT => error.NoSpace,
         .ROFS => error.ReadOnly,
-        // A block device reports its media errors under the later names, a file system that it
-        // is damaged as UCLEAN.
+        // A block device reports media errors under the later names; a damaged file system reports
+        // UCLEAN.
         .IO, .REMOTEIO, .NODATA, .ILSEQ, .NOLINK, .TIMEDOUT, .UCLEAN, .NXIO => error.IoError,
         else => return check(result),
     };
@@ -55,7 +56,7 @@ pub fn checkFile(result: usize) Error!usize {
     return meaning;
 }
 
-/// As `check`, for a call that may be cut short by a signal and is then simply repeated.
+/// Like `check`, for a call that a signal may interrupt; repeats such a call.
 pub fn checkRepeat(comptime function: anytype, args: anytype) Error!usize {
     while (true) {
         const result: usize = @call(.auto, function, args);

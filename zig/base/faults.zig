@@ -1,23 +1,24 @@
-//! Planned failures: the system calls of disks and lanes have names here, and a plan says
-//! which of them fails, when, and how. Without a plan a call costs one relaxed load more.
+//! Planned failures for tests. The system calls of disks and lanes have names here, and a plan
+//! selects which of them fail, when, and how. Without a plan a call costs one relaxed load more.
 //!
-//! A plan is items separated by `;`, each `name:nth:action`:
-//!   name    of a call (`store.write`), or the beginning of names and `*` (`store.*`, `*`)
-//!   nth     `3` the third hit and no other, `3+` from the third on
-//!   action  an errno's name (`EIO`): the call is not made and fails so
-//!           `short`      half of what was moved is reported
-//!           `flip`       one bit of what was read is wrong
+//! A plan consists of items separated by `;`, each `name:nth:action`:
+//!   name    of a call (`store.write`), or a prefix and `*` (`store.*`, `*`)
+//!   nth     `3` for the third hit only, `3+` from the third hit on
+//!   action  the name of an errno (`EIO`): the call is not made and fails with it
+//!           `short`      half of the moved bytes are reported
+//!           `flip`       one bit of the bytes read is inverted
 //!           `delay=MS`   the call is made late
-//!           `freeze`     the call is not made before the plan is changed
+//!           `freeze`     the call is not made before the plan changes
 //!           `kill`, `kill-after`  SIGKILL to this process before or after the call
-//! The word `count` alone is an item that does nothing: while a plan is set, hits are counted.
+//!
+//! The item `count` fails nothing: while a plan is set, hits are counted.
 
 const std = @import("std");
 const linux = std.os.linux;
 const sync = @import("mutex.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// The calls of the native side. The TypeScript side has names of its own, known at run time.
+/// The calls of the native side. The TypeScript side uses names of its own, known at run time.
 pub const Point = enum {
     @"disk.memory",
     @"disk.eventfd",
@@ -75,21 +76,21 @@ pub const Point = enum {
     @"lane.receive",
 };
 
-/// What is to happen around one call.
+/// The effect of the plan on one call.
 pub const Verdict = struct {
-    /// Fail with it instead of calling.
+    /// The errno to fail with instead of calling.
     errno: ?linux.E = null,
     short: bool = false,
     flip: bool = false,
     kill_after: bool = false,
 
-    /// To be called when the call is over.
+    /// Must be called when the call has ended.
     pub fn after(verdict: Verdict) void {
         if (verdict.kill_after) kill();
     }
 
-    /// How many of the `count` bytes that were read into `parts`, or written, are to be reported.
-    /// For writes `parts` is empty.
+    /// How many of the `count` bytes that were read into `parts`, or written, to report. For writes
+    /// `parts` is empty.
     pub fn moved(verdict: Verdict, count: usize, parts: []const std.posix.iovec) usize {
         if (verdict.flip) flipBit(parts, count);
         return if (verdict.short) count / 2 else count;
@@ -149,7 +150,7 @@ const points = std.meta.tags(Point);
 
 var armed: std.atomic.Value(bool) = .init(false);
 var mutex: sync.Mutex = .{};
-/// Wakes what is frozen.
+/// Wakes the frozen calls.
 var changed: sync.Condition = .{};
 var generation: u64 = 0;
 var items: [items_max]Item = undefined;
@@ -159,8 +160,8 @@ var foreign_names: [foreign_max]Name = undefined;
 var foreign_counts: [foreign_max]u64 = @splat(0);
 var foreign_count: usize = 0;
 
-/// Replaces the plan and starts the counts at zero; an empty text ends it. A text that cannot be
-/// read is `BadRequest` and changes nothing.
+/// Replaces the plan and resets the counts; an empty text ends it. `BadRequest`, with no change,
+/// for an invalid text.
 pub fn set(text: []const u8) Error!void {
     var parsed: [items_max]Item = undefined;
     var count: usize = 0;
@@ -215,7 +216,8 @@ fn parseAction(text: []const u8) Error!Action {
     return .{ .errno = errno };
 }
 
-/// One hit of a call of ours: sleeps, freezes and kills here, the rest is the caller's to do.
+/// Counts one hit of a native call. Sleeps, freezes or kills here; the caller applies the rest of
+/// the verdict.
 pub fn hit(point: Point) Verdict {
     if (!armed.load(.monotonic)) return .{};
     mutex.lock();
@@ -223,8 +225,8 @@ pub fn hit(point: Point) Verdict {
     return decide(@tagName(point), true);
 }
 
-/// One hit of a call of the TypeScript side: the errno's number, or 0. It never freezes there,
-/// since nobody could change the plan.
+/// Counts one hit of a TypeScript call and returns the number of the errno, or 0. It never freezes:
+/// the event loop could not change the plan then.
 pub fn hitForeign(name: []const u8) Error!u32 {
     if (!armed.load(.monotonic)) return 0;
     const copy: Name = try .of(name);
@@ -247,7 +249,7 @@ pub fn hitForeign(name: []const u8) Error!u32 {
     return if (verdict.errno) |errno| @intFromEnum(errno) else 0;
 }
 
-/// Unlocks the mutex, with which it is called.
+/// Must be called with the mutex locked; unlocks it.
 fn decide(name: []const u8, may_freeze: bool) Verdict {
     var verdict: Verdict = .{};
     var delay_ms: u32 = 0;
@@ -283,7 +285,7 @@ pub fn call(point: Point, comptime function: anytype, arguments: anytype) usize 
     return result;
 }
 
-/// As `call`, repeated where a signal cut it short: a kernel that says so for ever is believed.
+/// Like `call`, and repeats a call that a signal interrupted, up to 100 times.
 pub fn repeat(point: Point, comptime function: anytype, arguments: anytype) usize {
     const attempts_max = 100;
     for (1..attempts_max) |_| {
@@ -293,26 +295,26 @@ pub fn repeat(point: Point, comptime function: anytype, arguments: anytype) usiz
     return call(point, function, arguments);
 }
 
-/// Closes a descriptor. Linux releases it whatever close(2) says, so there is nothing to report.
+/// Closes a descriptor. Linux releases it whatever close(2) returns, so no error is reported.
 pub fn close(point: Point, fd: i32) void {
     const verdict = hit(point);
     _ = linux.close(fd);
     verdict.after();
 }
 
-/// Whether an allocation may be made.
+/// Fails if the plan wants the allocation to fail.
 pub fn gate(point: Point) Error!void {
     const verdict = hit(point);
     verdict.after();
     if (verdict.errno != null) return error.OutOfMemory;
 }
 
-/// What a raw system call returns when it fails.
+/// The return value of a raw system call that fails.
 pub fn failure(errno: linux.E) usize {
     return @bitCast(-@as(isize, @intFromEnum(errno)));
 }
 
-/// Lines `name count` of all that was hit since the plan was set; `Full` where they do not fit.
+/// Writes a line `name count` for each point hit since the plan was set; `Full` if they do not fit.
 pub fn report(out: []u8) Error!u32 {
     mutex.lock();
     defer mutex.unlock();
@@ -333,7 +335,7 @@ fn append(out: []u8, at: *usize, name: []const u8, count: u64) Error!void {
 
 fn kill() noreturn {
     _ = linux.kill(linux.getpid(), .KILL);
-    // The signal may take a moment to arrive; nothing may happen until then.
+    // SIGKILL may arrive late; this thread must do nothing until then.
     while (true) pause(1000);
 }
 
@@ -343,7 +345,7 @@ pub fn pause(ms: u32) void {
     while (linux.errno(linux.nanosleep(&left, &left)) == .INTR) continue;
 }
 
-/// Turns one bit in the middle of the `count` bytes that lie in `parts`.
+/// Inverts one bit in the middle of the `count` bytes in `parts`.
 fn flipBit(parts: []const std.posix.iovec, count: usize) void {
     var at = count / 2;
     for (parts) |part| {
@@ -355,7 +357,7 @@ fn flipBit(parts: []const std.posix.iovec, count: usize) void {
     }
 }
 
-test "a plan fails what it names, when it says" {
+test "a plan fails the calls it names at the hits it names" {
     defer set("") catch unreachable;
     try set("store.open:2:ENOSPC;load.*:1+:EIO;peek.read:1:short");
     try std.testing.expectEqual(null, hit(.@"store.open").errno);
@@ -371,7 +373,7 @@ test "a plan fails what it names, when it says" {
     try std.testing.expectEqualStrings(wanted, text[0..try report(&text)]);
 }
 
-test "what cannot be read as a plan changes nothing" {
+test "an invalid plan is refused and changes nothing" {
     defer set("") catch unreachable;
     try set("store.open:1+:EIO");
     const wrong = [_][]const u8{
@@ -385,7 +387,7 @@ test "what cannot be read as a plan changes nothing" {
     try std.testing.expectEqual(0, try report(&text));
 }
 
-test "a flipped bit lies in what was read" {
+test "a flipped bit is within the bytes read" {
     defer set("") catch unreachable;
     try set("load.read:1:flip");
     var first: [4]u8 = @splat(0);

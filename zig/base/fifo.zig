@@ -1,4 +1,4 @@
-//! A queue of fixed size, first in first out. Its owner sees to it that it never overflows.
+//! A queue of fixed size, first in, first out. Its owner ensures that it never overflows.
 
 const std = @import("std");
 
@@ -23,7 +23,7 @@ pub fn Fifo(comptime T: type) type {
             return item;
         }
 
-        /// The newest item; it was pushed last.
+        /// Removes and returns the newest item.
         pub fn takeBack(self: *Self) T {
             std.debug.assert(self.count > 0);
             self.count -= 1;
@@ -32,7 +32,7 @@ pub fn Fifo(comptime T: type) type {
     };
 }
 
-test "items leave in the order they came, across the end of the memory" {
+test "items leave in the order of arrival, across the end of the memory" {
     var memory: [3]u8 = undefined;
     var fifo: Fifo(u8) = .{ .items = &memory };
     for (0..10) |round| {

@@ -1,16 +1,16 @@
-//! Handles: slot plus generation in one u64. A handle that was closed never becomes valid again, so
-//! a stale, double-freed or null one is always told from a live one.
+//! Handles: slot plus generation in one u64. A closed handle never becomes valid again, so stale,
+//! double-freed and null handles are always detected.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 const Mutex = @import("mutex.zig").Mutex;
 
-/// Low bits of a handle that name the slot; the rest is the generation. 2^53 handles of one slot
-/// would be needed to leave the range a JavaScript number holds exactly: 2^37 generations.
+/// Low bits of a handle that select the slot; the rest is the generation. A handle exceeds the
+/// exact range of a JavaScript number (2^53) only after 2^37 generations of one slot.
 const slot_bits = 16;
 
-/// A table of at most `capacity` live objects of one kind. `kind` differs per table, so that a
-/// handle of one kind is stale in every other.
+/// A table of at most `capacity` live objects of one kind. `kind` differs per table, so a handle of
+/// one kind is stale in all other tables.
 pub fn HandleTable(comptime T: type, comptime capacity: u16, comptime kind: u4) type {
     const slots_max: u16 = (1 << (slot_bits - 4)) - 1;
     std.debug.assert(capacity <= slots_max);
@@ -41,7 +41,7 @@ pub fn HandleTable(comptime T: type, comptime capacity: u16, comptime kind: u4) 
             return self.objects[try self.find(handle)].?;
         }
 
-        /// Ends the handle; the object is the caller's from now on.
+        /// Ends the handle; the caller then owns the object.
         pub fn remove(self: *Self, handle: u64) Error!*T {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -82,7 +82,7 @@ test "null, foreign, closed and reused handles are stale" {
     try std.testing.expectError(error.StaleHandle, table.get(first));
 }
 
-test "a full table says so" {
+test "a full table refuses another object with Full" {
     var table: HandleTable(u32, 2, 3) = .{};
     var value: u32 = 0;
     _ = try table.add(&value);

@@ -2,10 +2,10 @@
 
 const linux = @import("std").os.linux;
 
-/// Nanoseconds since some moment in the past.
+/// Nanoseconds since an arbitrary moment in the past.
 pub fn now() u64 {
     var time: linux.timespec = undefined;
-    // It cannot fail for this clock.
+    // clock_gettime cannot fail for this clock.
     _ = linux.clock_gettime(.MONOTONIC, &time);
     return @as(u64, @intCast(time.sec)) * 1_000_000_000 + @as(u64, @intCast(time.nsec));
 }

@@ -1,4 +1,5 @@
-//! Mutex and condition for native threads. libc's, since `std.Io`'s want an event loop to wait in.
+//! Mutex and condition for native threads, from libc: those of `std.Io` need an event loop to wait
+//! in.
 
 const std = @import("std");
 const c = std.c;

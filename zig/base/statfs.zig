@@ -1,4 +1,4 @@
-//! fstatfs(2), which the standard library does not have.
+//! fstatfs(2), which the standard library lacks.
 
 const linux = @import("std").os.linux;
 

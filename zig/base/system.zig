@@ -1,4 +1,5 @@
-//! The kernel as the memory code sees it. `testing/failing_system.zig` is its twin that says no.
+//! The system calls of the memory code. `testing/failing_system.zig` implements the same interface
+//! with failures.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -39,15 +40,14 @@ pub const System = struct {
         _ = try errno.check(linux.fcntl(fd, linux.F.SETFD, linux.FD_CLOEXEC));
     }
 
-    /// 4096, or the size of the huge pages that a memfd was made of.
+    /// 4096, or the size of the huge pages of a memfd.
     pub fn pageBytesOf(fd: i32) Error!u32 {
         var stat: statfs.StatFs = undefined;
         _ = try errno.check(statfs.fstatfs(fd, &stat));
         return if (stat.kind == statfs.hugetlbfs) @intCast(stat.block_bytes) else 4096;
     }
 
-    /// Begins at a huge page's boundary where it is big enough for one: elsewhere the kernel would
-    /// never map one.
+    /// Maps at a huge page boundary if the size allows one: the kernel maps huge pages only there.
     pub fn map(fd: i32, bytes: u64, writable: bool) Error![*]align(4096) u8 {
         const prot: linux.PROT = .{ .READ = true, .WRITE = writable };
         if (bytes < huge_page_bytes) return mapAt(null, bytes, prot, fd);
@@ -72,7 +72,8 @@ pub const System = struct {
     }
 
     pub fn unmap(address: [*]align(4096) u8, bytes: u64) void {
-        // Fails only for an address that was never mapped: a bug, and better a leak than a crash.
+        // munmap fails only for an address that was never mapped. That is a bug, and a leak is
+        // better than a crash.
         _ = linux.munmap(address, bytes);
     }
 
@@ -84,19 +85,19 @@ pub const System = struct {
         _ = try errno.check(linux.madvise(address, bytes, linux.MADV.DONTDUMP));
     }
 
-    /// Backs the pages with memory now; shortage is an error here and not a SIGBUS later.
+    /// Allocates memory for the pages now, so a shortage is an error here and not a SIGBUS later.
     pub fn populate(address: [*]u8, bytes: u64) Error!void {
         _ = errno.checkRepeat(linux.madvise, .{ address, bytes, madv_populate_write }) catch |err| {
             const einval = @intFromEnum(linux.E.INVAL);
-            // Kernels before 5.14 do not know the advice; tmpfs then hands out pages on first
+            // Kernels before 5.14 do not know the advice; tmpfs then allocates pages on first
             // touch.
             if (err == error.System and errno.lastErrno() == einval) return error.Unsupported;
             return err;
         };
     }
 
-    /// Backs whole huge pages with huge ones. Transparent ones of shared memory are switched off
-    /// on most hosts, but may be had on request; each needs one small page to begin with.
+    /// Replaces the pages of whole huge pages by huge ones. Most hosts disable transparent huge
+    /// pages for shared memory but allow them on request; each needs one small page first.
     pub fn collapse(address: [*]u8, bytes: u64) Error!void {
         var at: u64 = 0;
         while (at < bytes) : (at += huge_page_bytes) try populate(address + at, 4096);
@@ -107,15 +108,16 @@ pub const System = struct {
         _ = try errno.check(linux.mlock(address, bytes));
     }
 
-    /// Pages of the span come from this NUMA node as long as it has any. For shared memory the
-    /// file remembers it, not the mapping: it holds for everybody who touches them first.
+    /// Allocates pages of the span on this NUMA node while it has memory. For shared memory the
+    /// kernel stores this in the file, not in the mapping, so it applies to each process that
+    /// touches the pages first.
     pub fn prefer(address: [*]u8, bytes: u64, node: u32) Error!void {
         const mpol_preferred = 1;
         var nodes: [nodes_max / 64]u64 = @splat(0);
         if (node >= nodes_max) return error.BadRequest;
         nodes[node / 64] = @as(u64, 1) << @intCast(node % 64);
         const at = @intFromPtr(address);
-        // The kernel counts one bit less than it is told.
+        // The kernel uses one bit less than the count it receives.
         const bits = nodes_max + 1;
         const mask = @intFromPtr(&nodes);
         _ = try errno.check(

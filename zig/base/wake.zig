@@ -1,4 +1,4 @@
-//! An eventfd: how a native thread tells another thread, or the event loop, that there is work.
+//! An eventfd with which a native thread notifies another thread, or the event loop, of work.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,7 +10,7 @@ pub fn create() Error!i32 {
     return @intCast(try errno.check(linux.eventfd(0, flags)));
 }
 
-/// Wakes whoever reads the eventfd. It cannot fail short of 2^64 unread wakes.
+/// Wakes the reader of the eventfd. It fails only at 2^64 unread wakes.
 pub fn ring(fd: i32) void {
     const one: u64 = 1;
     _ = linux.write(fd, std.mem.asBytes(&one), 8);

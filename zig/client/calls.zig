@@ -1,20 +1,20 @@
-//! The calls of the library behind their C signatures. This file is compiled once for each level of
-//! the processor; root.zig chooses.
+//! The calls of the library behind their C signatures. The build compiles this file once for each
+//! processor level; root.zig chooses.
 
 const std = @import("std");
 const hash = @import("hash");
 const mac = hash.mac;
 const moves = @import("moves.zig");
 
-/// Part of the format: another text makes other namespaces of the same manifests.
+/// Part of the format: another text gives the same manifests other namespaces.
 const namespace_context = "hearth 2026-08 namespace key v1";
 
-/// Part of the formats as well, and `src/identity/namespace-secret.ts` has the same.
+/// Part of the format; `src/identity/namespace-secret.ts` has the same texts.
 const mac_key_context = "hearth 2026-11 block mac key v1";
 const mac_id_context = "hearth 2026-11 block mac key id v1";
 
 const ok = 0;
-/// An argument is missing, or is outside its range.
+/// An argument is missing or out of range.
 const bad_argument = -1;
 
 const Bytes = ?[*]const u8;
@@ -23,13 +23,14 @@ const Pieces = ?[*]const moves.Piece;
 const Numbers = ?[*]const u32;
 const Words = ?[*]const u64;
 
-/// The MACs of the blocks of one call, and what they need. As Python packs it; addresses.
+/// The MACs of the blocks of one call, with key and digests. Fields are addresses; Python packs the
+/// same layout.
 pub const Macs = extern struct {
-    /// 16 bytes.
+    /// Address of 16 bytes.
     key: u64,
-    /// 32 bytes a block.
+    /// Address of 32 bytes per block.
     digests: u64,
-    /// 16 bytes a block: written by a gather, compared by everything else.
+    /// Address of 16 bytes per block: a gather writes them, the other calls compare them.
     macs: u64,
     layer: u32,
     reserved: u32,
@@ -49,10 +50,11 @@ comptime {
     std.debug.assert(@sizeOf(Macs) == 32);
 }
 
-/// Null: blocks are verified by their checksums alone.
+/// Null: checksums alone verify the blocks.
 const Keyed = ?*const Macs;
 
-/// One level's calls; `checksums`, `out` and a gather's MACs are written, everything else is read.
+/// The calls of one processor level. They write `checksums`, `out` and a gather's MACs and only
+/// read all other memory.
 pub const Table = extern struct {
     xxh3: *const fn (Bytes, u64) callconv(.c) u64 = xxh3,
     chain_digests: *const fn (Bytes, Bytes, u32, u32, ?[*][32]u8) callconv(.c) i32 = chainDigests,
@@ -86,7 +88,7 @@ pub fn xxh3Wide(data: Bytes, len: u64) u128 {
     return hash.xxh3Wide(bytesAt(data, len));
 }
 
-/// Key and identifier, 16 bytes each, that follow from the secret of a namespace.
+/// Key and key id of a namespace, 16 bytes each, derived from its secret.
 pub fn macKey(secret: Bytes, len: u32, out: *[32]u8) void {
     var derived: [32]u8 = undefined;
     hash.deriveKey(mac_key_context, bytesAt(secret, len), &derived);
@@ -134,7 +136,7 @@ fn prefixDigests(
     return count;
 }
 
-/// The blocks of paged memory that one call names.
+/// The blocks of paged memory in one call.
 const PagedBlocks = struct {
     regions: []const moves.Region,
     ids: [*]const u32,
@@ -151,7 +153,7 @@ const PagedBlocks = struct {
     }
 };
 
-/// The pieces of each block: piece `starts[i]` is the first of block i.
+/// The pieces of each block: `starts[i]` is the first piece of block i.
 const ListedBlocks = struct {
     pieces: [*]const moves.Piece,
     starts: []const u32,

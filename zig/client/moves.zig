@@ -1,21 +1,22 @@
-//! Copies between the memory of an engine and slots of the arena, with checksums.
+//! Copies between engine memory and slots of the arena, with checksums.
 //!
 //! A block is a list of pieces; its slot holds them one after another. Both directions hash the
-//! bytes while they pass through registers: the checksum belongs to the bytes that were stored, and
+//! bytes while they pass through registers: the checksum covers exactly the stored bytes, and
 //! memory is read once.
 
 const std = @import("std");
 const hash = @import("hash");
 const populate = @import("populate.zig");
 
-/// `count` spans at equal distances: block b is at `base + b * stride`. As Python packs it.
+/// `count` spans at equal distances: block b is at `base + b * stride`. Python packs the same
+/// layout.
 pub const Region = extern struct {
     base: u64,
     stride: u64,
     bytes: u64,
 };
 
-/// A span of memory. As Python packs it.
+/// A span of memory. Python packs the same layout.
 pub const Piece = extern struct {
     address: u64,
     bytes: u64,
@@ -25,14 +26,14 @@ comptime {
     std.debug.assert(@sizeOf(Region) == 24 and @sizeOf(Piece) == 16);
 }
 
-/// Slots of at least this many bytes are written past the caches: the engine does not read them
-/// again soon, and fetching the lines first would be memory traffic without use.
+/// Slots of at least this size are written past the caches: the engine does not read them again
+/// soon, and loading the cache lines first would waste memory bandwidth.
 const streamed_min = 64 * 1024;
-/// Engine memory is written past the caches if one call writes at least this many bytes: less may
-/// still be in the cache when the engine reads it.
+/// A call that writes at least this many bytes of engine memory writes past the caches: fewer bytes
+/// may still be cached when the engine reads them.
 const scatter_streamed_min = 8 * 1024 * 1024;
 
-/// How much of the next piece is asked for while one is copied.
+/// How many bytes of the next piece are prefetched during the copy of one.
 const piece_ahead_bytes = 1024;
 
 /// The pieces of a block of paged memory.
@@ -51,7 +52,7 @@ pub const Paged = struct {
     }
 };
 
-/// The pieces of a block that are listed.
+/// The pieces of a block as a list.
 pub const Listed = struct {
     pieces: []const Piece,
 
@@ -72,7 +73,7 @@ pub fn lengthOf(block: anytype) u64 {
     return length;
 }
 
-/// Copies a block to its slot; answers the checksum. `fence` must follow before another process
+/// Copies a block to its slot and returns the checksum. `fence` must follow before another process
 /// learns of the bytes.
 pub fn gather(block: anytype, slot: u64) u64 {
     const length = lengthOf(block);
@@ -93,20 +94,20 @@ fn gatherWith(comptime store: hash.Store, block: anytype, length: u64, slot: u64
     return checksum.finish();
 }
 
-/// Asks for the first lines of a piece: the processor starts anew at each.
+/// Prefetches the first lines of a piece: the hardware prefetcher restarts at each piece.
 fn prefetch(piece: []const u8) void {
     const bytes = @min(piece.len, piece_ahead_bytes);
     var at: usize = 0;
     while (at < bytes) : (at += 64) @prefetch(piece.ptr + at, .{ .locality = 0 });
 }
 
-/// Whether a scatter of this many bytes goes past the caches.
+/// Whether a scatter of this many bytes writes past the caches.
 pub fn scatterStreams(bytes: u64) bool {
     return bytes >= scatter_streamed_min;
 }
 
-/// Copies a slot to a block; answers the checksum of the bytes copied. A flipped bit in the slot
-/// and a slot that changes during the copy both give another checksum. `fence` must follow.
+/// Copies a slot to a block and returns the checksum of the copied bytes. A flipped bit in the slot
+/// or a slot that changes during the copy gives another checksum. `fence` must follow.
 pub fn scatter(streamed: bool, block: anytype, slot: u64) u64 {
     const length = lengthOf(block);
     populate.forReading(slot, length);
@@ -125,14 +126,14 @@ fn scatterWith(comptime store: hash.Store, block: anytype, length: u64, slot: u6
     return checksum.finish();
 }
 
-/// The checksum of a block.
+/// Returns the checksum of a block.
 pub fn verify(block: anytype) u64 {
     var checksum: hash.PiecesChecksum = .init(lengthOf(block));
     for (0..block.count()) |i| checksum.update(block.at(i));
     return checksum.finish();
 }
 
-/// As gather; `mac` takes the block's bytes too.
+/// Like `gather`; `mac` also absorbs the block's bytes.
 pub fn gatherWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) u64 {
     const length = lengthOf(block);
     populate.forWriting(slot, length);
@@ -158,7 +159,7 @@ fn gatherTagged(
     return checksum.finish();
 }
 
-/// Copies a slot to a block; `mac` takes the bytes copied.
+/// Copies a slot to a block; `mac` absorbs the copied bytes.
 pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
     populate.forReading(slot, lengthOf(block));
     var from: [*]const u8 = @ptrFromInt(slot);
@@ -169,10 +170,10 @@ pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
     }
 }
 
-/// `mac` takes the bytes of a block.
+/// `mac` absorbs the bytes of a block.
 pub fn verifyWithMac(block: anytype, mac: *hash.mac.Mac) void {
     for (0..block.count()) |i| mac.update(block.at(i));
 }
 
-/// Orders all streamed bytes before what this thread writes after.
+/// Orders all streamed bytes before later writes of this thread.
 pub const fence = hash.fence;

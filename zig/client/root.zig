@@ -1,9 +1,9 @@
-//! libhearth_client: what the Python client calls through ctypes, which releases the GIL meanwhile.
-//! The library needs no other library. Addresses are those of the calling process; the caller
-//! vouches for them. Calls may run in any number of threads.
+//! libhearth_client: functions that the Python client calls through ctypes, which releases the GIL
+//! meanwhile. The library depends on no other library. Addresses are those of the calling process,
+//! which guarantees that they are valid. Calls may run in any number of threads.
 //!
-//! `python/hearth_client/native.py` declares the same signatures; a change of one that exists
-//! raises `abi`.
+//! `python/hearth_client/native.py` declares the same signatures. Changing an existing signature
+//! requires a new `abi` number.
 
 const builtin = @import("builtin");
 const std = @import("std");
@@ -16,7 +16,7 @@ const abi = 2;
 /// A failed assertion traps: a message would need a C library.
 pub const panic = std.debug.no_panic;
 
-/// Tests are one module, without the second level.
+/// Tests compile to one module without the second level.
 const has_levels = builtin.cpu.arch == .x86_64 and !builtin.is_test;
 
 const levels = struct {
@@ -44,7 +44,7 @@ pub export fn hearth_client_xxh3(data: ?[*]const u8, bytes: u64, out: *u64) void
     out.* = active().xxh3(data, bytes);
 }
 
-/// XXH3-128 with seed 0, in its canonical form: big endian.
+/// XXH3-128 with seed 0 in canonical form: big-endian.
 pub export fn hearth_client_xxh3_128(data: ?[*]const u8, bytes: u64, out: *[16]u8) void {
     std.mem.writeInt(u128, out, calls.xxh3Wide(data, bytes), .big);
 }
@@ -60,7 +60,7 @@ pub export fn hearth_client_chain_digests(
     return active().chain_digests(key, items, item_bytes, count, out);
 }
 
-/// Keyed BLAKE3 of each prefix of whole blocks; answers the number of blocks. Tokens are u32.
+/// Keyed BLAKE3 of each prefix of whole blocks; returns the number of blocks. Tokens are u32.
 pub export fn hearth_client_prefix_digests(
     key: ?[*]const u8,
     tokens: ?[*]const u8,
@@ -71,21 +71,21 @@ pub export fn hearth_client_prefix_digests(
     return active().prefix_digests(key, tokens, token_count, block_tokens, out);
 }
 
-/// The key of a namespace from its encoded manifest.
+/// Derives the key of a namespace from its encoded manifest.
 pub export fn hearth_client_namespace_key(manifest: ?[*]const u8, bytes: u32, out: *[32]u8) i32 {
     if (manifest == null) return -1;
     calls.namespaceKey(manifest, bytes, out);
     return 0;
 }
 
-/// Key and identifier of a namespace, 16 bytes each, from its secret.
+/// Derives key and key id of a namespace, 16 bytes each, from its secret.
 pub export fn hearth_client_mac_key(secret: ?[*]const u8, bytes: u32, out: *[32]u8) i32 {
     if (secret == null) return -1;
     calls.macKey(secret, bytes, out);
     return 0;
 }
 
-/// Blocks of paged memory to slots, with their checksums; with `keyed` also their MACs.
+/// Copies blocks of paged memory to slots and writes their checksums; with `keyed` also their MACs.
 pub export fn hearth_client_gather(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -98,8 +98,8 @@ pub export fn hearth_client_gather(
     return active().gather(regions, region_count, block_ids, count, slots, checksums, keyed);
 }
 
-/// Slots to blocks of paged memory; `out[i]` is 1 if the bytes copied have `checksums[i]` or, with
-/// `keyed`, its MAC.
+/// Copies slots to blocks of paged memory; `out[i]` is 1 if the copied bytes match `checksums[i]`
+/// or, with `keyed`, its MAC.
 pub export fn hearth_client_scatter(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -113,7 +113,7 @@ pub export fn hearth_client_scatter(
     return active().scatter(regions, region_count, block_ids, count, slots, checksums, out, keyed);
 }
 
-/// As gather; block i has the pieces `starts[i] .. starts[i + 1]`.
+/// Like `hearth_client_gather`; block i has the pieces `starts[i] .. starts[i + 1]`.
 pub export fn hearth_client_gather_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -125,7 +125,7 @@ pub export fn hearth_client_gather_pieces(
     return active().gather_pieces(pieces, starts, count, slots, checksums, keyed);
 }
 
-/// As scatter, to pieces.
+/// Like `hearth_client_scatter`, to pieces.
 pub export fn hearth_client_scatter_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -138,7 +138,7 @@ pub export fn hearth_client_scatter_pieces(
     return active().scatter_pieces(pieces, starts, count, slots, checksums, out, keyed);
 }
 
-/// `out[i]` is 1 if the pieces of block i have `checksums[i]` or, with `keyed`, its MAC.
+/// `out[i]` is 1 if the pieces of block i match `checksums[i]` or, with `keyed`, its MAC.
 pub export fn hearth_client_verify_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -150,7 +150,7 @@ pub export fn hearth_client_verify_pieces(
     return active().verify_pieces(pieces, starts, count, checksums, out, keyed);
 }
 
-/// The MACs of blocks that lie in pieces of memory.
+/// Writes the MACs of blocks that consist of pieces of memory.
 pub export fn hearth_client_mac_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,

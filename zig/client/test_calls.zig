@@ -1,4 +1,4 @@
-//! The calls of the library as Python makes them.
+//! Tests of the library's calls with the arguments that Python passes.
 
 const std = @import("std");
 const root = @import("root.zig");
@@ -101,11 +101,11 @@ const shapes = [_][3]u64{
     .{ 1000, 24, 4097 },
     .{ 32_768, 32_768, 8 },
     .{ 65_536, 131_072, 1 },
-    // Together more than one call keeps in the caches.
+    // Together these exceed the size that one call keeps in the caches.
     .{ 1 << 20, 1 << 19, 1 << 18 },
 };
 
-test "a gathered block lies whole in its slot and has the checksum of its bytes" {
+test "a gathered block is complete in its slot and has the checksum of its bytes" {
     for (shapes) |sizes| {
         for ([_]u64{ 0, 16, 40 }) |gap| {
             var fixture = try Fixture.init(sizes, gap);
@@ -124,7 +124,7 @@ test "a gathered block lies whole in its slot and has the checksum of its bytes"
     }
 }
 
-test "a scattered block is what was gathered, and bytes between blocks stay" {
+test "a scattered block equals the gathered one, and bytes between blocks stay unchanged" {
     for (shapes) |sizes| {
         for ([_]u64{ 0, 16, 40 }) |gap| {
             var fixture = try Fixture.init(sizes, gap);
@@ -144,7 +144,7 @@ test "a scattered block is what was gathered, and bytes between blocks stay" {
     }
 }
 
-test "any flipped bit of a slot is reported, for its block alone" {
+test "a flipped bit in a slot is reported for its block only" {
     for (shapes[1..]) |sizes| {
         var fixture = try Fixture.init(sizes, 0);
         defer fixture.deinit();
@@ -164,7 +164,7 @@ test "any flipped bit of a slot is reported, for its block alone" {
     }
 }
 
-test "pieces gather, verify and scatter as one span" {
+test "gather, verify and scatter treat pieces as one span" {
     var memory: [9000]u8 = undefined;
     var slots: [2 * 8192]u8 align(4096) = undefined;
     for (&memory, 0..) |*byte, i| byte.* = @truncate(i *% 29 +% i / 250);
@@ -198,7 +198,7 @@ test "pieces gather, verify and scatter as one span" {
     try testing.expectEqualSlices(u8, &.{ 1, 1 }, &right);
 }
 
-test "with a key a block is accepted by its MAC, whatever its checksum" {
+test "with a key the MAC decides, whatever the checksum" {
     for (shapes) |sizes| {
         var fixture = try Fixture.init(sizes, 16);
         defer fixture.deinit();
@@ -274,7 +274,7 @@ test "arguments outside their range are refused" {
     try testing.expectEqual(-1, verify(&pieces, &starts, 1, &sums, &right, null));
 }
 
-test "the processor is recognised" {
+test "the processor level is detected" {
     const builtin = @import("builtin");
     if (builtin.cpu.arch != .x86_64) return;
     if (builtin.cpu.has(.x86, .avx2)) try testing.expect(processor.hasAvx2());

@@ -1,4 +1,4 @@
-//! What a CUresult means for the device it came from.
+//! Classifies the CUresults of a device's calls.
 
 const std = @import("std");
 const driver = @import("driver.zig");
@@ -11,18 +11,18 @@ pub const not_ready: driver.Result = 600;
 pub const already_registered: driver.Result = 712;
 pub const not_supported: driver.Result = 801;
 pub const system_not_ready: driver.Result = 802;
-/// Also what a device is lost with that brought nothing to an end in time.
+/// Also the code of a device that completed nothing in time.
 pub const timeout: driver.Result = 909;
 
-/// After these the context is of no use any more: every later call answers the same.
+/// Whether the context is unusable after this result: every later call returns the same.
 pub fn isFatal(result: driver.Result) bool {
     return switch (result) {
         // The driver is shutting down; the context was destroyed.
         4, 709 => true,
-        // Exclusive, or gone; memory or links with errors that cannot be corrected, or that were
-        // kept to this process.
+        // Device in exclusive use or gone; memory or link errors that cannot be corrected or are
+        // contained to this process.
         46, 214, 220, 226 => true,
-        // Illegal address, launch timeout, assert, and the exceptions of kernels and hardware.
+        // Illegal address, launch timeout, assert, and exceptions of kernels and hardware.
         700, 702, 710, 714...719, 721 => true,
         // Ended by the service that shares devices; a device beside the GPU failed.
         810, 911 => true,
@@ -31,11 +31,11 @@ pub fn isFatal(result: driver.Result) bool {
     };
 }
 
-/// Keeps the code of the last call that was refused.
+/// Makes driver calls and keeps the code of the last refusal.
 pub const Caller = struct {
     driver: *const driver.Driver,
     code: driver.Result = 0,
-    /// Nobody waits for this thread any more: it is to leave the driver alone.
+    /// The watch has given up this thread: it must make no further driver calls.
     is_given_up: std.atomic.Value(bool) = .init(false),
 
     pub fn check(caller: *Caller, result: driver.Result) Error!void {
@@ -50,13 +50,13 @@ pub const Caller = struct {
         return caller.is_given_up.load(.acquire);
     }
 
-    /// A call that this driver may not have.
+    /// Returns an optional call of this driver, or an error if the driver lacks it.
     pub fn need(caller: *Caller, call: anytype) Error!@typeInfo(@TypeOf(call)).optional.child {
         caller.code = 0;
         return call orelse error.Unsupported;
     }
 
-    /// As `check`, where there is nothing more to do about it.
+    /// Like `check`, for results that need no reaction.
     pub fn ignore(caller: *Caller, result: driver.Result) void {
         if (result != success) caller.code = result;
     }

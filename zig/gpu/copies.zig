@@ -1,4 +1,4 @@
-//! Copies between the region and a device's memory.
+//! Copies between the region and the memory of a device.
 
 const std = @import("std");
 const monotonic = @import("../base/monotonic.zig");
@@ -18,9 +18,9 @@ const Error = status.Error;
 
 /// Copies under way in one direction: enough that the device never waits for this thread.
 pub const flights_max = 32;
-/// Of one call: drivers are known that do not survive tens of thousands.
+/// Largest number of pieces in one call: some drivers crash at tens of thousands.
 pub const batch_max = 1024;
-/// The slowest that is no stall: 100 MB/s.
+/// The slowest rate that is not a stall: 100 MB/s.
 const ns_per_byte = 10;
 
 /// A job that was issued.
@@ -29,13 +29,13 @@ pub const Flight = struct {
     memory: *Memory,
     bytes: u64,
     issued_at: u64,
-    /// What it ends with when the device has ended what was issued.
+    /// The outcome to report when the device has finished the issued copies.
     outcome: Outcome,
-    /// Its event tells the end; else all of the stream does.
+    /// True if an event marks the end; otherwise the flight ends with the whole stream.
     is_recorded: bool,
 };
 
-/// A direction: a stream, and an event for each flight. Flights of a stream end in their order.
+/// A direction: a stream, and an event for each flight. The flights of a stream end in order.
 pub const Way = struct {
     stream: ?cuda.Stream = null,
     events: [flights_max]?cuda.Event = @splat(null),
@@ -77,7 +77,7 @@ pub const Way = struct {
             const code = caller.driver.cuEventQuery(event);
             if (code == caller_file.success or code == caller_file.not_ready) return code;
             if (caller_file.isFatal(code)) return code;
-            // The event is of no use, which says nothing of the copy.
+            // The event is unusable, which does not mean that the copy failed.
             flight.is_recorded = false;
             flight.outcome = .{ .status = .device_failed, .code = code };
         }
@@ -109,18 +109,18 @@ pub const Way = struct {
     }
 };
 
-/// The arrays of a call for many pieces.
+/// The arrays of a call that copies many pieces.
 pub const Batch = struct {
     to: []cuda.Pointer,
     from: []cuda.Pointer,
     bytes: []usize,
     count: usize = 0,
-    /// Until the driver says that it does not offer it.
+    /// False once the driver has reported that it lacks the call.
     is_offered: bool,
 };
 
-/// Issues a copy, which is completed when it has ended. With an error it is not, and nothing of it
-/// is under way unless the device is lost.
+/// Issues a copy, which completes when the device has finished it. On error the copy is not issued,
+/// and nothing of it is under way unless the device is lost.
 pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     const is_to_gpu = job.operation == .to_gpu;
     const bytes = try checkPieces(worker, job.pieces, memory, is_to_gpu);
@@ -132,12 +132,12 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     if (other.eventOf(memory)) |event| {
         try caller.check(driver.cuStreamWaitEvent(way.stream.?, event, 0));
     }
-    // Where the device is lost from here on, all of its copies are counted out together.
+    // If the device is lost from here on, all of its copies are subtracted together.
     while (!worker.hub.mayTouch(worker)) try worker.wait();
     var outcome: Outcome = .{};
     issue(worker, job.pieces, memory, is_to_gpu) catch |err| {
         if (err == error.Lost) return err;
-        // What was issued before is under way, and has to end first.
+        // Copies issued before this error are under way and must end first.
         outcome = .{ .status = status.fromError(err), .code = caller.code };
     };
     const recorded = driver.cuEventRecord(way.nextEvent(), way.stream.?);
@@ -152,14 +152,14 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
         .is_recorded = recorded == caller_file.success,
     });
     worker.looks = 0;
-    // Without its event nobody could be made to wait for it.
+    // Without an event the end of the copy cannot be awaited.
     while (recorded != caller_file.success and way.flights.count > 0) {
-        // Then it was completed with all the others.
+        // The wait completed this flight with all others.
         worker.wait() catch return;
     }
 }
 
-/// All of them lie where they may.
+/// Checks that all pieces are inside the region and the memory.
 fn checkPieces(
     worker: *Worker,
     pieces: []const types.GpuPiece,
@@ -192,7 +192,7 @@ fn issue(
         const host = @intFromPtr(worker.hub.region.?.base) + run.region_offset;
         const device = memory.pointer + run.memory_offset;
         if (!run.is_registered) {
-            // The driver takes such bytes before the call is over, or gives them.
+            // For unregistered memory the driver finishes the copy before the call returns.
             try flush(worker, is_to_gpu);
             _ = worker.pageable.fetchAdd(1, .monotonic);
         }
@@ -216,7 +216,7 @@ fn flush(worker: *Worker, is_to_gpu: bool) Error!void {
             return worker.caller.check(code);
         }
         if (code == caller_file.not_supported) batch.is_offered = false;
-        // One by one those that are possible are made, a second time too, without harm.
+        // The valid pieces are then copied one by one; a second copy of a piece does no harm.
     }
     const driver = worker.caller.driver;
     for (batch.to[0..batch.count], batch.from[0..batch.count], batch.bytes[0..batch.count]) //

@@ -1,6 +1,6 @@
-//! The CUDA driver's calls that are used here, as a table filled at run time by their exact names.
-//! Where a call has a `_v2`, the plain name is another ABI: none of those are used. By the names of
-//! the table `dlsym` finds one ABI each, which `cuGetProcAddress` would choose by a version.
+//! The required calls of the CUDA driver, as a table that is filled at run time by exact names.
+//! Some calls have a `_v2`; the plain name is then an older ABI, which this table never uses.
+//! `dlsym` finds one ABI for each exact name, whereas `cuGetProcAddress` would choose by version.
 
 const std = @import("std");
 
@@ -10,13 +10,13 @@ pub const Device = c_int;
 pub const Context = *opaque {};
 pub const Stream = *opaque {};
 pub const Event = *opaque {};
-/// CUdeviceptr: an address that the host cannot touch.
+/// CUdeviceptr: an address that the host cannot access.
 pub const Pointer = u64;
 /// CUmemGenericAllocationHandle.
 pub const Allocation = u64;
 
 pub const Uuid = extern struct { bytes: [16]u8 };
-/// Goes to `cuIpcOpenMemHandle_v2` by value.
+/// Passed to `cuIpcOpenMemHandle_v2` by value.
 pub const IpcHandle = extern struct { bytes: [64]u8 };
 
 pub const LocationType = enum(c_int) { invalid = 0, device = 1, host = 2, _ };
@@ -138,9 +138,9 @@ pub const Driver = struct {
     ) callconv(.c) Result,
     cuIpcCloseMemHandle: *const fn (pointer: Pointer) callconv(.c) Result,
 
-    /// Names one part of a device that is divided (MIG), which the plain call does not.
+    /// Identifies one part of a partitioned device (MIG), which the plain call does not.
     cuDeviceGetUuid_v2: ?*const fn (uuid: *Uuid, device: Device) callconv(.c) Result = null,
-    /// As of 12.8: `failed` is the index of the copy that was refused.
+    /// Since 12.8: `failed` is the index of the copy that was refused.
     cuMemcpyBatchAsync: ?*const fn (
         to: [*]Pointer,
         from: [*]Pointer,
@@ -152,7 +152,7 @@ pub const Driver = struct {
         failed: *usize,
         stream: Stream,
     ) callconv(.c) Result = null,
-    /// As of 13.0.
+    /// Since 13.0.
     cuMemcpyBatchAsync_v2: ?*const fn (
         to: [*]Pointer,
         from: [*]Pointer,
@@ -173,7 +173,7 @@ pub const Driver = struct {
     cuMemGetAllocationGranularity: ?*const fn (
         bytes: *usize,
         properties: *const AllocationProperties,
-        /// 0: the least that there is.
+        /// 0: the minimum granularity.
         option: c_int,
     ) callconv(.c) Result = null,
     cuMemAddressReserve: ?*const fn (
@@ -198,14 +198,14 @@ pub const Driver = struct {
         access: *const Access,
         count: usize,
     ) callconv(.c) Result = null,
-    /// Here `handle` is the address of a descriptor.
+    /// `handle` is the address of a descriptor.
     cuMemExportToShareableHandle: ?*const fn (
         handle: *anyopaque,
         allocation: Allocation,
         handle_type: c_int,
         flags: c_ulonglong,
     ) callconv(.c) Result = null,
-    /// Here `handle` is the descriptor itself.
+    /// `handle` is the descriptor itself, not its address.
     cuMemImportFromShareableHandle: ?*const fn (
         allocation: *Allocation,
         handle: ?*anyopaque,
@@ -222,11 +222,11 @@ pub const Driver = struct {
     pub const Found = union(enum) {
         driver: Driver,
         no_library,
-        /// The name of a call that it lacks.
+        /// The name of a required call that the library lacks.
         lacks: [:0]const u8,
     };
 
-    /// Never closed again: threads of the driver's run in it.
+    /// Opens the library and never closes it: driver threads run its code.
     pub fn open(path: [*:0]const u8) Found {
         const library = std.c.dlopen(path, .{ .NOW = true }) orelse return .no_library;
         var driver: Driver = undefined;
@@ -243,7 +243,7 @@ pub const Driver = struct {
         return .{ .driver = driver };
     }
 
-    /// Whether many copies are one call.
+    /// Whether one call can make many copies.
     pub fn hasBatches(driver: *const Driver) bool {
         return driver.cuMemcpyBatchAsync != null or driver.cuMemcpyBatchAsync_v2 != null;
     }

@@ -1,5 +1,5 @@
-//! What devices there are. The driver is asked on a thread of its own: with a kernel module in a
-//! bad state it may keep whoever asks for ever.
+//! Finds the devices of the host. The driver is called on a separate thread, because a kernel
+//! module in a bad state can block the caller for ever.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -17,9 +17,9 @@ pub const devices_max = 64;
 pub const Found = struct {
     identities: [devices_max]Identity = undefined,
     count: usize = 0,
-    /// As the driver numbers itself, or 0.
+    /// The driver's version number, or 0.
     version: u32 = 0,
-    /// What it refused to say more with, or 0.
+    /// The CUresult that ended the search, or 0.
     code: cuda.Result = 0,
 };
 
@@ -37,12 +37,12 @@ const Asking = struct {
         var caller: Caller = .{ .driver = &asking.driver };
         const found = &asking.found;
         found.count = ask(&caller, found) catch |err| none: {
-            // Its answers are codes.
+            // The driver's answers are codes.
             std.debug.assert(err == error.DeviceFailed or err == error.Lost);
             found.code = caller.code;
             break :none 0;
         };
-        // Whoever waits may free everything once this is said.
+        // The waiting thread may free all memory once `phase` is `answered`.
         const fd = asking.wake_fd;
         if (asking.phase.swap(.answered, .acq_rel) == .left) return asking.free();
         wakes.ring(fd);
@@ -53,7 +53,7 @@ const Asking = struct {
         asking.allocator.destroy(asking);
     }
 
-    /// Until it has answered; false where it took too long.
+    /// Waits for the answer; false if the limit has passed.
     fn wait(asking: *Asking, limit_ns: u64) bool {
         const end = monotonic.now() + limit_ns;
         while (asking.phase.load(.acquire) == .asking) {
@@ -71,13 +71,13 @@ const Asking = struct {
     }
 };
 
-/// For those who look at the threads of a process, at one that hangs for instance.
+/// Names the thread, so that process listings show which thread hangs.
 pub fn nameThread(name: [*:0]const u8) void {
-    // It cannot fail for a name that is readable.
+    // prctl cannot fail for a readable name.
     _ = linux.prctl(@intFromEnum(linux.PR.SET_NAME), @intFromPtr(name), 0, 0, 0);
 }
 
-/// The code `timeout` where the driver does not answer.
+/// Returns the code `timeout` if the driver does not answer.
 pub fn find(allocator: std.mem.Allocator, driver: cuda.Driver, limit_ns: u64) Error!Found {
     const asking = try allocator.create(Asking);
     errdefer allocator.destroy(asking);

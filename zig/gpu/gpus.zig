@@ -1,9 +1,9 @@
-//! GPUs: the event loop submits jobs, a thread for each device does them, and one eventfd says that
-//! completions wait. All of it is bounded: so many jobs that are not reaped, so many pieces.
+//! GPUs. The event loop submits jobs, a thread for each device executes them, and one eventfd
+//! reports completions. Jobs that are not reaped and their pieces are bounded in number.
 //!
-//! A driver may hang in any call. A watch sees a device's thread that no longer goes on, gives the
-//! device up and speaks for it: its jobs end, its thread is left to itself with all that it may
-//! still touch, and the region stays open for ever.
+//! A driver may hang in any call. A watch thread detects a device thread that makes no progress,
+//! gives the device up and ends its jobs. It abandons the hung thread with all memory that thread
+//! may still touch, and the region stays open for ever.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -41,29 +41,29 @@ pub const Gpus = struct {
     watch: ?std.Thread = null,
     mutex: sync.Mutex = .{},
     workers: []Worker = &.{},
-    /// What the workers are made in.
+    /// The allocation that holds the workers.
     room: []Worker = &.{},
     done: Fifo(types.GpuDone) = .{ .items = &.{} },
-    /// The eventfd was written and its completions not all reaped.
+    /// The eventfd was written and not all completions are reaped.
     woken: bool = false,
-    /// Submitted and not reaped.
+    /// Jobs submitted and not reaped.
     unreaped: u32 = 0,
-    /// Submitted and not completed.
+    /// Jobs submitted and not completed.
     outstanding: u32 = 0,
-    /// Of what is not completed.
+    /// Pieces of jobs that are not completed.
     pieces: u32 = 0,
     stopping: bool = false,
-    /// A device may still write to the region: it never closes again.
+    /// A device may still write to the region, which then never closes.
     keeps_region: bool = false,
-    /// Devices for which the others are to issue no copies.
+    /// Number of devices that wait until no other device issues copies.
     quiet: std.atomic.Value(u32) = .init(0),
 
     pub fn info(gpus: *const Gpus, index: u32) Error!types.GpuDevice {
         if (index >= gpus.workers.len) return error.OutOfRange;
-        return gpus.workers[index].told();
+        return gpus.workers[index].describe();
     }
 
-    /// Whether a device takes many pieces in one call.
+    /// Whether one call of a device copies many pieces.
     pub fn hasBatches(gpus: *const Gpus) bool {
         return for (gpus.workers) |*worker| {
             if (worker.batch.is_offered) break true;
@@ -114,7 +114,7 @@ pub const Gpus = struct {
         gpus.allocator.free(pieces);
     }
 
-    /// What is for all devices goes to the first that works.
+    /// Jobs that concern all devices go to the first device that works.
     fn workerOf(
         gpus: *Gpus,
         operation: types.GpuOperation,
@@ -139,7 +139,7 @@ pub const Gpus = struct {
         return null;
     }
 
-    /// For a device's thread, which is from now on at work if it has or gets something to do.
+    /// Called by a device's thread, which counts as busy if it has work or receives a job.
     pub fn takeJob(gpus: *Gpus, worker: *Worker, is_busy: bool) Next {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -168,7 +168,7 @@ pub const Gpus = struct {
         worker.taken[index] = worker.taken[worker.taken_count];
     }
 
-    /// With the mutex held. One wake serves all completions until they are reaped.
+    /// Requires the mutex. One wake covers all completions until they are reaped.
     fn settle(gpus: *Gpus, taken: worker_file.Taken, outcome: Outcome) void {
         gpus.done.push(.{
             .token = taken.token,
@@ -183,7 +183,8 @@ pub const Gpus = struct {
         wakes.ring(gpus.event_fd);
     }
 
-    /// Writes to memory of whoever waits; it is gone when nobody does.
+    /// Writes the handle to the memory of the waiting caller, unless the caller has stopped
+    /// waiting.
     pub fn hand(gpus: *Gpus, worker: *Worker, buffer: u64, handle: *const cuda.IpcHandle) void {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -191,7 +192,7 @@ pub const Gpus = struct {
         @as(*cuda.IpcHandle, @ptrFromInt(buffer)).* = handle.*;
     }
 
-    pub fn tellOpen(gpus: *Gpus, worker: *Worker) void {
+    pub fn reportOpen(gpus: *Gpus, worker: *Worker) void {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
         worker.is_open = true;
@@ -221,7 +222,7 @@ pub const Gpus = struct {
         gpus.failJobs(worker);
     }
 
-    /// Ends what no call was made for. With the mutex held.
+    /// Ends the jobs for which no driver call was made. Requires the mutex.
     fn failJobs(gpus: *Gpus, worker: *Worker) void {
         for (0..worker.jobs.count) |_| {
             const job = worker.jobs.pop();
@@ -240,7 +241,7 @@ pub const Gpus = struct {
         }
     }
 
-    /// Counts a copy in that is about to be issued; false where it has to wait.
+    /// Counts a copy that is about to be issued; false if it has to wait.
     pub fn mayTouch(gpus: *Gpus, worker: *Worker) bool {
         _ = worker.touching.fetchAdd(1, .seq_cst);
         if (gpus.quiet.load(.seq_cst) == 0) return true;
@@ -248,8 +249,8 @@ pub const Gpus = struct {
         return false;
     }
 
-    /// Waits until no other device copies, and lets none of them begin before `goOn`. One that
-    /// hangs is not waited for longer than it takes to give it up.
+    /// Waits until no other device copies, and prevents new copies until `endQuiet`. A hung device
+    /// delays this by at most the time it takes to give it up.
     pub fn quieten(gpus: *Gpus, worker: *Worker) void {
         _ = gpus.quiet.fetchAdd(1, .seq_cst);
         const end = monotonic.now() + 3 * gpus.give_up_ns;
@@ -264,12 +265,12 @@ pub const Gpus = struct {
         }
     }
 
-    pub fn goOn(gpus: *Gpus) void {
+    pub fn endQuiet(gpus: *Gpus) void {
         _ = gpus.quiet.fetchSub(1, .seq_cst);
         for (gpus.workers) |*worker| worker.wake();
     }
 
-    /// Lets another device register what the context of a lost one had.
+    /// Lets another device register the slices that the context of a lost device had registered.
     pub fn handOver(gpus: *Gpus, from: *Worker) void {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -295,7 +296,7 @@ pub const Gpus = struct {
         return count;
     }
 
-    /// With a thread of its own: looks whether the devices' threads go on.
+    /// Runs in its own thread: checks that the device threads make progress.
     pub fn watchLoop(gpus: *Gpus) void {
         const step_ns = std.math.clamp(gpus.give_up_ns / 8, std.time.ns_per_ms, std.time.ns_per_s);
         const step: linux.timespec = .{
@@ -314,7 +315,7 @@ pub const Gpus = struct {
         }
     }
 
-    /// Whether there is something to look at; null where it is over.
+    /// Returns whether a device needs watching; null when the watch must end.
     fn look(gpus: *Gpus) ?bool {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -324,14 +325,14 @@ pub const Gpus = struct {
         for (gpus.workers) |*worker| {
             if (worker.is_abandoned or !worker.is_working) continue;
             must_look = true;
-            // It gives itself up after half of that, where it still can.
+            // The thread gives its device up after half of that time if it still runs.
             const silent_ns = now -| worker.alive_at.load(.acquire);
             if (silent_ns > 2 * gpus.give_up_ns) gpus.abandon(worker);
         }
         return must_look;
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     fn abandon(gpus: *Gpus, worker: *Worker) void {
         worker.is_abandoned = true;
         worker.caller.is_given_up.store(true, .release);
@@ -346,7 +347,7 @@ pub const Gpus = struct {
         gpus.failJobs(worker);
     }
 
-    /// Frees everything; `Busy` where something is not reaped or a device was not ended.
+    /// Frees everything; `Busy` if a completion is not reaped or a device has not ended.
     pub fn close(gpus: *Gpus) Error!void {
         {
             gpus.mutex.lock();

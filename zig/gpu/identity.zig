@@ -1,4 +1,4 @@
-//! What is known of a device without using it.
+//! Properties of a device that are known without using it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -9,9 +9,9 @@ const Error = @import("../abi/status.zig").Error;
 
 pub const Identity = struct {
     device: cuda.Device,
-    /// As it is told, less what changes.
-    told: types.GpuDevice,
-    /// Else a batch with the host's addresses is an illegal access (WSL 2), where single copies
+    /// The reported properties, without those that change.
+    properties: types.GpuDevice,
+    /// False on WSL 2, where a batch with host addresses is an illegal access but single copies
     /// translate them.
     takes_host_pointers: bool,
 };
@@ -20,35 +20,35 @@ pub fn identify(caller: *Caller, ordinal: c_int) Error!Identity {
     const driver = caller.driver;
     var device: cuda.Device = 0;
     try caller.check(driver.cuDeviceGet(&device, ordinal));
-    var told = std.mem.zeroes(types.GpuDevice);
+    var properties = std.mem.zeroes(types.GpuDevice);
     var uuid: cuda.Uuid = undefined;
     try caller.check((driver.cuDeviceGetUuid_v2 orelse driver.cuDeviceGetUuid)(&uuid, device));
-    told.uuid = uuid.bytes;
-    try caller.check(driver.cuDeviceGetName(&told.name, told.name.len, device));
-    try caller.check(driver.cuDeviceGetPCIBusId(&told.pci, told.pci.len, device));
-    for (&told.pci) |*letter| letter.* = std.ascii.toLower(letter.*);
+    properties.uuid = uuid.bytes;
+    try caller.check(driver.cuDeviceGetName(&properties.name, properties.name.len, device));
+    try caller.check(driver.cuDeviceGetPCIBusId(&properties.pci, properties.pci.len, device));
+    for (&properties.pci) |*letter| letter.* = std.ascii.toLower(letter.*);
     var bytes: usize = 0;
     try caller.check(driver.cuDeviceTotalMem_v2(&bytes, device));
-    told.memory_bytes = bytes;
+    properties.memory_bytes = bytes;
     const major = attribute(driver, .capability_major, device) orelse 0;
     const minor = attribute(driver, .capability_minor, device) orelse 0;
-    told.capability = @intCast(@max(0, major * 10 + minor));
-    told.has_dma_buf = @intFromBool((attribute(driver, .dma_buf, device) orelse 0) > 0);
-    told.numa_node = attribute(driver, .host_numa_node, device) orelse -1;
-    // Drivers before 12.2 do not tell, and the kernel does.
-    if (told.numa_node < 0) told.numa_node = numaNodeOf(&told.pci);
-    // Drivers that do not know the question always do.
+    properties.capability = @intCast(@max(0, major * 10 + minor));
+    properties.has_dma_buf = @intFromBool((attribute(driver, .dma_buf, device) orelse 0) > 0);
+    properties.numa_node = attribute(driver, .host_numa_node, device) orelse -1;
+    // Drivers before 12.2 do not know the NUMA node; the kernel does.
+    if (properties.numa_node < 0) properties.numa_node = numaNodeOf(&properties.pci);
+    // Drivers that do not know this attribute always accept host addresses.
     const takes_host_pointers = attribute(driver, .host_pointers, device) != 0;
-    return .{ .device = device, .told = told, .takes_host_pointers = takes_host_pointers };
+    return .{ .device = device, .properties = properties, .takes_host_pointers = takes_host_pointers };
 }
 
-/// Null for what the driver does not know.
+/// Null if the driver does not know the attribute.
 fn attribute(driver: *const cuda.Driver, which: cuda.Attribute, device: cuda.Device) ?c_int {
     var value: c_int = 0;
     return if (driver.cuDeviceGetAttribute(&value, which, device) == 0) value else null;
 }
 
-/// -1 where the kernel does not know it either.
+/// -1 if the kernel does not know the node either.
 fn numaNodeOf(pci: *const [16]u8) i32 {
     const end = std.mem.indexOfScalar(u8, pci, 0) orelse pci.len;
     var path: [64]u8 = undefined;

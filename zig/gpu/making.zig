@@ -1,4 +1,4 @@
-//! How GPUs are found and opened, and what goes when they are closed.
+//! Finds, opens and closes GPUs.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -23,7 +23,7 @@ const jobs_max = 65_536;
 const pieces_max = 1 << 24;
 const slices_max = 8192;
 
-/// GPUs to use, or why there are none.
+/// GPUs to use, or the reason why there are none.
 pub const Made = struct {
     gpus: ?*Gpus = null,
     state: types.GpuState,
@@ -43,7 +43,7 @@ pub fn open(allocator: std.mem.Allocator, request: types.GpusRequest) Error!Made
     };
 }
 
-/// With a driver that is there, or one that is simulated.
+/// Takes the driver that is present, or a simulated one.
 pub fn create(
     allocator: std.mem.Allocator,
     driver: cuda.Driver,
@@ -151,7 +151,7 @@ fn makeWorker(gpus: *Gpus, found: Identity, index: u32, jobs: usize) Error!Worke
     };
 }
 
-/// The watch ends it where a driver hangs.
+/// The watch ends this wait if a driver hangs.
 fn waitForAll(gpus: *Gpus) void {
     while (true) {
         {
@@ -166,7 +166,7 @@ fn waitForAll(gpus: *Gpus) void {
     }
 }
 
-/// Ends the threads, less those that are stuck; whether all have ended.
+/// Ends the threads that are not stuck; returns whether all have ended.
 fn stop(gpus: *Gpus) void {
     gpus.mutex.lock();
     gpus.stopping = true;

@@ -1,5 +1,5 @@
-//! Memory of one device: what was allocated here and what other processes lend. Only the device's
-//! own thread comes here.
+//! Memory of one device: allocated here or lent by other processes. Only the device's own thread
+//! uses it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,7 +12,7 @@ pub const memories_max = 4096;
 pub const devices_max = 256;
 const slot_bits = 12;
 const device_bits = 8;
-/// What every known device maps at least.
+/// The mapping granularity of every known device.
 const granularity_bytes = 2 * 1024 * 1024;
 
 const Kind = enum { none, allocated, ipc, mapped };
@@ -21,13 +21,13 @@ pub const Memory = struct {
     kind: Kind = .none,
     pointer: cuda.Pointer = 0,
     bytes: u64 = 0,
-    /// Of `mapped`: the range that was reserved.
+    /// For `mapped`: bytes of the reserved range.
     mapped_bytes: u64 = 0,
-    /// Of `mapped`: to export it again; 0 where it was imported.
+    /// For `mapped`: the allocation to export; 0 if it was imported.
     allocation: cuda.Allocation = 0,
-    /// Of `ipc`.
+    /// For `ipc`: the imported handle.
     handle: cuda.IpcHandle = .{ .bytes = @splat(0) },
-    /// Imports that are not freed yet.
+    /// Imports that are not freed.
     uses: u32 = 0,
     /// Copies under way.
     copies: u32 = 0,
@@ -38,7 +38,7 @@ pub const Memory = struct {
     }
 };
 
-/// The device whose memory it is.
+/// The device that owns the memory.
 pub fn deviceOf(id: u64) u32 {
     return @intCast((id >> slot_bits) & (devices_max - 1));
 }
@@ -63,7 +63,7 @@ pub const Memories = struct {
         return (@as(u64, memory.generation) << (slot_bits + device_bits)) | low;
     }
 
-    /// Keeps what was made in a place of its own; full places are said before anything is made.
+    /// Stores a memory in a free place and returns its id. Callers check for a free place first.
     fn keep(memories: *Memories, place: *Memory, memory: Memory) u64 {
         const generation = place.generation + 1;
         place.* = memory;
@@ -144,7 +144,7 @@ pub const Memories = struct {
         return pointer;
     }
 
-    /// A handle that is open already is opened no second time.
+    /// Imports a handle; a handle that is already open is not opened again.
     pub fn importIpc(memories: *Memories, handle: cuda.IpcHandle, bytes: u64) Error!u64 {
         for (memories.items) |*memory| {
             if (memory.kind != .ipc) continue;
@@ -159,7 +159,7 @@ pub const Memories = struct {
         const open = caller.driver.cuIpcOpenMemHandle_v2;
         try caller.check(open(&pointer, handle, cuda.ipc_lazy_peer_access));
         errdefer _ = caller.driver.cuIpcCloseMemHandle(pointer);
-        // What lies behind an allocation must not be touched, and who lends it may err.
+        // The lender may state a wrong size, and accesses beyond the allocation must not happen.
         const room = try memories.roomAt(pointer);
         if (bytes > room) return error.OutOfRange;
         const memory: Memory =
@@ -175,7 +175,7 @@ pub const Memories = struct {
         return base + bytes - pointer;
     }
 
-    /// The descriptor stays the caller's.
+    /// The caller still owns the descriptor.
     pub fn importFd(memories: *Memories, fd: i32, bytes: u64) Error!u64 {
         if (fd < 0) return error.BadRequest;
         const place = try memories.takePlace();
@@ -186,7 +186,7 @@ pub const Memories = struct {
         var allocation: cuda.Allocation = 0;
         const handle: ?*anyopaque = @ptrFromInt(@as(usize, @intCast(fd)));
         try caller.check(import(&allocation, handle, cuda.handle_type_fd));
-        // A mapping keeps what it maps.
+        // A mapping keeps its allocation alive.
         defer caller.ignore(release(allocation));
         const pointer = try memories.map(allocation, mapped_bytes);
         return memories.keep(place, .{
@@ -197,7 +197,7 @@ pub const Memories = struct {
         });
     }
 
-    /// Once for each import; no copy of it is under way.
+    /// Must be called once for each import, with no copy under way.
     pub fn free(memories: *Memories, memory: *Memory) Error!void {
         std.debug.assert(memory.copies == 0 and memory.uses > 0);
         memory.uses -= 1;
@@ -219,7 +219,7 @@ pub const Memories = struct {
         }
     }
 
-    /// Gives all of it back; what the driver refuses stays its own.
+    /// Frees all memory; memory that the driver refuses to free stays with the driver.
     pub fn freeAll(memories: *Memories) Error!void {
         for (memories.items) |*memory| {
             if (memory.kind == .none) continue;
@@ -228,7 +228,7 @@ pub const Memories = struct {
         }
     }
 
-    /// The context went, and all of it with it.
+    /// The context is destroyed, and all memory with it.
     pub fn forgetAll(memories: *Memories) void {
         for (memories.items) |*memory| {
             memory.kind = .none;
@@ -236,13 +236,13 @@ pub const Memories = struct {
         }
     }
 
-    /// Where the memory begins in what the handle opens.
+    /// Returns the offset of the memory in the allocation that the handle opens.
     pub fn exportIpc(memories: *Memories, memory: *const Memory, out: *cuda.IpcHandle) Error!u64 {
         const caller = memories.caller;
         var base: cuda.Pointer = 0;
         const range = caller.driver.cuMemGetAddressRange_v2;
         try caller.check(range(&base, null, memory.pointer));
-        // It is of all of it, and asked for by where it begins: drivers may refuse any other place.
+        // The handle covers the whole allocation. Drivers may refuse any address except its base.
         try caller.check(caller.driver.cuIpcGetMemHandle(out, base));
         return memory.pointer - base;
     }

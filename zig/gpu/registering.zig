@@ -1,5 +1,5 @@
-//! Registers parts of the region with the driver, so that copies need no detour through a buffer
-//! of its own and do not block.
+//! Registers parts of the region with the driver, so that copies neither pass through a buffer of
+//! the driver nor block.
 
 const std = @import("std");
 const cuda = @import("driver.zig");
@@ -10,7 +10,8 @@ const Error = @import("../abi/status.zig").Error;
 
 const page_bytes = 4096;
 
-/// What of the span is not registered yet. What was until an error stays so.
+/// Registers the parts of the span that are not registered. After an error the earlier parts stay
+/// registered.
 pub fn register(worker: *Worker, offset: u64, bytes: u64) Error!void {
     const region = worker.hub.region orelse return error.OutOfRange;
     if (offset % page_bytes != 0 or bytes % page_bytes != 0) return error.BadRequest;
@@ -23,7 +24,7 @@ pub fn register(worker: *Worker, offset: u64, bytes: u64) Error!void {
         const slice: Slice = .{ .offset = at, .bytes = reach.end - at, .owner = worker.index };
         if (!reach.is_registered) try registerSlice(worker, slice);
         at = reach.end;
-        // Pinning a gigabyte of pages takes its time.
+        // Pinning a gigabyte of pages takes long.
         worker.poll();
         if (worker.isLost()) return error.Lost;
     }
@@ -37,14 +38,14 @@ fn registerSlice(worker: *Worker, wanted: Slice) Error!void {
     const address = worker.hub.region.?.base + slice.offset;
     const call = caller.driver.cuMemHostRegister_v2;
     const code = call(address, slice.bytes, cuda.register_portable);
-    // Somebody else in this process did it: as good, and theirs to end.
+    // Another part of this process registered it: equally good, and not to be unregistered here.
     slice.is_ours = code != caller_file.already_registered;
     if (slice.is_ours) try caller.check(code);
     const is_new = slices.add(slice) catch |err| {
         unregisterSlice(worker, slice);
         return err;
     };
-    // Two devices at the same time: the other's is listed.
+    // Another device registered the slice at the same time; its entry stays.
     if (!is_new) unregisterSlice(worker, slice);
 }
 
@@ -55,7 +56,7 @@ fn unregisterSlice(worker: *Worker, slice: Slice) void {
     caller.ignore(caller.driver.cuMemHostUnregister(address));
 }
 
-/// Ends what this device registered.
+/// Ends the registrations of this device.
 pub fn unregister(worker: *Worker) Error!void {
     worker.caller.code = 0;
     while (worker.hub.slices.takeOf(worker.index)) |slice| {
@@ -65,8 +66,8 @@ pub fn unregister(worker: *Worker) Error!void {
     }
 }
 
-/// What was registered in the context of a device that is lost went with it; the others' copies
-/// want it back.
+/// Registers again the slices that a lost device's context had registered: the other devices'
+/// copies need them.
 pub fn adopt(worker: *Worker, owner: u32) void {
     if (worker.isLost()) return;
     while (worker.hub.slices.takeOf(owner)) |slice| {
@@ -74,7 +75,7 @@ pub fn adopt(worker: *Worker, owner: u32) void {
         const again: Slice =
             .{ .offset = slice.offset, .bytes = slice.bytes, .owner = worker.index };
         registerSlice(worker, again) catch |err| {
-            // Its copies block from now on, and are counted.
+            // Copies from this slice block from now on and are counted.
             if (err != error.Lost) continue;
             return worker.lose(worker.caller.code);
         };

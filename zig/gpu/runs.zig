@@ -1,4 +1,5 @@
-//! Pieces as the driver wants them: neighbours in one call, nothing across two registrations.
+//! Groups pieces into copies for the driver: adjacent pieces are merged, and no copy crosses two
+//! registrations.
 
 const std = @import("std");
 const types = @import("../abi/gpu_types.zig");
@@ -16,7 +17,7 @@ pub const Run = struct {
 pub const Runs = struct {
     pieces: []const types.GpuPiece,
     slices: *Slices,
-    /// What is left of the pieces put together so far.
+    /// The part of the merged pieces that is not returned yet.
     rest: types.GpuPiece = .{ .region_offset = 0, .memory_offset = 0, .bytes = 0 },
 
     pub fn next(runs: *Runs) ?Run {
@@ -40,7 +41,7 @@ pub const Runs = struct {
         return run;
     }
 
-    /// Takes in what follows on both sides.
+    /// Merges following pieces that are adjacent on both sides.
     fn join(runs: *Runs) void {
         while (runs.pieces.len > 0) {
             const piece = runs.pieces[0];
@@ -63,7 +64,7 @@ fn expectRuns(runs: *Runs, wanted: []const Run) !void {
     try testing.expectEqual(null, runs.next());
 }
 
-test "neighbours on both sides become one copy" {
+test "pieces adjacent on both sides become one copy" {
     var memory: [1]Slice = .{.{ .offset = 0, .bytes = 1 << 20, .owner = 0 }};
     var slices: Slices = .{ .items = &memory, .count = 1 };
     const pieces = [_]types.GpuPiece{

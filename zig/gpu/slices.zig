@@ -1,21 +1,21 @@
-//! Which parts of the region are registered with the driver. A copy may not cross from one
-//! registration into the next, and one from memory without any is not asynchronous.
+//! The parts of the region that are registered with the driver. A copy must not cross from one
+//! registration into the next, and a copy from unregistered memory is not asynchronous.
 
 const std = @import("std");
 const sync = @import("../base/mutex.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// At most so much is registered by one call, since nothing can interrupt it.
+/// Largest size of one registration, because the call cannot be interrupted.
 pub const slice_bytes_max = 1 << 30;
 
 pub const Slice = struct {
     offset: u64,
     bytes: u64,
-    /// The device whose context it was registered in: with the context it goes.
+    /// The device in whose context it was registered: it ends with that context.
     owner: u32,
-    /// Not where the driver knew it before: then it is somebody else's to end.
+    /// False if the driver knew the memory before: then another part of the process ends it.
     is_ours: bool = true,
-    /// Not once the context is gone.
+    /// False once the context is destroyed.
     is_live: bool = true,
 
     fn end(slice: Slice) u64 {
@@ -23,7 +23,7 @@ pub const Slice = struct {
     }
 };
 
-/// What is alike from some offset on.
+/// The length from an offset over which registration does not change.
 pub const Extent = struct {
     is_registered: bool,
     end: u64,
@@ -31,7 +31,7 @@ pub const Extent = struct {
 
 pub const Slices = struct {
     mutex: sync.Mutex = .{},
-    /// By offset, without overlap.
+    /// Sorted by offset, without overlap.
     items: []Slice,
     count: usize = 0,
 
@@ -47,7 +47,7 @@ pub const Slices = struct {
         return .{ .is_registered = slice.is_live, .end = slice.end() };
     }
 
-    /// Where the next registration may reach that begins at `offset`, before `end`.
+    /// The extent that a registration from `offset` may cover, limited by `end`.
     pub fn reachAt(slices: *Slices, offset: u64, end: u64) Extent {
         const extent = slices.extentAt(offset);
         const grid = std.mem.alignForward(u64, offset + 1, slice_bytes_max);
@@ -61,7 +61,7 @@ pub const Slices = struct {
         return slices.count < slices.items.len;
     }
 
-    /// False where it overlaps what is there.
+    /// False if the slice overlaps an existing one.
     pub fn add(slices: *Slices, slice: Slice) Error!bool {
         slices.mutex.lock();
         defer slices.mutex.unlock();
@@ -84,7 +84,7 @@ pub const Slices = struct {
         } else false;
     }
 
-    /// The context of their owner is gone.
+    /// Marks the slices of an owner whose context is destroyed.
     pub fn expire(slices: *Slices, owner: u32) void {
         slices.mutex.lock();
         defer slices.mutex.unlock();
@@ -93,7 +93,7 @@ pub const Slices = struct {
         }
     }
 
-    /// Takes one of those that a device registered.
+    /// Removes and returns one slice that the device registered.
     pub fn takeOf(slices: *Slices, owner: u32) ?Slice {
         slices.mutex.lock();
         defer slices.mutex.unlock();
@@ -123,7 +123,7 @@ pub const Slices = struct {
 
 const testing = std.testing;
 
-test "extents follow what was registered, in any order" {
+test "extents follow registrations made in any order" {
     var memory: [4]Slice = undefined;
     var slices: Slices = .{ .items = &memory };
     try testing.expect(!slices.extentAt(0).is_registered);
@@ -143,7 +143,7 @@ test "extents follow what was registered, in any order" {
     try testing.expectEqual(std.math.maxInt(u64), slices.extentAt(4096).end);
 }
 
-test "a registration ends at the grid, at what is there, and at its own end" {
+test "a registration ends at the grid, at an existing one, or at its own end" {
     var memory: [2]Slice = undefined;
     var slices: Slices = .{ .items = &memory };
     const gib = slice_bytes_max;

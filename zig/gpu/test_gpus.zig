@@ -1,4 +1,5 @@
-//! GPUs with a driver that is a table of functions here: what no library can be made to do.
+//! Tests of GPUs with a driver that is a table of functions: cases that no real library can
+//! produce.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -53,7 +54,7 @@ fn succeeding(comptime Pointer: type) Pointer {
                 return 0;
             }
         }.f,
-        else => @compileError("no call that is needed takes so many"),
+        else => @compileError("no required call has this many parameters"),
     };
 }
 
@@ -115,7 +116,7 @@ fn openAndEnd(allocator: std.mem.Allocator) !void {
     try end(made.gpus.?);
 }
 
-test "without memory they are not opened, and leave nothing" {
+test "opening GPUs without memory fails and leaves nothing open" {
     try testing.checkAllAllocationFailures(testing.allocator, openAndEnd, .{});
 }
 
@@ -132,7 +133,7 @@ fn withoutAnswers(_: *c_int, _: cuda.Attribute, _: cuda.Device) callconv(.c) cud
     return 1;
 }
 
-test "batches are offered only where a device takes the host's addresses" {
+test "batches are offered only if a device accepts host addresses" {
     var driver = simulated;
     driver.cuMemcpyBatchAsync_v2 = @ptrCast(&counted);
     for ([_]bool{ false, true }) |takes| {
@@ -143,7 +144,7 @@ test "batches are offered only where a device takes the host's addresses" {
     }
 }
 
-test "they close only when all is reaped and every device has ended" {
+test "GPUs close only when all jobs are reaped and every device has ended" {
     const gpus = (try making.create(testing.allocator, simulated, request)).gpus.?;
     try testing.expectError(error.Busy, gpus.close());
     var job = jobOf(.allocate, 7);
@@ -156,7 +157,7 @@ test "they close only when all is reaped and every device has ended" {
     try end(gpus);
 }
 
-test "what cannot be a job is refused, and counts for nothing" {
+test "an invalid job is refused and not counted" {
     const gpus = (try making.create(testing.allocator, simulated, request)).gpus.?;
     var job = jobOf(.allocate, 1);
     job.operation = 99;
@@ -179,7 +180,7 @@ test "what cannot be a job is refused, and counts for nothing" {
     try end(gpus);
 }
 
-test "a descriptor is closed whatever comes of it" {
+test "the descriptor of a job is closed in every case" {
     const gpus = (try making.create(testing.allocator, simulated, request)).gpus.?;
     var job = jobOf(.import_fd, 1);
     job.device = devices;

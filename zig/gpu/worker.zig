@@ -1,6 +1,6 @@
-//! One device and the thread that alone calls the driver for it: a context is current per thread,
-//! and calls may block. Copies are issued to a stream for each direction and found finished by
-//! events, so many are under way.
+//! A device and the thread that alone calls the driver for it: a context is current per thread, and
+//! calls may block. Copies are issued to one stream per direction, and events report their ends, so
+//! many copies are under way at once.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,7 +22,7 @@ const Memories = memories_file.Memories;
 const Memory = memories_file.Memory;
 const Error = status.Error;
 
-/// Looks at what is under way before it sleeps between two of them.
+/// Number of polls of the copies under way before the thread sleeps between polls.
 const looks_max = 64;
 const step_ns_max = 200_000;
 
@@ -31,24 +31,26 @@ pub const Job = struct {
     operation: types.GpuOperation,
     pieces: []types.GpuPiece = &.{},
     handle: cuda.IpcHandle = .{ .bytes = @splat(0) },
-    /// Nobody waits: registers anew what the context of this lost device had registered.
+    /// An internal job without a completion: registers again the slices of this lost device's
+    /// context.
     adopt_from: ?u32 = null,
 };
 
-/// How a job ended.
+/// The result of a job.
 pub const Outcome = struct {
     status: status.Status = .ok,
     code: i32 = 0,
     result: u64 = 0,
 };
 
-/// A job that was taken from the queue and not completed.
+/// A job taken from the queue and not completed.
 pub const Taken = struct {
     token: u64,
     pieces: u32,
 };
 
-/// What this thread is stuck in is seen by the watch, which then speaks for it.
+/// State of a device thread. If the thread hangs in a call, the watch detects it and completes its
+/// jobs.
 pub const Worker = struct {
     hub: *Gpus,
     index: u32,
@@ -59,40 +61,40 @@ pub const Worker = struct {
     has_context: bool = false,
     memories: Memories,
     ways: [2]copies.Way,
-    /// Of one call for many pieces.
+    /// The arrays of a call that copies many pieces.
     batch: copies.Batch,
     looks: u32 = 0,
-    /// The context is gone, and nothing of it touches the region any more.
+    /// The context is destroyed, and the device no longer touches the region.
     is_stopped: bool = false,
 
     lost: std.atomic.Value(i32) = .init(0),
     pageable: std.atomic.Value(u64) = .init(0),
     /// Copies that are issued or under way.
     touching: std.atomic.Value(u32) = .init(0),
-    /// When this thread last showed that it goes on.
+    /// When this thread last reported progress.
     alive_at: std.atomic.Value(u64) = .init(0),
 
-    // With the hub's mutex held.
+    // These require the hub's mutex.
     jobs: Fifo(Job),
     taken: []Taken,
     taken_count: usize = 0,
     is_working: bool = true,
     is_open: bool = false,
     has_ended: bool = false,
-    /// It is stuck for good: whatever it still does is nobody's business.
+    /// The thread hangs and was abandoned: its later results are ignored.
     is_abandoned: bool = false,
 
     pub fn start(worker: *Worker) Error!void {
         worker.beat();
-        // With libc, a spawn fails only for want of memory or of a free process slot.
+        // With libc, spawn fails only for lack of memory or of a free process slot.
         worker.thread = std.Thread.spawn(.{}, run, .{worker}) catch return error.OutOfMemory;
     }
 
     fn run(worker: *Worker) void {
         worker.open() catch worker.refuse();
-        // The driver's own threads, begun until here, would have the name as well.
+        // Set after `open`: threads of the driver inherit the name of the thread that starts them.
         finding.nameThread("hearth-gpu");
-        worker.hub.tellOpen(worker);
+        worker.hub.reportOpen(worker);
         while (worker.take()) |job| worker.perform(job);
         if (!worker.has_ended and !worker.hub.hasAbandoned(worker)) worker.finish();
     }
@@ -107,7 +109,7 @@ pub const Worker = struct {
         for (&worker.ways) |*way| try way.open(caller);
     }
 
-    /// The device could not be opened: it is listed, and of no use.
+    /// Marks a device that could not be opened: it is listed and unusable.
     fn refuse(worker: *Worker) void {
         if (worker.caller.isGivenUp()) return;
         worker.lost.store(worker.caller.code, .release);
@@ -136,7 +138,7 @@ pub const Worker = struct {
         return worker.ways[0].flights.count + worker.ways[1].flights.count;
     }
 
-    /// The next job; null when there will be none.
+    /// Waits for the next job; null when the worker must end.
     fn take(worker: *Worker) ?Job {
         while (true) {
             worker.poll();
@@ -148,7 +150,7 @@ pub const Worker = struct {
         }
     }
 
-    /// Until there may be something new to see.
+    /// Waits until there may be progress to see.
     pub fn rest(worker: *Worker) void {
         worker.looks +|= 1;
         if (worker.inFlight() > 0 and worker.looks < looks_max) return std.atomic.spinLoopHint();
@@ -163,10 +165,10 @@ pub const Worker = struct {
         _ = linux.read(worker.wake_fd, std.mem.asBytes(&count), 8);
     }
 
-    /// Completes what is finished, and gives the device up where it brings nothing to an end.
+    /// Completes finished copies, and gives the device up if it makes no progress.
     pub fn poll(worker: *Worker) void {
         worker.beat();
-        // Nothing is under way, or another thread speaks for this one.
+        // Nothing is under way, or the watch speaks for this thread.
         if (worker.isLost()) return;
         for (&worker.ways) |*way| {
             while (way.flights.count > 0) {
@@ -211,7 +213,7 @@ pub const Worker = struct {
         worker.complete(token, .{ .result = value });
     }
 
-    /// What a job ends with whose call said that the device is lost, or that came too late.
+    /// The outcome of a job whose call reported a lost device or returned too late.
     fn fail(worker: *Worker, operation: types.GpuOperation) Outcome {
         const was_lost = worker.isLost();
         if (!was_lost) worker.lose(worker.caller.code);
@@ -223,7 +225,7 @@ pub const Worker = struct {
         return .{ .status = .lost, .code = code, .result = @intFromBool(may_touch) };
     }
 
-    /// The job's result; null where it is under way and completes later.
+    /// Returns the job's result; null if it is under way and completes later.
     fn carryOut(worker: *Worker, job: *const Job, handle: *cuda.IpcHandle) Error!?u64 {
         const request = &job.request;
         const memories = &worker.memories;
@@ -260,14 +262,14 @@ pub const Worker = struct {
         try worker.memories.free(memory);
     }
 
-    /// A step of waiting for copies under way.
+    /// One step of waiting for copies under way.
     pub fn wait(worker: *Worker) Error!void {
         worker.rest();
         worker.poll();
         if (worker.isLost()) return error.Lost;
     }
 
-    /// Gives everything back, after what is under way.
+    /// Frees everything after the copies under way have ended.
     fn finish(worker: *Worker) void {
         worker.giveBack() catch |err| {
             if (err == error.Lost and !worker.isLost()) worker.lose(worker.caller.code);
@@ -284,16 +286,16 @@ pub const Worker = struct {
         for (&worker.ways) |*way| way.close(&worker.caller);
     }
 
-    /// Ends the context, with which everything under way on the device ends. Where that fails the
-    /// device may go on writing to the region for ever, and those who wait are told so.
+    /// Destroys the context, which ends everything under way on the device. If that fails, the
+    /// device may write to the region for ever, and the completions report it.
     pub fn lose(worker: *Worker, code: cuda.Result) void {
         if (worker.caller.isGivenUp()) return;
         worker.lost.store(code, .release);
         worker.hub.failQueued(worker);
-        // What it had registered goes with its context, and others may be copying there.
+        // Its registrations end with its context, and other devices may be copying through them.
         const is_owner = worker.hub.slices.hasOf(worker.index);
         if (is_owner) worker.hub.quieten(worker);
-        defer if (is_owner) worker.hub.goOn();
+        defer if (is_owner) worker.hub.endQuiet();
         worker.beat();
         const driver = worker.caller.driver;
         worker.caller.ignore(driver.cuCtxSetCurrent(null));
@@ -301,7 +303,7 @@ pub const Worker = struct {
         worker.hub.slices.expire(worker.index);
         if (worker.caller.isGivenUp()) return;
         worker.is_stopped = reset == caller_file.success;
-        // Releasing one that lives on would wait for what is under way.
+        // Releasing a context that still works would wait for the copies under way.
         if (worker.is_stopped) worker.release() else worker.has_context = false;
         if (!worker.is_stopped) worker.hub.keepRegion();
         for (&worker.ways) |*way| {
@@ -321,8 +323,8 @@ pub const Worker = struct {
         wakes.ring(worker.wake_fd);
     }
 
-    pub fn told(worker: *const Worker) types.GpuDevice {
-        var device = worker.identity.told;
+    pub fn describe(worker: *const Worker) types.GpuDevice {
+        var device = worker.identity.properties;
         device.lost = worker.lost.load(.acquire);
         device.pageable_copies = worker.pageable.load(.monotonic);
         return device;

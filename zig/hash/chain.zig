@@ -1,25 +1,25 @@
-//! 64-bit names of a prompt's blocks, for routing: a chain of XXH3 over the tokens, as engines'
-//! routers compute it, or the beginnings of block keys.
+//! 64-bit hashes of a prompt's blocks for routing: a chain of XXH3 over the tokens, as engines'
+//! routers compute it, or the first bytes of block keys.
 
 const std = @import("std");
 const short = @import("short.zig");
 const assert = std.debug.assert;
 const XxHash3 = std.hash.XxHash3;
 
-/// Of the hash that joins a block to what is before it.
+/// Seed of the hash that joins a block to the blocks before it.
 const join_seed = 1337;
 const layer_all = 0xffff_ffff;
-/// Digests whose keys are made at once; bounds the scratch, not the answer.
+/// Digests whose keys are derived at once; bounds the scratch memory, not the answer.
 const keys_max = 64;
 
 pub const Chain = struct {
-    /// Of the blocks' own hashes.
+    /// Seed of the hash of each block.
     seed: u64,
-    /// The sequence hash of the block before the first; null where it is the first of a prompt.
+    /// The sequence hash of the block before the first; null if the first block starts the prompt.
     parent: ?u64,
-    /// From the start of one block to the start of the next.
+    /// Bytes from the start of one block to the start of the next.
     stride_bytes: usize,
-    /// Of each block: at least the stride.
+    /// Bytes of each block; at least the stride.
     block_bytes: usize,
 
     pub fn count(self: Chain, bytes: usize) usize {
@@ -27,8 +27,8 @@ pub const Chain = struct {
         return (bytes - self.block_bytes) / self.stride_bytes + 1;
     }
 
-    /// `local[i]` is XXH3 of block `i` alone; `sequence[i]` of the sequence hash before it and of
-    /// `local[i]`, or `local[i]` itself where there is none before it.
+    /// `local[i]` is XXH3 of block `i` alone. `sequence[i]` is XXH3 of the sequence hash before it
+    /// and `local[i]`, or `local[i]` alone if no block precedes.
     pub fn run(self: Chain, tokens: []const u8, local: []align(1) u64, out: []align(1) u64) void {
         assert(local.len == out.len and out.len == self.count(tokens.len));
         var before = self.parent;
@@ -46,7 +46,7 @@ fn join(before: u64, own: u64) u64 {
     return XxHash3.hash(join_seed, std.mem.asBytes(&pair));
 }
 
-/// The first eight bytes of each key, little endian, that belongs to a digest at layer "all".
+/// The first eight bytes, little-endian, of the key of each digest at layer "all".
 pub fn keyHashes(digests: []const [32]u8, out: []align(1) u64) void {
     assert(digests.len == out.len);
     var keys: [keys_max][32]u8 = undefined;
@@ -95,7 +95,7 @@ test "chains have the values that engines' routers publish" {
     }, 13136491855314414045);
 }
 
-test "key hashes are the beginnings of block keys" {
+test "key hashes are the first bytes of block keys" {
     var digests: [70][32]u8 = undefined;
     for (&digests, 0..) |*digest, i| digest.* = @splat(@truncate(i *% 11 +% 1));
     var keys: [70][32]u8 = undefined;

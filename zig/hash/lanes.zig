@@ -1,6 +1,6 @@
-//! BLAKE3's compression function on eight independent inputs at once, one per vector lane.
-//! The standard library offers no door to single compressions, and the digests of all prefixes of a
-//! prompt are mostly compressions that do not depend on each other.
+//! BLAKE3's compression function on eight independent inputs at once, one per vector lane. The
+//! standard library exports no single compressions, and the digests of all prefixes of a prompt
+//! consist mostly of compressions that do not depend on each other.
 
 const std = @import("std");
 const assert = std.debug.assert;
@@ -39,7 +39,7 @@ const schedule = blk: {
 };
 
 comptime {
-    // Rows are loaded from bytes as they lie.
+    // Rows are loaded from bytes without conversion.
     assert(@import("builtin").cpu.arch.endian() == .little);
     assert(@sizeOf(Cv) == 32 and @sizeOf(Lanes) == 32);
 }
@@ -73,7 +73,7 @@ pub noinline fn compress(
     len: Lanes,
     flags: Lanes,
 ) void {
-    // Constant indices and wrapping arithmetic only: there is nothing for runtime safety to find.
+    // Constant indices and wrapping arithmetic only: runtime safety has no check to make here.
     @setRuntimeSafety(false);
     var v: [16]Lanes = undefined;
     inline for (0..8) |w| v[w] = cv[w];
@@ -95,7 +95,8 @@ pub noinline fn compress(
     inline for (0..8) |w| cv[w] = v[w] ^ v[w + 8];
 }
 
-/// Rows to columns: word `w` of row `r` becomes lane `r` of vector `w`. Its own inverse.
+/// Transposes rows to columns: word `w` of row `r` becomes lane `r` of vector `w`. It is its own
+/// inverse.
 pub inline fn transpose(rows: *[8]Lanes) void {
     const low32 = [8]i32{ 0, ~@as(i32, 0), 1, ~@as(i32, 1), 4, ~@as(i32, 4), 5, ~@as(i32, 5) };
     const high32 = [8]i32{ 2, ~@as(i32, 2), 3, ~@as(i32, 3), 6, ~@as(i32, 6), 7, ~@as(i32, 7) };
@@ -129,7 +130,7 @@ pub inline fn store(into: *align(1) Cv, row: Lanes) void {
     @as(*align(1) Lanes, @ptrCast(into)).* = row;
 }
 
-/// One compression somewhere: the message is two halves of 32 bytes that need not lie together.
+/// One compression: the message consists of two halves of 32 bytes, which need not be adjacent.
 pub const Job = struct {
     cv: *const Cv,
     left: *align(1) const Cv,
@@ -153,7 +154,7 @@ pub fn run(jobs: []const Job) void {
         var len: [count]u32 = undefined;
         var flags: [count]u32 = undefined;
         inline for (0..count) |lane| {
-            // Lanes without a job repeat the last one; nobody reads what they yield.
+            // Lanes without a job repeat the last one, and their results are unused.
             const job = &rest[@min(lane, batch - 1)];
             cv[lane] = load(job.cv);
             message[lane] = load(job.left);

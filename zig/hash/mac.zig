@@ -1,6 +1,6 @@
 //! The message authentication code of a block: AEGIS-128L as a MAC (draft-irtf-cfrg-aegis-aead,
-//! 128-bit tag, zero nonce) over the block's address, its length and its payload. The standard
-//! library has the same function; this one can run behind a copy, page by page.
+//! 128-bit tag, zero nonce) over the block's address, length and payload. The standard library has
+//! the same function; this one can run behind a copy, page by page.
 
 const std = @import("std");
 const pieces = @import("pieces.zig");
@@ -14,9 +14,9 @@ pub const tag_bytes = 16;
 pub const Key = [key_bytes]u8;
 pub const Tag = [tag_bytes]u8;
 
-/// Bytes that one update of the state takes.
+/// Bytes that one update of the state absorbs.
 const rate = 32;
-/// What is copied before it is hashed: it is in the first cache then.
+/// Bytes copied before they are hashed: they are then in the first-level cache.
 const page_bytes = 4096;
 
 const c0: [16]u8 = .{
@@ -27,7 +27,7 @@ const c1: [16]u8 = .{
 };
 
 const State = [8]Block;
-/// What one update takes, as it is loaded and stored.
+/// The input of one update, as it is loaded and stored.
 const Line = @Vector(rate / 8, u64);
 
 inline fn step(state: *State, first: Block, second: Block) void {
@@ -38,7 +38,7 @@ inline fn step(state: *State, first: Block, second: Block) void {
     state[4] = state[4].xorBlocks(second);
 }
 
-/// What the MAC of a block covers beside its payload.
+/// The input of a block's MAC beside the payload.
 pub const Name = struct {
     digest: [32]u8,
     layer: u32,
@@ -57,9 +57,9 @@ pub const Name = struct {
 
 pub const Mac = struct {
     state: State,
-    /// Bytes taken, those of the name included.
+    /// Bytes absorbed, including those of the name.
     length: u64 = 0,
-    /// Bytes in `kept`, less than `rate`.
+    /// Bytes in `kept`; less than `rate`.
     waiting: usize = 0,
     kept: [rate]u8 = undefined,
 
@@ -78,7 +78,7 @@ pub const Mac = struct {
         return mac;
     }
 
-    /// The next bytes of the message.
+    /// Absorbs the next bytes of the message.
     pub fn update(self: *Mac, data: []const u8) void {
         self.length += data.len;
         var rest = data;
@@ -97,9 +97,9 @@ pub const Mac = struct {
         @memcpy(self.kept[0..self.waiting], rest[whole..]);
     }
 
-    /// Takes a multiple of `rate` bytes.
+    /// Absorbs a multiple of `rate` bytes.
     fn absorb(self: *Mac, data: []const u8) void {
-        // The loop's bounds are the slice's own length: each check of it would be paid per line.
+        // The loop is bounded by the slice's length; a runtime check would cost time on every line.
         @setRuntimeSafety(false);
         var state = self.state;
         var at: usize = 0;
@@ -110,8 +110,9 @@ pub const Mac = struct {
         self.state = state;
     }
 
-    /// The next bytes of the message, which are copied to `dst`, private memory of this process:
-    /// the bytes copied are the bytes hashed, also if another process changes `src` meanwhile.
+    /// Absorbs the next bytes of the message and copies them to `dst`, private memory of this
+    /// process. The copied bytes are the hashed bytes even if another process changes `src`
+    /// meanwhile.
     pub fn copy(self: *Mac, dst: [*]u8, src: []const u8) void {
         var at = if (self.waiting == 0) 0 else @min(rate - self.waiting, src.len);
         self.copyRest(dst, src[0..at]);
@@ -128,11 +129,10 @@ pub const Mac = struct {
         self.update(dst[0..src.len]);
     }
 
-    /// Copies and takes a multiple of `rate` bytes. The state is bound by the latency of the
-    /// rounds, which leaves the time to store what was loaded. Each byte is read once, hence
-    /// volatile.
+    /// Copies and absorbs a multiple of `rate` bytes. The latency of the rounds limits the loop, so
+    /// storing the loaded bytes costs no extra time. Volatile, so that each byte is read once.
     fn copyWhole(self: *Mac, dst: [*]u8, src: []const u8) void {
-        // The loop's bounds are the slice's own length: each check of it would be paid per line.
+        // The loop is bounded by the slice's length; a runtime check would cost time on every line.
         @setRuntimeSafety(false);
         var state = self.state;
         var at: usize = 0;
@@ -146,8 +146,8 @@ pub const Mac = struct {
         self.length += src.len;
     }
 
-    /// The next bytes of the message, private memory of this process, which are copied to `dst`;
-    /// `sum` takes them too. With `.streamed`, `stream.fence` must follow.
+    /// Absorbs the next bytes of the message, from private memory of this process, and copies them
+    /// to `dst`; `sum` absorbs them too. With `.streamed`, `stream.fence` must follow.
     pub fn publish(
         self: *Mac,
         comptime store: stream.Store,
@@ -180,7 +180,7 @@ pub const Mac = struct {
         return tag.toBytes();
     }
 
-    /// Whether all that was taken has this MAC. Takes the same time wherever the two differ.
+    /// Whether the absorbed message has this MAC, in constant time.
     pub fn matches(self: *Mac, tag: *const Tag) bool {
         return std.crypto.timing_safe.eql(Tag, self.finish(), tag.*);
     }
@@ -194,7 +194,8 @@ pub fn tagOf(key: *const Key, name: Name, payload: []const u8) Tag {
     return mac.finish();
 }
 
-/// Copies `src`, private memory, to `dst` with the MAC and the checksum of what was sent.
+/// Copies `src`, private memory, to `dst`; returns the checksum and absorbs the source bytes into
+/// the MAC.
 pub fn publishTagged(mac: *Mac, dst: []u8, src: []const u8) u64 {
     assert(dst.len == src.len);
     var sum: pieces.PiecesChecksum = .init(src.len);
@@ -220,7 +221,7 @@ const lengths = [_]usize{
     1, 15, 16, 31, 32, 33, 63, 64, 240, 241, 1024, 4095, 4096, 4097, 65_535, 65_536, 70_001,
 };
 
-test "the MAC is that of the standard library over name and payload" {
+test "the MAC equals the standard library's over name and payload" {
     const allocator = std.testing.allocator;
     const data = try allocator.alloc(u8, 70_001);
     defer allocator.free(data);
@@ -240,7 +241,7 @@ test "the MAC is that of the standard library over name and payload" {
     }
 }
 
-test "copies both ways arrive whole with the MAC and the checksum of their bytes" {
+test "copies in both directions are complete and have the MAC and checksum of their bytes" {
     const allocator = std.testing.allocator;
     const data = try allocator.alloc(u8, 70_001);
     defer allocator.free(data);

@@ -1,6 +1,6 @@
-//! Payload bytes that prove themselves: every word is a function of a seed and of its offset, so a
-//! byte from another block, another place or another time is recognised, and nothing has to be kept
-//! to compare with. Used by replays and tests; not a cryptographic check.
+//! Self-describing payload bytes for replays and tests. Every word is a function of a seed and its
+//! offset, so a check recognises a byte of another block, place or time without a stored copy. Not
+//! a cryptographic check.
 
 const std = @import("std");
 
@@ -9,17 +9,18 @@ const lanes = 16;
 const Words = @Vector(lanes, u32);
 const step_bytes = lanes * word_bytes;
 
-/// The odd fraction of 2^32 by the golden ratio: successive words start far apart.
+/// The fractional part of the golden ratio times 2^32, made odd: successive words start far apart.
 const stride = 0x9e3779b9;
 
-/// Word `i` is `mix((i * stride + base))` with a multiplier that depends on the seed too, so that
-/// no seed's stream is another's moved along. It repeats after 2^32 words (16 GiB).
+/// Word `i` is `mix((i * stride + base))` with a multiplier that also depends on the seed, so no
+/// stream is a shifted copy of another. A stream repeats after 2^32 words (16 GiB).
 const Stream = struct {
     base: u32,
     multiplier: u32,
 
     fn init(seed: u64) Stream {
-        // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): near seeds give unlike streams.
+        // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): similar seeds give unrelated
+        // streams.
         var mixed = seed +% 0x9e3779b97f4a7c15;
         mixed = (mixed ^ (mixed >> 30)) *% 0xbf58476d1ce4e5b9;
         mixed = (mixed ^ (mixed >> 27)) *% 0x94d049bb133111eb;
@@ -42,7 +43,7 @@ const Stream = struct {
 
 const advance: Words = @splat(lanes * stride % (1 << 32));
 
-/// Fills `dst` with the pattern of `seed`, from its offset 0.
+/// Fills `dst` with the pattern of `seed`, from pattern offset 0.
 pub fn patternFill(seed: u64, dst: []u8) void {
     @setRuntimeSafety(false); // `at` stays below `dst.len`
     const stream: Stream = .init(seed);
@@ -57,7 +58,7 @@ pub fn patternFill(seed: u64, dst: []u8) void {
     @memcpy(dst[at..], rest[0 .. dst.len - at]);
 }
 
-/// The offset of the first byte of `src` that is not the pattern of `seed`, or null.
+/// The offset of the first byte of `src` that differs from the pattern of `seed`, or null.
 pub fn patternCheck(seed: u64, src: []const u8) ?usize {
     @setRuntimeSafety(false); // `at` stays below `src.len`
     const stream: Stream = .init(seed);
@@ -82,7 +83,7 @@ fn firstDifference(a: []const u8, b: []const u8) usize {
     return std.mem.indexOfDiff(u8, a, b) orelse unreachable;
 }
 
-test "a pattern is found right, and any other byte is found" {
+test "a pattern passes its check, and any changed byte is found" {
     var data: [1000]u8 = undefined;
     for ([_]usize{ 0, 1, 3, 4, 63, 64, 65, 128, 999, 1000 }) |len| {
         patternFill(42, data[0..len]);
@@ -95,7 +96,7 @@ test "a pattern is found right, and any other byte is found" {
     }
 }
 
-test "a prefix of a pattern is the pattern, a shifted one or another seed's is not" {
+test "a prefix of a pattern passes; a shifted pattern and another seed's fail" {
     var data: [4096]u8 = undefined;
     patternFill(7, &data);
     try std.testing.expectEqual(null, patternCheck(7, data[0..100]));
@@ -110,7 +111,7 @@ test "a prefix of a pattern is the pattern, a shifted one or another seed's is n
     }
 }
 
-test "the pattern is the one written down" {
+test "the pattern equals the recorded constants" {
     var data: [72]u8 = undefined;
     patternFill(0x0123456789abcdef, &data);
     var expected: [72]u8 = undefined;

@@ -1,5 +1,5 @@
-//! XXH3-64 of a span that consists of pieces, taken while the pieces are copied: each byte is read
-//! from memory once.
+//! XXH3-64 of a span that consists of pieces, computed while the pieces are copied: each byte is
+//! read from memory once.
 
 const std = @import("std");
 const copying = @import("copy.zig");
@@ -12,26 +12,26 @@ const stripe_bytes = 64;
 pub const PiecesChecksum = struct {
     /// Bytes of all pieces together.
     length: u64,
-    /// Bytes taken so far.
+    /// Bytes absorbed so far.
     taken: u64 = 0,
     long: xxh3.Long = .{},
-    /// Bytes in `kept` behind its first stripe: those after the last whole block.
+    /// Bytes in `kept` after its first stripe: the bytes after the last whole block.
     waiting: usize = 0,
-    /// The last stripe before the bytes that wait, then these.
+    /// The last absorbed stripe, then the `waiting` bytes.
     kept: [stripe_bytes + block_bytes]u8 align(64) = undefined,
 
     pub fn init(length: u64) PiecesChecksum {
         return .{ .length = length };
     }
 
-    /// The next bytes of the span.
+    /// Absorbs the next bytes of the span.
     pub fn update(self: *PiecesChecksum, data: []const u8) void {
         self.take(.none, undefined, data);
     }
 
-    /// The next bytes of the span, which are copied to `dst`. The bytes copied are the bytes
-    /// hashed, also if another process changes `src` meanwhile. With `.streamed`, `stream.fence`
-    /// must follow before another process learns of the bytes.
+    /// Absorbs the next bytes of the span and copies them to `dst`. The copied bytes are the hashed
+    /// bytes even if another process changes `src` meanwhile. With `.streamed`, `stream.fence` must
+    /// follow before another process learns of the bytes.
     pub fn copy(
         self: *PiecesChecksum,
         comptime store: stream.Store,
@@ -49,7 +49,8 @@ pub const PiecesChecksum = struct {
     ) void {
         assert(src.len <= self.length - self.taken);
         if (src.len == 0) return;
-        // The last block, whole or not, waits: the end of an input is hashed in another way.
+        // The last block, complete or not, stays in `kept`: XXH3 hashes the end of an input
+        // differently.
         const blocks_end = (self.length - 1) / block_bytes * block_bytes;
         var at: usize = 0;
         while (at < src.len) {
@@ -91,7 +92,7 @@ pub const PiecesChecksum = struct {
         @memcpy(self.kept[0..stripe_bytes], landed[src.len - stripe_bytes ..][0..stripe_bytes]);
     }
 
-    /// Takes the block that waits.
+    /// Absorbs the block in `kept`.
     fn flush(self: *PiecesChecksum) void {
         self.long.blocks(self.kept[stripe_bytes..]);
         const last = self.kept[block_bytes..].*;
@@ -99,7 +100,7 @@ pub const PiecesChecksum = struct {
         self.waiting = 0;
     }
 
-    /// The checksum of all bytes, which were all taken.
+    /// The checksum of the span; all its bytes must have been absorbed.
     pub fn finish(self: *PiecesChecksum) u64 {
         assert(self.taken == self.length);
         const tail = self.kept[stripe_bytes..][0..self.waiting];
@@ -133,7 +134,7 @@ fn expectSplit(data: []const u8, dst: []u8, splits: []const usize) !void {
     for (dst[data.len..half]) |byte| try std.testing.expectEqual(0xaa, byte);
 }
 
-test "pieces of any size have the checksum of the whole and arrive whole" {
+test "pieces of any size have the checksum of the whole span and are copied completely" {
     const allocator = std.testing.allocator;
     const data = try allocator.alloc(u8, 20_000);
     defer allocator.free(data);
@@ -153,7 +154,7 @@ test "pieces of any size have the checksum of the whole and arrive whole" {
     }
 }
 
-test "random pieces have the checksum of the whole" {
+test "random pieces have the checksum of the whole span" {
     var random_state = std.Random.DefaultPrng.init(20261123);
     const random = random_state.random();
     var data: [9000]u8 = undefined;

@@ -1,10 +1,10 @@
 //! The BLAKE3 digest of every prefix of a prompt that ends at a block boundary, in one pass.
 //!
-//! A prefix's digest is: the chaining value of its last (often partial) chunk, folded with the
-//! complete subtrees to its left, one for each set bit of that chunk's index, from the lowest bit
-//! up, the last one with the root flag. All of that runs eight lanes wide: chunks beside chunks,
+//! A prefix's digest is the chaining value of its last (often partial) chunk, folded with the
+//! complete subtrees to its left: one for each set bit of that chunk's index, from the lowest bit
+//! up, the last one with the root flag. All of this runs in eight lanes: chunks beside chunks,
 //! boundaries beside boundaries. The work is done in groups of eight chunks, so that bits 3 and up,
-//! and with them the subtrees to the left, are the same for every boundary of a group.
+//! and therefore the subtrees to the left, are the same for every boundary of a group.
 
 const std = @import("std");
 const lanes = @import("lanes.zig");
@@ -18,14 +18,14 @@ const group_chunks = lanes.count;
 const group_bytes = group_chunks * lanes.chunk_bytes;
 /// Levels of the tree inside one group: 2^3 = 8 chunks.
 const group_levels = 3;
-/// Subtrees a stack can hold: 2^54 chunks are all a BLAKE3 input may have.
+/// Subtrees on the stack: a BLAKE3 input has at most 2^54 chunks.
 const stack_levels = 54;
-/// Boundaries treated together; bounds the scratch, not the answer.
+/// Boundaries processed together; bounds the scratch memory, not the answer.
 const rows_max = 128;
 
 const zero_chunk: [lanes.chunk_bytes]u8 = @splat(0);
 
-/// A prefix on its way to a digest.
+/// A prefix whose digest is in progress.
 const Row = struct {
     /// The chaining value so far.
     value: *const Cv,
@@ -42,19 +42,19 @@ const Group = struct {
     data: []const u8,
     /// Complete chunks in `data`.
     complete: usize,
-    /// Values before each piece of each chunk, for the pieces in which a boundary lies.
+    /// Chaining values before each piece of each chunk, for the pieces that contain a boundary.
     chain: [lanes.pieces_per_chunk][group_chunks]Cv,
-    /// Complete subtrees: level 0 are the chunks.
+    /// Complete subtrees; level 0 holds the chunks.
     nodes: [group_levels + 1][group_chunks]Cv,
 };
 
 const Hasher = struct {
     key: *const Cv,
     block_bytes: usize,
-    /// Bit p: some boundary may end in piece p of some chunk.
+    /// Bit p: a boundary may end in piece p of a chunk.
     pieces: u16,
-    /// `left[b]` is the complete subtree of 2^b chunks to the left, where bit b of the chunk index
-    /// is set.
+    /// `left[b]` is the complete subtree of 2^b chunks to the left, valid if bit b of the chunk
+    /// index is set.
     left: [stack_levels]Cv,
     group: Group,
     rows: [rows_max]Row,
@@ -79,7 +79,8 @@ pub fn prefixDigests(
 }
 
 fn digestAll(key: *const [32]u8, data: []const u8, block_bytes: usize, out: [][32]u8) usize {
-    // Only for the scratch: with safety on, its 40 KiB are filled first, a tenth of the whole time.
+    // For the scratch memory only: with safety on, Zig fills its 40 KiB first, a tenth of the whole
+    // time.
     @setRuntimeSafety(false);
     const key_words: Cv = @bitCast(key.*);
     var hasher: Hasher = undefined;
@@ -118,7 +119,7 @@ fn boundaryPieces(block_bytes: usize) u16 {
     return pieces;
 }
 
-/// Compresses the chunks that start at byte `at`, all pieces, one chunk in each lane.
+/// Compresses all pieces of the chunks that start at byte `at`, one chunk per lane.
 fn loadGroup(hasher: *Hasher, data: []const u8, at: usize) void {
     const group = &hasher.group;
     group.first = at / lanes.chunk_bytes;
@@ -190,8 +191,8 @@ inline fn storeRows(cv: *const [8]Lanes, into: *[group_chunks]Cv) void {
     inline for (0..lanes.count) |lane| lanes.store(&into[lane], rows[lane]);
 }
 
-/// Takes the next boundaries of the group, at most `rows_max`, as far as the value of their last
-/// chunk.
+/// Starts rows for the next boundaries of the group, at most `rows_max`, up to the value of their
+/// last chunk.
 fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
     const group = &hasher.group;
     var taken: usize = 0;
@@ -203,8 +204,8 @@ fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
         const row = &hasher.rows[taken];
         row.* = .{ .value = &hasher.values[taken], .chunk = @intCast(chunk), .level = 0 };
         if (length == lanes.chunk_bytes and group.first + chunk > 0) {
-            // The value of a whole chunk is there already. Away from the start of the input no fold
-            // inside the group is the root, so the subtree that ends with the chunk serves as well.
+            // The value of a whole chunk is known already. Beyond the first group no fold inside
+            // the group is the root, so the subtree that ends with the chunk is usable as well.
             const level: u8 = if (group.first > 0) @ctz(~@as(u8, @intCast(chunk))) else 0;
             row.level = level;
             row.value = &group.nodes[level][chunk >> @intCast(level)];
@@ -244,8 +245,8 @@ fn lastPiece(hasher: *Hasher, row: usize, chunk: usize, length: usize) Job {
     };
 }
 
-/// Folds the rows with the subtrees of their own group, level by level, and builds those subtrees
-/// on the way, where `build` says that this has not been done.
+/// Folds the rows with the subtrees of their own group, level by level. Builds those subtrees too
+/// if `build` is set.
 fn foldInside(hasher: *Hasher, taken: usize, build: bool) void {
     const group = &hasher.group;
     for (0..group_levels) |level| {
@@ -281,7 +282,7 @@ fn foldInside(hasher: *Hasher, taken: usize, build: bool) void {
     }
 }
 
-/// Folds the rows with the subtrees to the left of the group, which are the same for all of them.
+/// Folds the rows with the subtrees to the left of the group, which all rows share.
 fn foldLeft(hasher: *const Hasher, rows: []const Row, out: [][32]u8) void {
     // Indices are bounded by `batch`, levels by the length of the input.
     @setRuntimeSafety(false);
@@ -351,7 +352,7 @@ fn expectPrefixes(data: []const u8, block_bytes: usize) !void {
     }
 }
 
-test "every prefix equals the standard library's digest, usual block sizes" {
+test "every prefix digest equals the standard library's at usual block sizes" {
     const data = try std.testing.allocator.alloc(u8, 150_000);
     defer std.testing.allocator.free(data);
     for (data, 0..) |*byte, i| byte.* = @truncate(i % 251);
@@ -364,7 +365,7 @@ test "every prefix equals the standard library's digest, usual block sizes" {
     }
 }
 
-test "every prefix equals the standard library's digest, any block size" {
+test "every prefix digest equals the standard library's at any block size" {
     var random_state = std.Random.DefaultPrng.init(20260801);
     const random = random_state.random();
     const data = try std.testing.allocator.alloc(u8, 100_000);

@@ -1,6 +1,6 @@
-//! Everything Hearth hashes: identity (BLAKE3), payload checksums (XXH3-64), engine chains
-//! (XXH3-128), message authentication codes (AEGIS-128L), and payload patterns that prove
-//! themselves. Little-endian hosts only.
+//! All hashes of Hearth: identity (BLAKE3), payload checksums (XXH3-64), engine chains (XXH3-128),
+//! message authentication codes (AEGIS-128L), and self-describing payload patterns. Little-endian
+//! hosts only.
 
 const std = @import("std");
 const chain = @import("chain.zig");
@@ -32,7 +32,7 @@ pub const Store = @import("stream.zig").Store;
 pub const patternFill = pattern.patternFill;
 pub const patternCheck = pattern.patternCheck;
 
-/// XXH3-128 with seed 0; its canonical bytes are the number big endian.
+/// XXH3-128 with seed 0; the canonical bytes are the number in big-endian order.
 pub const xxh3Wide = xxh3.hash128;
 
 /// BLAKE3-256.

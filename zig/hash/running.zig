@@ -1,20 +1,20 @@
-//! XXH3-64 of a span that fills from its beginning to its end, taken of each piece while it is
-//! still in the cache.
+//! XXH3-64 of a span that fills from start to end, computed for each piece while it is in the
+//! cache.
 
 const std = @import("std");
 const xxh3 = @import("xxh3.zig");
 const copying = @import("copy.zig");
 const assert = std.debug.assert;
 
-/// Below this nothing is gained by starting before the end.
+/// Below this size an early start gains nothing.
 const whole_max = 4096;
 
 pub const RunningChecksum = struct {
     long: xxh3.Long = .{},
-    /// How far it has come.
+    /// Bytes hashed so far.
     at: usize = 0,
 
-    /// The first `filled` bytes of `span` are there now.
+    /// The first `filled` bytes of `span` are valid.
     pub fn advance(self: *RunningChecksum, span: []const u8, filled: usize) void {
         if (span.len <= whole_max) return;
         const end = @min(filled, span.len - 1) / xxh3.block_bytes * xxh3.block_bytes;
@@ -23,7 +23,7 @@ pub const RunningChecksum = struct {
         self.at = end;
     }
 
-    /// All of `span` is there.
+    /// Returns the checksum; all of `span` is valid.
     pub fn finish(self: *RunningChecksum, span: []const u8) u64 {
         if (span.len <= whole_max) return copying.checksum(span);
         self.advance(span, span.len);
@@ -31,7 +31,7 @@ pub const RunningChecksum = struct {
     }
 };
 
-test "piece by piece it is the checksum of the whole" {
+test "the checksum of a growing span equals the checksum of the whole" {
     var bytes: [20_000]u8 = undefined;
     for (&bytes, 0..) |*byte, i| byte.* = @truncate(i *% 37 +% i / 256);
     for ([_]usize{ 1, 240, 1024, 4096, 4097, 5120, 8192, 19_999, 20_000 }) |length| {

@@ -1,4 +1,4 @@
-//! BLAKE3 of many short inputs that fit one compression, eight at a time.
+//! BLAKE3 of many short inputs that each fit one compression, eight at a time.
 
 const std = @import("std");
 const lanes = @import("lanes.zig");
@@ -9,7 +9,7 @@ const flag = lanes.flag;
 
 const whole = flag.chunk_start | flag.chunk_end | flag.root;
 
-/// Block keys: `BLAKE3(digest ‖ layer u32 little endian)` for each digest.
+/// Block keys: `BLAKE3(digest ‖ layer u32 LE)` for each digest.
 pub fn blockKeys(digests: []const [32]u8, layer: u32, out: [][32]u8) void {
     assert(digests.len == out.len);
     var at: usize = 0;
@@ -23,7 +23,7 @@ pub fn blockKeys(digests: []const [32]u8, layer: u32, out: [][32]u8) void {
     }
 }
 
-/// Keyed BLAKE3 of items of equal size that lie one after another: 4 to 64 bytes, a multiple of 4.
+/// Keyed BLAKE3 of adjacent items of equal size: 4 to 64 bytes, a multiple of 4.
 pub fn chainDigests(
     key: *const [32]u8,
     items: []const u8,
@@ -63,7 +63,7 @@ fn finish(key: *const Cv, message: *const [16]Lanes, len: u32, flags: u32, out: 
 
 const Blake3 = std.crypto.hash.Blake3;
 
-test "block keys equal the standard library's, for any number of them" {
+test "block keys equal the standard library's for any number of digests" {
     var digests: [37][32]u8 = undefined;
     for (&digests, 0..) |*digest, i| digest.* = @splat(@truncate(i *% 7 +% 3));
     for ([_]usize{ 0, 1, 7, 8, 9, 37 }) |n| {
@@ -82,7 +82,7 @@ test "block keys equal the standard library's, for any number of them" {
     }
 }
 
-test "chain digests equal the standard library's, for every item size" {
+test "chain digests equal the standard library's for every item size" {
     const key: [32]u8 = "whats the Elvish word for friend".*;
     var items: [19 * 64]u8 = undefined;
     for (&items, 0..) |*byte, i| byte.* = @truncate(i % 251);

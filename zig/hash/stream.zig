@@ -1,28 +1,28 @@
-//! A copy that goes past the caches. A writer does not read its block again, so fetching the
-//! destination's lines into its cache first, as ordinary stores do, is memory traffic for nothing.
+//! A copy that bypasses the caches. A writer does not read its block again, and ordinary stores
+//! would first load the destination's lines into the cache, which wastes memory bandwidth.
 
 const std = @import("std");
 const builtin = @import("builtin");
 
 const line_bytes = 64;
-/// Below this the destination may still be wanted in the cache, and the fence costs too much.
+/// Below this size a reader may find the destination in the cache, and the fence costs too much.
 const streamed_min = 64 * 1024;
-/// Debug builds come from a backend that does not know the instruction.
+/// Debug builds use a backend without the instruction.
 const has_stream = builtin.zig_backend == .stage2_llvm and
     builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
 
 const Half = @Vector(4, u64);
 
-/// Whether `copy` would go past the caches.
+/// Whether `copy` bypasses the caches for this destination.
 pub fn worthIt(dst: []const u8) bool {
     return has_stream and dst.len >= streamed_min and @intFromPtr(dst.ptr) % line_bytes == 0;
 }
 
-/// Copies `src` to `dst`, of equal length, for which `worthIt` answered true. `fence` must follow
-/// before anybody else is told of the bytes.
+/// Copies `src` to `dst`, of equal length, for which `worthIt` returned true. `fence` must follow
+/// before another thread or process learns of the bytes.
 pub fn copy(dst: []u8, src: []const u8) void {
     std.debug.assert(dst.len == src.len);
-    // The loop's bounds are the slices' own length: each check of it would be paid per line.
+    // The loop is bounded by the slices' length; a runtime check would cost time on every line.
     @setRuntimeSafety(false);
     const whole = dst.len / line_bytes * line_bytes;
     var at: usize = 0;
@@ -44,7 +44,7 @@ inline fn store(to: [*]u8, value: Half) void {
         : .{ .memory = true });
 }
 
-/// Orders the streamed bytes before everything that is written after.
+/// Orders the streamed bytes before all later writes.
 pub fn fence() void {
     if (builtin.cpu.arch == .x86_64) asm volatile ("sfence" ::: .{ .memory = true });
 }
@@ -52,9 +52,9 @@ pub fn fence() void {
 /// How a stripe of 64 bytes is written while it is hashed.
 pub const Store = enum {
     none,
-    /// At any address, through the caches.
+    /// To any address, through the caches.
     plain,
-    /// At a multiple of `streamed_align`, past the caches; `fence` must follow.
+    /// To a multiple of `streamed_align`, past the caches; `fence` must follow.
     streamed,
 
     pub inline fn put(comptime self: Store, to: [*]u8, stripe: @Vector(8, u64)) void {
@@ -71,7 +71,7 @@ pub const Store = enum {
 };
 
 const has_avx = builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
-/// Bytes that one streaming store writes, and the alignment it needs.
+/// Bytes of one streaming store, and its alignment.
 pub const streamed_align = if (has_avx) 32 else 16;
 const Part = @Vector(streamed_align / 8, u64);
 

@@ -1,6 +1,6 @@
-//! XXH3 with seed 0 and the default secret (Yann Collet's xxHash 0.8 specification): the 64-bit
-//! form checks payloads, the 128-bit form is what vLLM's xxhash block hashes are. The standard
-//! library has only the 64-bit form, and none that can run behind a copy piece by piece.
+//! XXH3 with seed 0 and the default secret (Yann Collet's xxHash 0.8 specification). The 64-bit
+//! form is the payload checksum; vLLM's xxhash block hashes use the 128-bit form. The standard
+//! library has only the 64-bit form and cannot hash piece by piece behind a copy.
 
 const std = @import("std");
 const Store = @import("stream.zig").Store;
@@ -33,15 +33,14 @@ const secret: [192]u8 = .{
 };
 
 const stripe_bytes = 64;
-/// Stripes between two scrambles, times their size.
+/// The stripes between two scrambles, in bytes.
 pub const block_bytes = 1024;
-/// Inputs up to here have formulas of their own.
+/// Inputs up to this length have their own formulas.
 const short_max = 240;
 
 const Stripe = @Vector(8, u64);
 
-/// How far before its use a copied byte is asked for: the processor's own prefetcher stops at the
-/// end of each page.
+/// Prefetch distance of a copy: the hardware prefetcher stops at the end of each page.
 const copy_ahead_bytes = 4096;
 
 /// The state of a long input: whole blocks first, then `finish64` or `finish128`.
@@ -50,13 +49,14 @@ pub const Long = struct {
         prime32_3, prime64_1, prime64_2, prime64_3, prime64_4, prime32_2, prime64_5, prime32_1,
     },
 
-    /// Takes a multiple of `block_bytes` that is not the end of the input.
+    /// Absorbs a multiple of `block_bytes` before the end of the input.
     pub fn blocks(self: *Long, data: []const u8) void {
         self.pass(.none, undefined, data);
     }
 
-    /// The same, and copies the bytes. Each byte is read once: the bytes stored are the bytes
-    /// hashed, also if another process changes `data` meanwhile. `dst` is aligned as `store` needs.
+    /// Like `blocks`, and copies the bytes. Each byte is read once: the stored bytes are the hashed
+    /// bytes even if another process changes `data` meanwhile. `dst` has the alignment that `store`
+    /// needs.
     pub fn copyBlocks(self: *Long, comptime store: Store, dst: [*]u8, data: []const u8) void {
         self.pass(store, dst, data);
     }
@@ -71,7 +71,8 @@ pub const Long = struct {
                 inline for (0..block_bytes / stripe_bytes) |i| {
                     const line = data.ptr + at + copy_ahead_bytes + i * stripe_bytes;
                     // Into all caches: without temporal locality (prefetchnta) the Python client's
-                    // verified get runs at 0.52 instead of 0.95 of the TypeScript client on Intel.
+                    // verified get runs at 0.52 instead of 0.95 of the TypeScript client's rate on
+                    // Intel.
                     @prefetch(line, .{ .locality = 3 });
                     takeStripe(&accumulators, store, dst, data.ptr, at, i);
                 }
@@ -87,8 +88,8 @@ pub const Long = struct {
         self.accumulators = accumulators;
     }
 
-    /// `tail` is the end of an input of `length` bytes, behind the blocks taken: 1 to `block_bytes`
-    /// bytes. The 64 bytes before it, which were taken, lie before it in memory.
+    /// `tail` is the end of an input of `length` bytes after the absorbed blocks: 1 to
+    /// `block_bytes` bytes. The 64 absorbed bytes before it must precede it in memory.
     pub fn finishTail64(self: *Long, length: u64, tail: []const u8) u64 {
         assert(length > short_max and tail.len > 0 and tail.len <= block_bytes);
         for (0..(tail.len - 1) / stripe_bytes) |i| {
@@ -99,7 +100,7 @@ pub const Long = struct {
         return merge(self.accumulators, 11, prime64_1 *% length);
     }
 
-    /// `data` is the whole input, of which `(data.len - 1) / block_bytes` blocks were taken.
+    /// `data` is the whole input, of which `(data.len - 1) / block_bytes` blocks were absorbed.
     fn finish(self: *Long, data: []const u8) void {
         assert(data.len > short_max);
         const taken = (data.len - 1) / block_bytes * block_bytes;
@@ -129,7 +130,7 @@ pub const Long = struct {
     }
 };
 
-/// Stripe `i` of the block at `at`. A copied stripe is read once, hence volatile.
+/// Absorbs stripe `i` of the block at `at`. Volatile, so that a copied stripe is read once.
 inline fn takeStripe(
     accumulators: *Stripe,
     comptime store: Store,
@@ -211,7 +212,7 @@ pub fn hash64(data: []const u8) u64 {
     return long.finish64(data);
 }
 
-/// XXH3-128, seed 0, as a number: its canonical form is the 16 bytes big endian.
+/// XXH3-128, seed 0, as a number; the canonical form is its 16 bytes in big-endian order.
 pub fn hash128(data: []const u8) u128 {
     if (data.len > short_max) {
         var long: Long = .{};
@@ -270,7 +271,7 @@ fn hash9to16(data: []const u8) u128 {
     return join(avalanche3(@truncate(second)), avalanche3(second_high));
 }
 
-/// The two halves of a middle-sized input's state.
+/// The two halves of the state of a middle-sized input.
 const Pair = struct {
     low: u64,
     high: u64 = 0,
@@ -314,12 +315,13 @@ fn hash129to240(data: []const u8) u128 {
     for (4..data.len / 32) |i| {
         pair.mix(data[32 * i ..], data[32 * i + 16 ..], 3 + 32 * (i - 4), 0);
     }
-    // The specification runs the last pair backwards and with the seed negated; ours is 0.
+    // The specification processes the last pair in reverse and with the seed negated; the seed is 0
+    // here.
     pair.mix(data[data.len - 16 ..], data[data.len - 32 ..], 136 - 17 - 16, 0);
     return pair.finish(data.len);
 }
 
-test "the 64-bit form equals the standard library's at every kind of length" {
+test "the 64-bit form equals the standard library's at every class of length" {
     var data: [5000]u8 = undefined;
     for (&data, 0..) |*byte, i| byte.* = @truncate(i *% 131 +% i / 256);
     for (0..data.len + 1) |len| {
@@ -337,8 +339,8 @@ fn sanityInput(into: []u8) void {
     }
 }
 
-test "the 128-bit form gives xxHash's own test values at every kind of length" {
-    // Cyan4973/xxHash, XSUM_XXH128_testdata, seed 0 (values are facts about the function).
+test "the 128-bit form equals xxHash's own test values at every class of length" {
+    // Cyan4973/xxHash, XSUM_XXH128_testdata, seed 0.
     const cases = [_]struct { usize, u128 }{
         .{ 0, 0x99aa06d3014798d86001c324468d497f },
         .{ 1, 0xa6cd5e9392000f6ac44bdff4074eecdb },

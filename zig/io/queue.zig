@@ -1,9 +1,9 @@
-//! Submission and completion rings: the event loop submits many operations, native threads do them,
-//! one eventfd says that completions wait. Native threads never call into JavaScript.
+//! Submission and completion rings: the event loop submits many operations, native threads execute
+//! them, and one eventfd reports completions. Native threads never call into JavaScript.
 //!
-//! What is in flight and not reaped is bounded by `entries`; the completion ring has room for all
-//! of it and for every watched process, so a completion is never lost and a thread never waits to
-//! report. A watch that has ended may leave one completion behind.
+//! `entries` bounds the operations that are in flight or not reaped. The completion ring has room
+//! for all of them and for every watched process, so a completion is never lost and a thread never
+//! waits to report. An ended watch may leave one completion.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,9 +22,9 @@ const Error = status.Error;
 const entries_max = 65_536;
 const threads_max = 16;
 const watches_max = 4096;
-/// Completions that may wait for their reader while threads still have work.
+/// Completions that accumulate before the reader is woken while threads still have work.
 const wake_every = 32;
-/// The watch thread's own wake-up in its epoll set.
+/// Token of the watch thread's own wake-up in its epoll set.
 const wake_token = std.math.maxInt(u64);
 
 const Job = struct {
@@ -43,10 +43,10 @@ pub const Queue = struct {
     work: sync.Condition = .{},
     jobs: Fifo(Job),
     done: Fifo(types.Completion),
-    /// Submitted and not completed.
+    /// Operations submitted and not completed.
     outstanding: u32 = 0,
     watching: u32 = 0,
-    /// The eventfd was written and its completions not all reaped.
+    /// The eventfd was written and not all completions are reaped.
     woken: bool = false,
     stopping: bool = false,
     threads: []std.Thread,
@@ -88,7 +88,7 @@ pub const Queue = struct {
         return queue;
     }
 
-    /// Waits for the threads to end: operations already taken finish, the rest is dropped.
+    /// Waits for the threads to end: operations in progress finish, the rest is dropped.
     pub fn destroy(queue: *Queue) void {
         queue.stopThreads();
         while (queue.jobs.count > 0) release(queue.jobs.pop().region);
@@ -103,7 +103,7 @@ pub const Queue = struct {
     }
 
     fn startThreads(queue: *Queue) Error!void {
-        // With libc, a spawn fails only for want of memory or of a free process slot.
+        // With libc, spawn fails only for lack of memory or of a free process slot.
         for (queue.threads, 0..) |*thread, index| {
             thread.* = if (index == 0)
                 std.Thread.spawn(.{}, watchLoop, .{queue}) catch return error.OutOfMemory
@@ -122,7 +122,8 @@ pub const Queue = struct {
         for (queue.threads[0..queue.threads_started]) |thread| thread.join();
     }
 
-    /// Takes all of `submissions`, or none and says why. Regions they name stay open until reaped.
+    /// Accepts all of `submissions`, or none and returns the error. Their regions stay open until
+    /// the completions are reaped.
     pub fn submit(queue: *Queue, submissions: []const types.Submission) Error!u32 {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -141,7 +142,7 @@ pub const Queue = struct {
         return @intCast(submissions.len);
     }
 
-    /// Removes the newest `count` jobs, which no thread can have taken: the mutex was held
+    /// Removes the newest `count` jobs. No thread can have taken them: the mutex was held
     /// throughout.
     fn takeBack(queue: *Queue, count: usize) void {
         for (0..count) |_| release(queue.jobs.takeBack().region);
@@ -169,9 +170,9 @@ pub const Queue = struct {
         return @intCast(count);
     }
 
-    /// Says once, by a completion with `token`, when the process behind `pid_fd` has ended. Takes
-    /// over the descriptor, which `unwatch` closes and nothing else: until then its number means
-    /// this watch, whatever has happened to the process.
+    /// Reports the end of the process behind `pid_fd` by one completion with `token`. The watch
+    /// owns the descriptor, and only `unwatch` closes it: until then its number identifies this
+    /// watch, whatever has happened to the process.
     pub fn watch(queue: *Queue, pid_fd: i32, token: u64) Error!void {
         if (token == wake_token or token > std.math.maxInt(u32)) return error.BadRequest;
         queue.mutex.lock();
@@ -181,8 +182,8 @@ pub const Queue = struct {
         queue.watching += 1;
     }
 
-    /// Ends a watch, before or after its completion. One that was already under way may still
-    /// come: the ring has room for so many, if they are reaped at least every `watches` calls.
+    /// Ends a watch, before or after its completion. A completion under way may still arrive: the
+    /// ring has room for it if completions are reaped at least every `watches` calls.
     pub fn unwatch(queue: *Queue, pid_fd: i32) Error!void {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -200,7 +201,7 @@ pub const Queue = struct {
         var events: [64]linux.epoll_event = undefined;
         while (true) {
             const result = linux.epoll_wait(queue.epoll_fd, &events, events.len, -1);
-            // Only EINTR can come here: the descriptor lives as long as the thread.
+            // Only EINTR is possible here: the descriptor lives as long as the thread.
             if (linux.errno(result) != .SUCCESS) continue;
             queue.mutex.lock();
             defer queue.mutex.unlock();
@@ -227,18 +228,18 @@ pub const Queue = struct {
             queue.mutex.lock();
             queue.complete(completion);
             queue.outstanding -= 1;
-            // While there is more to do, a wake for each would take the core away from doing it.
+            // While more work waits, a wake per completion would take the core away from the work.
             const enough = queue.done.count >= wake_every;
             if (queue.jobs.count == 0 or enough) queue.wake();
         }
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     fn complete(queue: *Queue, completion: types.Completion) void {
         queue.done.push(completion);
     }
 
-    /// With the mutex held. One wake serves all completions until they are reaped.
+    /// Requires the mutex. One wake covers all completions until they are reaped.
     fn wake(queue: *Queue) void {
         if (queue.woken) return;
         queue.woken = true;

@@ -1,5 +1,6 @@
 //! A region: shared memory that this process created (the arena) or mapped (an engine's view of
-//! it). Every access names the region by handle and a span by offset and length, checked here.
+//! it). Every access names the region by handle and a span by offset and length, which the region
+//! checks.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -20,7 +21,7 @@ fn wishOf(value: u32) Error!Wish {
     return std.enums.fromInt(Wish, value) orelse error.BadRequest;
 }
 
-/// `System` is the kernel, or its simulated twin.
+/// `System` is the kernel or its simulation.
 pub fn RegionOf(comptime System: type) type {
     return struct {
         const Self = @This();
@@ -34,12 +35,13 @@ pub fn RegionOf(comptime System: type) type {
         flags: std.atomic.Value(u32),
         populated: std.atomic.Value(u64) = .init(0),
         locked: std.atomic.Value(u64) = .init(0),
-        /// Transparent ones.
+        /// Number of transparent huge pages.
         huge_pages: std.atomic.Value(u32) = .init(0),
         /// Operations in flight; the region cannot close before they end.
         in_flight: std.atomic.Value(u32) = .init(0),
 
-        /// A new arena: memfd, sealed against resizing so that no client can make a reader fault.
+        /// Creates an arena: a memfd, sealed against resizing so that no client can make a reader
+        /// fault.
         pub fn create(request: types.RegionRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
             const huge = try wishOf(request.huge_pages);
@@ -54,7 +56,7 @@ pub fn RegionOf(comptime System: type) type {
                 if (System.adviseHuge(region.base, region.bytes)) {
                     region.flags.raw |= flag_huge_advised;
                 } else |err| switch (err) {
-                    // A kernel without transparent huge pages: ordinary ones it is.
+                    // This kernel has no transparent huge pages: the arena uses ordinary ones.
                     else => {},
                 }
             }
@@ -71,10 +73,10 @@ pub fn RegionOf(comptime System: type) type {
             const base = try System.map(fd, bytes, true);
             errdefer System.unmap(base, bytes);
             if (huge) {
-                // The pool may be empty although the file and the mapping succeeded.
+                // The pool may be empty even though file and mapping succeeded.
                 try System.populate(base, huge_page_bytes);
             }
-            // KV blocks are users' prompts: they have no place in a core file.
+            // KV blocks contain users' prompts, which must not appear in a core file.
             try System.excludeFromDumps(base, bytes);
             return .{
                 .base = base,
@@ -87,8 +89,8 @@ pub fn RegionOf(comptime System: type) type {
             };
         }
 
-        /// The arena of a process that went before: only exactly what `create` makes. Its pages are
-        /// there and are not touched; all of it counts as populated. Takes over `fd`.
+        /// Takes over the arena of an earlier process; it must match what `create` makes. Its pages
+        /// exist and are not touched, so all of it counts as populated. Takes over `fd`.
         pub fn adopt(request: types.AdoptRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
             const lock_wish = try wishOf(request.lock_memory);
@@ -112,10 +114,10 @@ pub fn RegionOf(comptime System: type) type {
             return region;
         }
 
-        /// A view of an arena that another process created and sealed. Takes over `fd`.
+        /// Maps an arena that another process created and sealed. Takes over `fd`.
         pub fn mapForeign(request: types.MapRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
-            // Without the seals, its owner could shrink the file and kill us with SIGBUS.
+            // Without the seals the owner could shrink the file, and an access would raise SIGBUS.
             if ((try System.sealsOf(request.fd)) & seal_shrink == 0) return error.NotPermitted;
             if ((try System.sizeOf(request.fd)) < request.bytes) return error.OutOfRange;
             const base = try System.map(request.fd, request.bytes, request.writable != 0);
@@ -135,7 +137,7 @@ pub fn RegionOf(comptime System: type) type {
             System.close(self.fd);
         }
 
-        /// Leaves the descriptor to whoever gave it.
+        /// Unmaps the region; the caller still owns the descriptor.
         pub fn destroyView(self: *Self) void {
             System.unmap(self.base, self.bytes);
         }
@@ -150,8 +152,8 @@ pub fn RegionOf(comptime System: type) type {
             return self.span(offset, bytes);
         }
 
-        /// The span's pages will come from this NUMA node where it has any left. Before they are
-        /// populated: what is there already stays where it is.
+        /// Prefers this NUMA node for pages of the span that do not exist yet. Must precede
+        /// `populate`: existing pages do not move.
         pub fn prefer(self: *Self, offset: u64, bytes: u64, node: u32) Error!void {
             const page: u64 = self.page_bytes;
             if (offset % page != 0 or bytes % page != 0) return error.BadRequest;
@@ -159,7 +161,7 @@ pub fn RegionOf(comptime System: type) type {
             try System.prefer(pages.ptr, pages.len, node);
         }
 
-        /// Backs the span with memory and locks it as wished. Called from the queue's threads.
+        /// Allocates and locks the pages of the span as requested. Called from the queue's threads.
         pub fn populate(self: *Self, offset: u64, bytes: u64) Error!void {
             if (offset % 4096 != 0 or bytes % 4096 != 0) return error.BadRequest;
             const pages = try self.writableSpan(offset, bytes);
@@ -182,13 +184,13 @@ pub fn RegionOf(comptime System: type) type {
             }
         }
 
-        /// Huge pages for what they fit in. Beside fewer misses of the processor's, they are what
-        /// makes a disk fast: its requests hold a limited number of pieces of memory.
+        /// Collapses the span into huge pages as far as they fit. Besides saving TLB misses they
+        /// make disks faster: a disk request holds a limited number of memory segments.
         fn collapse(self: *Self, offset: u64, bytes: u64) void {
             const start = std.mem.alignForward(u64, offset, huge_page_bytes);
             const end = std.mem.alignBackward(u64, offset + bytes, huge_page_bytes);
             if (start >= end) return;
-            // Too old a kernel, or memory in small pieces: ordinary pages do as well.
+            // The kernel is too old or memory is fragmented: ordinary pages work too.
             System.collapse(self.base + start, end - start) catch return;
             _ = self.huge_pages.fetchAdd(@intCast((end - start) / huge_page_bytes), .monotonic);
         }
@@ -209,7 +211,7 @@ pub fn RegionOf(comptime System: type) type {
     };
 }
 
-/// Reads each page's first byte and writes it back: no reader sees a change.
+/// Reads each page's first byte and writes it back: readers see no change.
 fn touch(pages: []u8) void {
     var at: usize = 0;
     while (at < pages.len) : (at += 4096) {

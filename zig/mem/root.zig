@@ -1,4 +1,4 @@
-//! Shared memory: the arena and the views of it.
+//! Shared memory: the arena and views of it.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -16,7 +16,7 @@ const regions_max = 1024;
 /// All regions of this process.
 pub const table = struct {
     var live: handles.HandleTable(Region, regions_max, 1) = .{};
-    /// Orders "is it in use?" and "close it" against each other.
+    /// Serialises the check for use and the closing of a region.
     var closing: sync.Mutex = .{};
 
     pub fn add(region: Region) Error!u64 {
@@ -30,7 +30,7 @@ pub const table = struct {
         return live.get(handle);
     }
 
-    /// As `get`; the region cannot close until `release`.
+    /// Like `get`; the region cannot close until `release`.
     pub fn acquire(handle: u64) Error!*Region {
         closing.lock();
         defer closing.unlock();

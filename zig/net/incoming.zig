@@ -1,6 +1,6 @@
-//! What a lane receives: sealed records come to a scratch buffer and are opened into the span, what
-//! is not sealed goes straight there. Records of transfers that nobody waits for any more are
-//! opened, too, and dropped, so that those behind them are found.
+//! The receiving side of a lane. Sealed records arrive in a scratch buffer and are opened into the
+//! span; unsealed payload arrives in the span directly. Records of cancelled transfers are opened
+//! too and then dropped, because the stream position depends on them.
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -14,26 +14,25 @@ const Transfer = @import("session.zig").Transfer;
 const Header = records.Header;
 
 const header_bytes = records.header_bytes;
-/// Less is not worth a call that says so.
+/// A smaller wait is not worth the system call that requests it.
 const worth_waiting_bytes = 16 * 1024;
 
 pub const Incoming = struct {
     keys: records.Keys = undefined,
     is_sealed: bool = true,
-    /// A greeting or a control record that is not there yet, or a header.
+    /// An incomplete greeting, control record or header.
     small: [lanes.greeting_bytes]u8 = undefined,
-    /// Room for a sealed record, while some of one is there; or for what nobody wants.
+    /// Memory for a sealed record in progress, or for payload to discard.
     scratch: []u8 = &.{},
-    /// What of `small` or `scratch` is there.
+    /// Bytes valid in `small` or `scratch`.
     filled: usize = 0,
-    /// The rest of a payload that is not sealed: in the arena or, where nobody wants it, in
-    /// scratch.
+    /// The rest of an unsealed payload: in the arena, or in scratch if it is discarded.
     body: []u8 = &.{},
-    /// Whose that is, and its header.
+    /// The transfer of that payload, and its header.
     transfer: ?*Transfer = null,
     header: Header = .{ .kind = .bye },
 
-    /// Of the record that has begun, what is not there yet; 0 where none has.
+    /// Bytes missing of the record in progress; 0 if none has begun.
     fn missing(in: *const Incoming) usize {
         if (!in.is_sealed) return in.body.len;
         if (in.filled < header_bytes) return 0;
@@ -52,28 +51,28 @@ pub const Incoming = struct {
             return error.Forged;
     }
 
-    /// With the mutex held; false where there is no memory for the rest of the record.
-    pub fn letGoOfStopped(in: *Incoming, worker: *Worker) bool {
+    /// Requires the mutex; false without memory for the rest of the record.
+    pub fn releaseStopped(in: *Incoming, worker: *Worker) bool {
         const transfer = in.transfer orelse return true;
         if (transfer.fault == .none) return true;
         if (!worker.lend(&in.scratch)) return false;
         in.transfer = null;
         in.body = in.scratch[0..in.body.len];
-        _ = transfer.letGo();
+        _ = transfer.release();
         return true;
     }
 
-    /// The connection is at its end. With the mutex held.
+    /// The connection has ended. Requires the mutex.
     pub fn abandon(in: *Incoming) void {
         const transfer = in.transfer orelse return;
         in.transfer = null;
         in.body = &.{};
         if (transfer.fault == .none) transfer.fault = transfer.session.fault;
-        _ = transfer.letGo();
+        _ = transfer.release();
     }
 };
 
-/// One call of the kernel, and all that came by it; true where another may be made at once.
+/// Makes one receive call and handles the bytes; true if another call can follow at once.
 pub fn read(lane: *Lane) Trouble!bool {
     if (lane.stage == .greeting) return readGreeting(lane);
     if (lane.session.?.role == .sender) return readBye(lane);
@@ -82,7 +81,7 @@ pub fn read(lane: *Lane) Trouble!bool {
     return more;
 }
 
-/// The thread is woken when so many bytes are there, not for each packet of them.
+/// Wakes the thread when this many bytes have arrived instead of for each packet.
 fn wakeAt(lane: *Lane, bytes: usize) Trouble!void {
     const wanted: u32 = if (bytes < worth_waiting_bytes) 1 else @intCast(bytes);
     if (wanted == lane.wakes_at) return;
@@ -90,22 +89,22 @@ fn wakeAt(lane: *Lane, bytes: usize) Trouble!void {
     lane.wakes_at = wanted;
 }
 
-/// How much came; 0 where nothing is there now.
+/// Returns the bytes received; 0 if none are available now.
 fn receive(lane: *Lane, first: []u8, second: []u8) Trouble!usize {
     const got = sockets.receive(lane.fd, first, second) catch return error.Broken;
     const count = got orelse 0;
-    // Less than there was room for: there is no more now, unless it is the end that follows.
+    // A short read means that no more bytes are available now, unless the connection's end follows.
     lane.readable = count == first.len + second.len or (lane.hung_up and count > 0);
     return count;
 }
 
-/// Of who dialled the hello, of who listens the welcome: exactly that, what follows is for later.
+/// Reads the hello (listening side) or the welcome (dialling side) and nothing beyond it.
 fn readGreeting(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     const is_dialler = lane.session != null;
     const wanted: usize = if (is_dialler) lanes.control_bytes else lanes.greeting_bytes;
     in.filled += receive(lane, in.small[in.filled..wanted], &.{}) catch |trouble| {
-        // Whoever is told nothing is not wanted.
+        // A listener that closes without an answer refuses the connection.
         return if (is_dialler) error.Refused else trouble;
     };
     if (in.filled < wanted) return lane.readable;
@@ -114,13 +113,13 @@ fn readGreeting(lane: *Lane) Trouble!bool {
         try in.openControl(in.small[0..lanes.control_bytes], .welcome);
         lane.hub.mutex.lock();
         defer lane.hub.mutex.unlock();
-        if (!lane.rise()) return error.Broken;
+        if (!lane.markUp()) return error.Broken;
     } else if (!lane.hub.admit(lane, &in.small)) return error.Refused;
     lane.readable = true;
     return true;
 }
 
-/// To who sends, nothing comes but the end.
+/// A sending side receives nothing but the end of the connection.
 fn readBye(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     const wanted: usize = if (in.is_sealed) lanes.control_bytes else header_bytes;
@@ -166,7 +165,7 @@ fn takeSealed(
         lane.in.keys.open(head, sealed, text) catch return error.Forged;
         return takeControl(lane, header);
     }
-    // Nothing of the header is believed yet but where the bytes go, if they are right.
+    // The header is unverified here: it only selects where the bytes go if they prove authentic.
     const transfer = hold(lane, header);
     const target = if (transfer) |held| held.span[held.moved..][0..header.length] else text;
     const opened = lane.in.keys.open(head, sealed, target);
@@ -177,7 +176,7 @@ fn takeSealed(
     if (transfer == null) try explain(lane, header);
 }
 
-/// The transfer that waits for exactly these bytes; its span is the lane's until it is let go.
+/// The transfer that waits for exactly these bytes; the lane keeps its span until `release`.
 fn hold(lane: *Lane, header: Header) ?*Transfer {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
@@ -199,21 +198,22 @@ fn arrive(lane: *Lane, transfer: *Transfer, header: Header) void {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
     transfer.moved = filled;
-    if (transfer.letGo()) return;
+    if (transfer.release()) return;
     if (is_whole) return transfer.settle(.none, checksum);
-    // The last record of less than was announced: whoever sends thinks of something else.
+    // The last record ended before the announced length: the sender has another transfer in mind.
     if (header.last) transfer.settle(.broken, 0);
 }
 
-/// The span has been spoilt.
+/// The span contains bytes that failed authentication.
 fn drop(lane: *Lane, transfer: *Transfer) void {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
     if (transfer.fault == .none) transfer.fault = .forged;
-    _ = transfer.letGo();
+    _ = transfer.release();
 }
 
-/// An authentic record that no transfer took: of one that was cancelled, or wrong.
+/// Handles an authentic record without a transfer: its transfer was cancelled, or the record is
+/// wrong.
 fn explain(lane: *Lane, header: Header) Trouble!void {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
@@ -235,7 +235,7 @@ fn takeControl(lane: *Lane, header: Header) Trouble!void {
     transfer.settle(.cancelled, 0);
 }
 
-/// Payload straight to where it belongs, and the header behind it in the same call.
+/// Receives payload directly into its span, and the following header in the same call.
 fn readPlain(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     var count = try receive(lane, in.body, in.small[in.filled..header_bytes]);

@@ -1,5 +1,5 @@
-//! A lane: one TCP connection of a session, and what it is in the middle of. Its thread alone reads
-//! and writes the socket; what others may touch says so.
+//! A lane: one TCP connection of a session and its progress. Only the lane's thread reads and
+//! writes the socket; fields that other threads may touch are marked.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,12 +22,12 @@ const magic = "HEARTHL1";
 const preamble_bytes = magic.len + 16 + 4 + 4;
 /// A record without payload.
 pub const control_bytes = records.header_bytes + records.tag_bytes;
-/// What who dials says first.
+/// Size of the first message from the dialling side.
 pub const greeting_bytes = preamble_bytes + control_bytes;
-/// For how long a connection may be there without having proved anything.
+/// How long a connection may stay open without authentication.
 const stranger_ns = 5 * std.time.ns_per_s;
 
-/// What ends a lane, and with it its session.
+/// The reasons that end a lane, and with it its session.
 pub const Trouble = error{ Broken, Forged, Bye, Refused, Unreachable };
 
 pub fn faultOf(trouble: Trouble) Fault {
@@ -42,12 +42,12 @@ pub fn faultOf(trouble: Trouble) Fault {
 
 const Stage = enum {
     connecting,
-    /// Who dialled waits for the welcome, who listens for the hello.
+    /// The dialling side waits for the welcome, the listening side for the hello.
     greeting,
     up,
 };
 
-/// What stands in the clear before the hello.
+/// The unencrypted bytes before the hello.
 pub const Preamble = struct {
     session: [16]u8,
     lane: u32,
@@ -72,9 +72,10 @@ pub const Preamble = struct {
 
 pub const Lane = struct {
     hub: *Lanes,
-    /// Changes only while the lane is in no worker's list. Read with the mutex held by others.
+    /// Changes only while the lane is in no worker's list. Other threads read it with the mutex
+    /// held.
     worker: *Worker,
-    /// To whom its thread is to hand it over.
+    /// The worker to which the lane's thread must hand it over.
     next_worker: ?*Worker = null,
     fd: i32,
     index: u32 = 0,
@@ -84,16 +85,16 @@ pub const Lane = struct {
     deadline: u64 = 0,
     readable: bool = true,
     writable: bool = true,
-    /// Bytes that must be there for the thread to be woken.
+    /// Number of available bytes at which the thread is woken.
     wakes_at: u32 = 1,
-    /// The other side sends no more than what is there.
+    /// The other side sends no more than the bytes already received.
     hung_up: bool = false,
     out: outgoing.Outgoing = .{},
     in: incoming.Incoming = .{},
     node: List.Node = .{},
-    /// Its session is at its end.
+    /// The session has ended.
     is_closing: std.atomic.Value(bool) = .init(false),
-    /// With the mutex held, all that follows.
+    /// The following fields require the mutex.
     queue: List = .{},
     queued_bytes: u64 = 0,
     /// Length of the queue; read without the mutex.
@@ -104,7 +105,7 @@ pub const Lane = struct {
         return hub.allocator.create(Lane);
     }
 
-    /// A connection that somebody made to us.
+    /// A lane for an accepted connection that belongs to no session yet.
     pub fn stranger(hub: *Lanes, worker: *Worker, fd: i32, now: u64) ?*Lane {
         const lane = allocate(hub) catch return null;
         lane.* = .{
@@ -117,7 +118,7 @@ pub const Lane = struct {
         return lane;
     }
 
-    /// A connection that is being made to the session's other side.
+    /// A lane for a connection that is being made to the session's other side.
     pub fn dialled(session: *Session, worker: *Worker, fd: i32, index: u32) ?*Lane {
         const lane = allocate(session.hub) catch return null;
         lane.* = .{
@@ -152,8 +153,8 @@ pub const Lane = struct {
         lane.in.is_sealed = session.cipher != .none;
     }
 
-    /// Whether the greeting is of somebody who knows the secret; then the lane is the session's.
-    /// With the mutex held.
+    /// Whether the greeting proves knowledge of the secret; the lane then belongs to the session.
+    /// Requires the mutex.
     pub fn prove(lane: *Lane, session: *Session, index: u32, hello: *const [control_bytes]u8) bool {
         lane.index = index;
         lane.makeKeys(session, .to_dialler, .from_dialler);
@@ -161,9 +162,9 @@ pub const Lane = struct {
         return true;
     }
 
-    /// Both sides know now that the other knows the secret. With the mutex held; false where it is
-    /// too late.
-    pub fn rise(lane: *Lane) bool {
+    /// Both sides have proved that they know the secret. Requires the mutex; false if the session
+    /// has ended meanwhile.
+    pub fn markUp(lane: *Lane) bool {
         const session = lane.session.?;
         if (session.phase != .opening) return false;
         lane.stage = .up;
@@ -171,7 +172,7 @@ pub const Lane = struct {
         return true;
     }
 
-    /// Gives the lane something to send. With the mutex held.
+    /// Queues a transfer for sending. Requires the mutex.
     pub fn enqueue(lane: *Lane, transfer: *Transfer) void {
         lane.queue.append(&transfer.lane_node);
         lane.queued_bytes += transfer.span.len;
@@ -179,7 +180,7 @@ pub const Lane = struct {
         lane.worker.call();
     }
 
-    /// Does what can be done now; true where there is more.
+    /// Does the work that is possible now; true if more remains.
     pub fn turn(lane: *Lane) Trouble!bool {
         if (lane.stage == .connecting) {
             if (!lane.writable) return false;
@@ -203,15 +204,15 @@ pub const Lane = struct {
         lane.stage = .greeting;
     }
 
-    /// Lets go of spans whose transfers are to end. With the mutex held.
-    pub fn letGoOfStopped(lane: *Lane) void {
-        const is_free = lane.out.letGoOfStopped(lane.worker) and
-            lane.in.letGoOfStopped(lane.worker);
-        // Without memory to go on with, the connection cannot.
+    /// Releases the spans of transfers that must end. Requires the mutex.
+    pub fn releaseStopped(lane: *Lane) void {
+        const is_free = lane.out.releaseStopped(lane.worker) and
+            lane.in.releaseStopped(lane.worker);
+        // Without memory for the rest of the record the connection cannot continue.
         if (!is_free) lane.session.?.end(.broken);
     }
 
-    /// Ends the connection and forgets the keys; the session hears of it. By the lane's thread.
+    /// Closes the connection, wipes the keys and notifies the session. Called by the lane's thread.
     pub fn shut(lane: *Lane) void {
         const hub = lane.hub;
         hub.mutex.lock();
@@ -225,8 +226,9 @@ pub const Lane = struct {
             }
         }
         hub.mutex.unlock();
-        if (is_farewell) lane.out.sayBye(lane.fd);
-        // To close it is not enough where a child that was just made has it, too.
+        if (is_farewell) lane.out.sendBye(lane.fd);
+        // close(2) alone does not remove the descriptor from epoll if a child that was just forked
+        // has it too.
         _ = linux.epoll_ctl(lane.worker.epoll_fd, linux.EPOLL.CTL_DEL, lane.fd, null);
         _ = linux.close(lane.fd);
         lane.out.keys.wipe();

@@ -1,7 +1,7 @@
 //! Lanes: TCP connections that carry payload from arena to arena. The event loop begins and ends
-//! sessions and transfers, a few threads own the connections, and one eventfd says that completions
-//! wait. All of it is bounded: so many sessions, so many transfers, and the completions have room
-//! for what may come of them.
+//! sessions and transfers, a few threads own the connections, and one eventfd reports completions.
+//! Sessions and transfers are bounded in number, and the completion ring has room for all their
+//! completions.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -26,7 +26,7 @@ const threads_max = 16;
 const sessions_max = 1024;
 const transfers_max = 1024;
 const socket_bytes_max = 1 << 30;
-/// A session's opening and its end.
+/// The opening and the end of a session.
 const events_per_session = 2;
 
 pub const Lanes = struct {
@@ -41,9 +41,9 @@ pub const Lanes = struct {
     transfers: []Transfer = &.{},
     free_transfers: Fifo(*Transfer) = .{ .items = &.{} },
     done: Fifo(types.LaneDone) = .{ .items = &.{} },
-    /// The eventfd was written and its completions not all reaped.
+    /// The eventfd was written and not all completions are reaped.
     woken: bool = false,
-    /// Begun, and their last completion not reaped.
+    /// Sessions whose last completion is not reaped.
     sessions_unreaped: u32 = 0,
     transfers_unreaped: u32 = 0,
     /// Sessions that wait for lanes.
@@ -86,7 +86,7 @@ pub const Lanes = struct {
         const allocator = lanes.allocator;
         lanes.sessions = try allocator.alloc(Session, sessions_max);
         for (lanes.sessions) |*session| session.* = .{ .hub = lanes };
-        // A sender's may still be with its lane when the next are begun.
+        // A lane may still refer to a sender's transfers when the next ones begin.
         lanes.transfers = try allocator.alloc(Transfer, 2 * transfers_max);
         lanes.free_transfers.items = try allocator.alloc(*Transfer, 2 * transfers_max);
         for (lanes.transfers) |*transfer| lanes.free_transfers.push(transfer);
@@ -110,7 +110,7 @@ pub const Lanes = struct {
         for (lanes.workers) |*worker| worker.destroy();
     }
 
-    /// Frees everything; `Busy` where a session is left.
+    /// Frees everything; `Busy` while a session exists.
     pub fn close(lanes: *Lanes) Error!void {
         {
             lanes.mutex.lock();
@@ -127,7 +127,7 @@ pub const Lanes = struct {
         allocator.destroy(lanes);
     }
 
-    /// Takes connections from now on; the port.
+    /// Starts to accept connections; returns the port.
     pub fn listen(lanes: *Lanes, request: types.LaneAddress) Error!u32 {
         const address = try sockets.Address.parse(&request.host, request.port);
         const listener = try sockets.listen(&address, lanes.socket_bytes);
@@ -138,14 +138,14 @@ pub const Lanes = struct {
         return listener.port;
     }
 
-    /// A session whose lanes the other side will dial.
+    /// A session whose lanes the other side dials.
     pub fn expect(lanes: *Lanes, request: types.LaneSession) Error!*Session {
         lanes.mutex.lock();
         defer lanes.mutex.unlock();
         return lanes.begin(request, .sender);
     }
 
-    /// A session to whoever listens there.
+    /// A session whose lanes this side dials.
     pub fn dial(lanes: *Lanes, request: types.LaneSession, to: types.LaneAddress) Error!*Session {
         const address = try sockets.Address.parse(&to.host, to.port);
         lanes.mutex.lock();
@@ -187,7 +187,7 @@ pub const Lanes = struct {
         free.* = .{
             .hub = lanes,
             .phase = .opening,
-            .is_named = true,
+            .has_handle = true,
             .role = role,
             .token = request.token,
             .id = request.id,
@@ -210,13 +210,14 @@ pub const Lanes = struct {
         return null;
     }
 
-    /// A session's lanes are spread over the threads.
+    /// Spreads a session's lanes over the threads.
     fn workerOf(lanes: *Lanes, session: *const Session, index: usize) *Worker {
         const slot = (@intFromPtr(session) - @intFromPtr(lanes.sessions.ptr)) / @sizeOf(Session);
         return &lanes.workers[(slot + index) % lanes.workers.len];
     }
 
-    /// Whether a stranger's greeting is that of an expected lane, which it is from then on.
+    /// Whether the greeting of an unknown connection matches an expected lane; the connection then
+    /// becomes that lane.
     pub fn admit(lanes: *Lanes, lane: *Lane, greeting: *const [lane_file.greeting_bytes]u8) bool {
         const hello_at = greeting.len - lane_file.control_bytes;
         const preamble = lane_file.Preamble.read(greeting[0..hello_at]) orelse return false;
@@ -231,11 +232,11 @@ pub const Lanes = struct {
         lane.session = session;
         lane.next_worker = lanes.workerOf(session, lane.index);
         lane.out.putControl(.{ .kind = .welcome }, 0, true);
-        if (!lane.rise()) session.end(.broken);
+        if (!lane.markUp()) session.end(.broken);
         return true;
     }
 
-    /// Ends sessions that are not open in time. With the mutex held.
+    /// Ends sessions that did not open before their deadline. Requires the mutex.
     pub fn expire(lanes: *Lanes, now: u64) void {
         for (lanes.sessions) |*session| {
             if (session.phase == .opening and now > session.deadline) session.end(.expired);
@@ -248,37 +249,38 @@ pub const Lanes = struct {
         return lanes.opening > 0;
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     pub fn takeTransfer(lanes: *Lanes) Error!*Transfer {
         if (lanes.transfers_unreaped == transfers_max) return error.Full;
         if (lanes.free_transfers.count == 0) {
-            lanes.endMostUnsaid();
+            lanes.endMostUnsent();
             return error.Full;
         }
         lanes.transfers_unreaped += 1;
         return lanes.free_transfers.pop();
     }
 
-    /// Whoever takes nothing of what was begun and given up cannot have the transfers of all.
-    fn endMostUnsaid(lanes: *Lanes) void {
+    /// Ends the session with the most settled transfers whose abort records are unsent: a peer that
+    /// reads nothing must not use up the transfers of all.
+    fn endMostUnsent(lanes: *Lanes) void {
         var most: ?*Session = null;
         for (lanes.sessions) |*session| {
-            if (session.unsaid == 0) continue;
-            // What it has comes back soon.
+            if (session.aborts_unsent == 0) continue;
+            // Its transfers return soon.
             if (session.phase != .open) return;
-            if (most == null or session.unsaid > most.?.unsaid) most = session;
+            if (most == null or session.aborts_unsent > most.?.aborts_unsent) most = session;
         }
         if (most) |session| session.end(.full);
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     pub fn freeTransfer(lanes: *Lanes, transfer: *Transfer) void {
         std.debug.assert(transfer.is_settled);
-        if (transfer.session.role == .sender) transfer.session.unsaid -= 1;
+        if (transfer.session.role == .sender) transfer.session.aborts_unsent -= 1;
         lanes.free_transfers.push(transfer);
     }
 
-    /// With the mutex held. One wake serves all completions until they are reaped.
+    /// Requires the mutex. One wake covers all completions until they are reaped.
     pub fn complete(lanes: *Lanes, done: types.LaneDone) void {
         lanes.done.push(done);
         if (lanes.woken) return;

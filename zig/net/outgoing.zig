@@ -1,5 +1,5 @@
-//! What a lane sends: records of the transfers it was given, one of each in turn, so that a small
-//! one does not wait for a large one to end.
+//! The sending side of a lane: records of its transfers, one of each in turn, so that a small
+//! transfer does not wait for a large one to end.
 
 const std = @import("std");
 const hash = @import("../hash/root.zig");
@@ -15,14 +15,15 @@ const Header = records.Header;
 pub const Outgoing = struct {
     keys: records.Keys = undefined,
     is_sealed: bool = true,
-    /// Room for a greeting, a control record, or the header of what follows from the arena.
+    /// Memory for a greeting, a control record, or the header of payload from the arena.
     small: [lanes.greeting_bytes]u8 = undefined,
-    /// Room for a sealed record, while there is one to send.
+    /// Memory for a sealed record, while one is being sent.
     scratch: []u8 = &.{},
-    /// What the kernel is to take next, and what behind it.
+    /// The bytes that the kernel takes next, and those after them.
     first: []const u8 = &.{},
     body: []const u8 = &.{},
-    /// Whose record that is: until it is out, where it comes from the arena; else only its last.
+    /// The transfer of the current record: set until the record is sent if its payload comes from
+    /// the arena, otherwise for the last record only.
     transfer: ?*Transfer = null,
     is_last: bool = false,
 
@@ -30,7 +31,7 @@ pub const Outgoing = struct {
         return out.first.len + out.body.len == 0;
     }
 
-    /// A record without payload, behind `at` bytes that are in `small` already.
+    /// Puts a record without payload after the `at` bytes already in `small`.
     pub fn putControl(out: *Outgoing, header: Header, at: usize, sealed: bool) void {
         const head = out.small[at..][0..records.header_bytes];
         header.write(head);
@@ -42,39 +43,39 @@ pub const Outgoing = struct {
         out.first = out.small[0..end];
     }
 
-    /// Nothing of it is in the middle of being sent. With the mutex held; false where there is no
-    /// memory for it.
-    pub fn letGoOfStopped(out: *Outgoing, worker: *Worker) bool {
+    /// Releases the spans of stopped transfers from the record being sent. Requires the mutex;
+    /// false without memory for a copy.
+    pub fn releaseStopped(out: *Outgoing, worker: *Worker) bool {
         const transfer = out.transfer orelse return true;
         if (transfer.holder == null or transfer.fault == .none) return true;
         if (!worker.lend(&out.scratch)) return false;
-        // The record must be sent whole: from a copy.
+        // A started record must be sent completely: from a copy.
         const copy = out.scratch[0..out.body.len];
         hash.copy(copy, out.body);
         out.body = copy;
-        _ = transfer.letGo();
+        _ = transfer.release();
         return true;
     }
 
-    /// The connection is at its end. With the mutex held.
+    /// The connection has ended. Requires the mutex.
     pub fn abandon(out: *Outgoing) void {
         const transfer = out.transfer orelse return;
         out.transfer = null;
         out.body = &.{};
-        if (!transfer.letGo()) transfer.settle(transfer.session.fault, 0);
+        if (!transfer.release()) transfer.settle(transfer.session.fault, 0);
         transfer.session.hub.freeTransfer(transfer);
     }
 
-    /// Tells that no more will come, where that is possible at once: nobody waits for it.
-    pub fn sayBye(out: *Outgoing, fd: i32) void {
+    /// Announces the end of the lane if the socket accepts it at once.
+    pub fn sendBye(out: *Outgoing, fd: i32) void {
         if (!out.isEmpty()) return;
         out.putControl(.{ .kind = .bye }, 0, out.is_sealed);
-        // Where it does not go, the other side takes the end for a broken connection.
+        // If the send fails, the other side reports a broken connection.
         _ = sockets.send(fd, out.first, "") catch return;
     }
 };
 
-/// One call of the kernel; true where another may be made at once.
+/// Makes one send call; true if another can follow at once.
 pub fn write(lane: *Lane) Trouble!bool {
     const out = &lane.out;
     if (out.isEmpty() and !try prepare(lane)) return false;
@@ -99,19 +100,19 @@ fn settleRecord(lane: *Lane) void {
     out.transfer = null;
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
-    const is_over = transfer.letGo();
+    const is_over = transfer.release();
     if (!out.is_last) return requeue(lane, transfer);
     if (!is_over) transfer.settle(.none, 0);
     lane.hub.freeTransfer(transfer);
 }
 
-/// With the mutex held.
+/// Requires the mutex.
 fn requeue(lane: *Lane, transfer: *Transfer) void {
     lane.queue.append(&transfer.lane_node);
     _ = lane.queued.fetchAdd(1, .release);
 }
 
-/// Makes the next record; false where there is none to send.
+/// Prepares the next record; false if there is nothing to send.
 fn prepare(lane: *Lane) Trouble!bool {
     if (lane.queued.load(.acquire) == 0) return false;
     if (lane.out.is_sealed and !lane.worker.lend(&lane.out.scratch)) return error.Broken;
@@ -159,7 +160,7 @@ fn sealRecord(lane: *Lane, transfer: *Transfer, header: Header, plain: []const u
     out.first = out.scratch[0 .. head.len + sealed.len];
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
-    _ = transfer.letGo();
-    // The last is told of when the kernel has it.
+    _ = transfer.release();
+    // The last record is reported when the kernel has it.
     if (header.last) out.transfer = transfer else requeue(lane, transfer);
 }

@@ -1,5 +1,5 @@
-//! Blocks over TCP as a plain program moves them: blocking sockets, a thread for each connection,
-//! nothing sealed, checked or counted. It is what benchmarks hold lanes against.
+//! The baseline that benchmarks compare lanes with: blocks over blocking TCP sockets, a thread for
+//! each connection, no sealing, no checks, no counters.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,10 +12,10 @@ const Error = @import("../abi/status.zig").Error;
 const connections_max = 64;
 const thread_config: std.Thread.SpawnConfig = .{ .stack_size = 256 * 1024 };
 
-/// What a puller writes for each block that it wants.
+/// The request for one block.
 const Wish = extern struct { offset: u64, bytes: u64 };
 
-/// One connection's thread, and what came of it.
+/// The thread of one connection and its result.
 const Worker = struct {
     fd: i32,
     region: *Region,
@@ -30,7 +30,7 @@ const Worker = struct {
     }
 };
 
-/// Takes connections on a free port of this machine; they wait until `serve`.
+/// Opens a listening socket on a free port of the loopback; connections wait until `serve`.
 pub fn listen() Error!types.PlainListener {
     const fd = try create();
     errdefer _ = linux.close(fd);
@@ -42,7 +42,7 @@ pub fn listen() Error!types.PlainListener {
     return .{ .fd = fd, .port = std.mem.bigToNative(u16, address.port) };
 }
 
-/// Waits for so many connections and serves each until its end.
+/// Accepts this many connections and serves each until it ends.
 pub fn serve(handle: u64, listener: i32, connections: u32) Error!void {
     if (connections == 0 or connections > connections_max) return error.BadRequest;
     const region = try regions.acquire(handle);
@@ -59,8 +59,8 @@ pub fn serve(handle: u64, listener: i32, connections: u32) Error!void {
     try join(workers[0..count]);
 }
 
-/// Pulls blocks into the region, one behind the other and from the start again; returns when all
-/// are there.
+/// Pulls blocks into the region, one after another and from its start again when it is full.
+/// Returns when all have arrived.
 pub fn pull(request: types.PlainPull) Error!void {
     const connections = request.connections;
     if (connections == 0 or connections > connections_max) return error.BadRequest;
@@ -110,7 +110,7 @@ fn serveOne(worker: *Worker) Error!void {
     }
 }
 
-/// Blocks number `index`, `index + connections` and so on, so many of them asked for ahead.
+/// Pulls blocks `index`, `index + connections` and so on, with a bounded number of requests ahead.
 fn pullOne(worker: *Worker) Error!void {
     const request = worker.request;
     const ahead: u64 = request.in_flight / request.connections;
@@ -124,7 +124,7 @@ fn pullOne(worker: *Worker) Error!void {
     }
 }
 
-/// How many of `blocks` fall to connection `index`.
+/// The number of `blocks` that connection `index` pulls.
 fn share(blocks: u64, connections: u32, index: u32) u64 {
     return (blocks + connections - 1 - index) / connections;
 }
@@ -174,7 +174,7 @@ fn send(fd: i32, bytes: []const u8) Error!void {
     }
 }
 
-/// False where the other side ended it before the first byte.
+/// False if the other side closed before the first byte.
 fn receive(fd: i32, bytes: []u8) Error!bool {
     var filled: usize = 0;
     while (filled < bytes.len) {
@@ -187,7 +187,7 @@ fn receive(fd: i32, bytes: []u8) Error!bool {
     return true;
 }
 
-test "each block falls to one connection" {
+test "each block belongs to exactly one connection" {
     for ([_]u64{ 0, 1, 7, 8, 9, 100 }) |blocks| {
         var sum: u64 = 0;
         for (0..8) |index| sum += share(blocks, 8, @intCast(index));

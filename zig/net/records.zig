@@ -1,9 +1,9 @@
-//! Records: what a lane carries, cut to size and sealed one by one. No sockets here.
+//! Records: the payload of a lane, split and sealed piece by piece. This file uses no sockets.
 //!
-//! A record is a header of 24 bytes in the clear, its payload and, where it is sealed, a tag of 16
-//! bytes. The header is authenticated with the payload. The nonce counts records, so that one which
-//! was repeated, left out or moved does not open; the key belongs to one session, lane, direction
-//! and cipher, so that one from elsewhere does not either. docs/internals/wire-protocol.md, "Sealed lanes".
+//! A record is an unencrypted header of 24 bytes, its payload and, if sealed, a tag of 16 bytes.
+//! The tag authenticates header and payload. The nonce counts records, so a repeated, omitted or
+//! moved record does not open. The key belongs to one session, lane, direction and cipher, so a
+//! record from elsewhere does not open either. docs/internals/wire-protocol.md, "Sealed lanes".
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -15,26 +15,27 @@ const Cipher = types.LaneCipher;
 
 pub const header_bytes = 24;
 pub const tag_bytes = 16;
-/// Of one record. Small enough that what was sealed or received is still in the second cache when
-/// it is sent or opened, and that a small transfer does not wait long behind a large one.
+/// Largest payload of one record. Small enough that sealed or received bytes are still in the
+/// second-level cache when they are sent or opened, and that a small transfer does not wait long
+/// behind a large one.
 pub const payload_max = 256 * 1024;
 pub const sealed_max = header_bytes + payload_max + tag_bytes;
 const version = 1;
 
-/// What a key may seal. AEGIS-128L allows 2^61 bytes; AES-GCM loses 2^-69 of its secrecy in 2^30
-/// blocks of 16 bytes.
+/// Bytes that one key may seal. AEGIS-128L allows 2^61 bytes; AES-GCM loses 2^-69 of its secrecy in
+/// 2^30 blocks of 16 bytes.
 const aegis_rekey_bytes = 64 << 30;
 const gcm_rekey_bytes = 16 << 30;
 
 pub const Kind = enum(u8) {
-    /// The first record from who dialled: it knows the secret.
+    /// The first record of the dialling side, which proves that it knows the secret.
     hello = 1,
-    /// The answer.
+    /// The answer of the listening side.
     welcome = 2,
     data = 3,
-    /// No more of this transfer will come.
+    /// No further record of this transfer follows.
     abort = 4,
-    /// No more of anything will come.
+    /// No further record follows on this lane.
     bye = 5,
 };
 
@@ -56,7 +57,8 @@ pub const Header = struct {
         std.mem.writeInt(u64, to[16..24], header.offset, .little);
     }
 
-    /// Only what `write` can have written. Believed no further than that until the record opened.
+    /// Accepts only values that `write` produces. The header stays unverified until the record is
+    /// opened.
     pub fn read(from: *const [header_bytes]u8) Error!Header {
         const kind = std.enums.fromInt(Kind, from[1]) orelse return error.Forged;
         const header: Header = .{
@@ -80,7 +82,7 @@ pub const Header = struct {
 
 pub const Direction = enum(u32) { from_dialler = 0, to_dialler = 1 };
 
-/// Where records belong.
+/// The place of a record: part of its key.
 pub const Place = struct {
     session: [16]u8,
     lane: u32,
@@ -88,8 +90,8 @@ pub const Place = struct {
     cipher: Cipher,
 };
 
-/// The keys of one direction of one lane, one after the other. Both sides make the same, as they
-/// count the same bytes. A key that was left cannot be found again from those that follow.
+/// The successive keys of one direction of one lane. Both sides derive the same keys because they
+/// count the same bytes. Later keys do not reveal earlier ones.
 pub const Keys = struct {
     aead: enum { aegis, gcm },
     rekey_bytes: u64,
@@ -98,10 +100,10 @@ pub const Keys = struct {
     base: [16]u8,
     sequence: u64 = 0,
     generation: u64 = 0,
-    /// Bytes, tags included, that the present key has sealed.
+    /// Bytes, tags included, that the current key has sealed.
     used: u64 = 0,
 
-    /// `rekey_bytes` of 0: what suits the cipher.
+    /// `rekey_bytes` 0 selects the default of the cipher.
     pub fn init(secret: *const [32]u8, place: Place, rekey_bytes: u64) Keys {
         var material: [60]u8 = undefined;
         defer std.crypto.secureZero(u8, &material);
@@ -124,7 +126,7 @@ pub const Keys = struct {
         return keys;
     }
 
-    /// The key of the present generation, and the chain to the next.
+    /// Derives the key of the current generation, and the chain value of the next.
     fn turn(keys: *Keys) void {
         var material: [40]u8 = undefined;
         var made: [32]u8 = undefined;
@@ -138,7 +140,7 @@ pub const Keys = struct {
         derive("hearth lanes 1: the next generation", &material, &keys.chain);
     }
 
-    /// The nonce of the next record of `bytes`, under its key.
+    /// The nonce of the next record of `bytes`; changes the key first if its limit is reached.
     fn next(keys: *Keys, bytes: usize) [16]u8 {
         const more = bytes + tag_bytes;
         if (keys.used > 0 and keys.used + more > keys.rekey_bytes) {
@@ -171,8 +173,8 @@ pub const Keys = struct {
         }
     }
 
-    /// Opens `sealed`, tag included, into `out`, which may be the same memory. Where it is forged,
-    /// what `out` holds is undefined, and no record opens any more.
+    /// Opens `sealed`, tag included, into `out`, which may be the same memory. On `Forged` the
+    /// content of `out` is undefined and no later record opens.
     pub fn open(
         keys: *Keys,
         header: *const [header_bytes]u8,
@@ -203,8 +205,8 @@ fn derive(context: []const u8, material: []const u8, out: *[32]u8) void {
     hasher.final(out);
 }
 
-/// Seals a run of records as they are written unsealed: each a header and its payload. Returns the
-/// bytes written. For vectors and for finding faults.
+/// Seals a run of unsealed records, each a header and its payload. Returns the bytes written. For
+/// test vectors and fault tests.
 pub fn sealAll(keys: *Keys, plain: []const u8, out: []u8) Error!u32 {
     var from: usize = 0;
     var to: usize = 0;
@@ -222,7 +224,7 @@ pub fn sealAll(keys: *Keys, plain: []const u8, out: []u8) Error!u32 {
     return @intCast(to);
 }
 
-/// The reverse. `Short`: the last record is not all there.
+/// Opens a run of sealed records. `Short`: the last record is incomplete.
 pub fn openAll(keys: *Keys, sealed: []const u8, out: []u8) Error!u32 {
     var from: usize = 0;
     var to: usize = 0;
@@ -263,7 +265,7 @@ fn expectHex(wanted: []const u8, got: []const u8) !void {
     try testing.expectEqualStrings(wanted, try std.fmt.bufPrint(&text, "{x}", .{got}));
 }
 
-test "AEGIS-128L is the draft's" {
+test "AEGIS-128L equals the draft's test vector" {
     // draft-irtf-cfrg-aegis-aead, A.2, test vector 1.
     const key: [16]u8 = .{ 0x10, 0x01 } ++ @as([14]u8, @splat(0));
     const nonce: [16]u8 = .{ 0x10, 0x00, 0x02 } ++ @as([13]u8, @splat(0));
@@ -275,7 +277,7 @@ test "AEGIS-128L is the draft's" {
     try expectHex("abe0ece80c24868a226a35d16bdae37a", &tag);
 }
 
-test "a header is read as it was written, and nothing else is one" {
+test "a header is read as written, and other bytes are refused" {
     var bytes: [header_bytes]u8 = undefined;
     const headers = [_]Header{
         .{ .kind = .hello },
@@ -305,7 +307,7 @@ test "a header is read as it was written, and nothing else is one" {
     }
 }
 
-test "no record opens with one bit changed" {
+test "a record with one changed bit does not open" {
     for ([_]Cipher{ .aegis_128l, .aes_128_gcm }) |cipher| {
         var place = test_place;
         place.cipher = cipher;
@@ -326,7 +328,7 @@ test "no record opens with one bit changed" {
         var opening: Keys = .init(&test_secret, place, 0);
         try opening.open(&head, record[header_bytes..], &plain);
         try testing.expectEqualSlices(u8, &@as([37]u8, @splat('p')), &plain);
-        // Once more is a repetition.
+        // Opening the same record again is a replay.
         try testing.expectError(
             error.Forged,
             opening.open(&head, record[header_bytes..], &plain),
@@ -355,7 +357,7 @@ test "a record of another place does not open" {
     try testing.expectError(error.Forged, opening.open(&head, &sealed, &.{}));
 }
 
-test "both sides change the key after the same bytes, and a wiped one is gone" {
+test "both sides change the key after the same bytes, and the old key is wiped" {
     var sealing: Keys = .init(&test_secret, test_place, 300);
     var opening: Keys = .init(&test_secret, test_place, 300);
     var plain: [100]u8 = @splat(1);
@@ -376,7 +378,7 @@ test "both sides change the key after the same bytes, and a wiped one is gone" {
     try testing.expect(std.mem.allEqual(u8, std.mem.asBytes(&sealing), 0));
 }
 
-test "runs of records, sealed and opened" {
+test "runs of records survive sealing and opening" {
     var plain: [2 * header_bytes + 5]u8 = undefined;
     (Header{ .kind = .data, .length = 5, .transfer = 1 }).write(plain[0..header_bytes]);
     plain[header_bytes..][0..5].* = "hello".*;

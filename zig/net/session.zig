@@ -1,5 +1,5 @@
-//! Sessions and their transfers: what the lanes between two hosts carry together. Everything here
-//! is called with the mutex of all lanes held.
+//! Sessions and their transfers: the work that the lanes between two hosts share. All functions
+//! here require the mutex of all lanes.
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -12,27 +12,27 @@ const List = std.DoublyLinkedList;
 
 pub const lanes_max = 16;
 
-/// Bytes flow to who dialled.
+/// The sender accepts connections; bytes flow to the dialling side.
 pub const Role = enum { sender, receiver };
 
-/// One span on its way. A receiver's ends when it is settled; a sender's when the lane it was given
-/// to has forgotten it, too.
+/// One span in transfer. A receiver's transfer ends when it is settled; a sender's also needs its
+/// lane to have forgotten it.
 pub const Transfer = struct {
     session: *Session,
     token: u64,
     number: u32,
     span: []u8,
-    /// How much was sealed, or has arrived.
+    /// Bytes sealed or received.
     moved: usize = 0,
-    /// The lane whose thread, or whose socket, touches the span now.
+    /// The lane whose thread or socket uses the span now.
     holder: ?*Lane = null,
-    /// What it comes to when its holder lets go.
+    /// The fault to settle with when the holder releases the span.
     fault: Fault = .none,
     is_settled: bool = false,
     checksum: hash.RunningChecksum = .{},
-    /// Among the session's, until it is settled.
+    /// In the session's list until it is settled.
     node: List.Node = .{},
-    /// Among those that a lane is to send.
+    /// In the list of transfers that a lane sends.
     lane_node: List.Node = .{},
 
     fn of(node: *List.Node) *Transfer {
@@ -43,14 +43,14 @@ pub const Transfer = struct {
         return @alignCast(@fieldParentPtr("lane_node", node));
     }
 
-    /// The holder lets go; true where that ended it.
-    pub fn letGo(transfer: *Transfer) bool {
+    /// The holder releases the span; true if the transfer ended with it.
+    pub fn release(transfer: *Transfer) bool {
         transfer.holder = null;
         if (transfer.fault != .none and !transfer.is_settled) transfer.settle(transfer.fault, 0);
         return transfer.is_settled;
     }
 
-    /// Nothing touches the span any more: tells so.
+    /// The span is no longer used: reports the completion.
     pub fn settle(transfer: *Transfer, fault: Fault, checksum: u64) void {
         std.debug.assert(!transfer.is_settled and transfer.holder == null);
         const session = transfer.session;
@@ -63,11 +63,11 @@ pub const Transfer = struct {
             .event = @intFromEnum(if (is_sent) types.LaneEvent.sent else .received),
             .fault = @intFromEnum(fault),
         });
-        if (is_sent) session.unsaid += 1 else session.hub.freeTransfer(transfer);
+        if (is_sent) session.aborts_unsent += 1 else session.hub.freeTransfer(transfer);
         session.finish();
     }
 
-    /// Ends it as soon as nothing touches the span.
+    /// Ends the transfer as soon as its span is no longer used.
     pub fn stop(transfer: *Transfer, fault: Fault) void {
         if (transfer.fault == .none) transfer.fault = fault;
         if (transfer.holder) |lane| lane.worker.call() else transfer.settle(transfer.fault, 0);
@@ -76,44 +76,44 @@ pub const Transfer = struct {
 
 const Phase = enum {
     free,
-    /// Not all lanes are up.
+    /// Not all lanes are connected.
     opening,
     open,
-    /// Lanes are to be shut.
+    /// Lanes are being shut.
     ending,
-    /// Its last event was reported; its handle may still be there.
+    /// The last event was reported; the handle may still exist.
     over,
 };
 
 pub const Session = struct {
     hub: *Lanes,
     phase: Phase = .free,
-    /// Somebody has a handle of it.
-    is_named: bool = false,
+    /// A handle refers to the session.
+    has_handle: bool = false,
     role: Role = .sender,
     token: u64 = 0,
     id: [16]u8 = @splat(0),
     secret: [32]u8 = @splat(0),
     cipher: types.LaneCipher = .aegis_128l,
     lane_count: u32 = 0,
-    /// When it is to be open, on the monotonic clock in nanoseconds.
+    /// Deadline for opening, on the monotonic clock in nanoseconds.
     deadline: u64 = 0,
     fault: Fault = .none,
     lanes: [lanes_max]?*Lane = @splat(null),
     lanes_live: u32 = 0,
-    /// The lane that was asked first for the last transfer.
+    /// The lane that was considered first for the last transfer.
     turn: u32 = 0,
     lanes_up: u32 = 0,
     transfers: List = .{},
-    /// A sender's that are settled, of which a lane has yet to tell the other side.
-    unsaid: u32 = 0,
+    /// Settled transfers of a sender whose abort records are not sent yet.
+    aborts_unsent: u32 = 0,
 
     pub fn attach(session: *Session, lane: *Lane) void {
         session.lanes[lane.index] = lane;
         session.lanes_live += 1;
     }
 
-    /// A lane has proved that it belongs here.
+    /// A lane has proved that it belongs to the session.
     pub fn laneUp(session: *Session) void {
         session.lanes_up += 1;
         if (session.lanes_up < session.lane_count) return;
@@ -132,7 +132,7 @@ pub const Session = struct {
         });
     }
 
-    /// Ends it, for the first reason that is given.
+    /// Ends the session; the first reason counts.
     pub fn end(session: *Session, fault: Fault) void {
         switch (session.phase) {
             .opening => session.hub.opening -= 1,
@@ -155,7 +155,7 @@ pub const Session = struct {
         session.finish();
     }
 
-    /// A lane is gone.
+    /// A lane has closed.
     pub fn laneGone(session: *Session, lane: *Lane) void {
         session.lanes[lane.index] = null;
         session.lanes_live -= 1;
@@ -170,15 +170,15 @@ pub const Session = struct {
         session.forget();
     }
 
-    /// Nobody names it any more.
-    pub fn unname(session: *Session) void {
-        session.is_named = false;
+    /// The handle of the session was closed.
+    pub fn dropHandle(session: *Session) void {
+        session.has_handle = false;
         session.end(.closed);
         session.forget();
     }
 
     fn forget(session: *Session) void {
-        if (session.phase == .over and !session.is_named) session.phase = .free;
+        if (session.phase == .over and !session.has_handle) session.phase = .free;
     }
 
     pub fn find(session: *Session, number: u32) ?*Transfer {
@@ -190,7 +190,7 @@ pub const Session = struct {
         return null;
     }
 
-    /// Takes a transfer; a sender's goes to the lane that has least to send.
+    /// Begins a transfer; a sender's goes to the lane with the least to send.
     pub fn begin(session: *Session, request: types.LaneTransfer) Error!void {
         if (session.phase != .open) return error.Closed;
         if (session.find(request.number) != null) return error.Exists;
@@ -211,7 +211,7 @@ pub const Session = struct {
         if (session.role == .sender) session.idlest().enqueue(transfer);
     }
 
-    /// Of lanes that have as little, each in its turn.
+    /// Chooses among equally idle lanes in turn.
     fn idlest(session: *Session) *Lane {
         session.turn = (session.turn + 1) % session.lane_count;
         var best = session.lanes[session.turn].?;

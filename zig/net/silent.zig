@@ -1,4 +1,4 @@
-//! TCP connections that the runtime accepted and whose descriptors it keeps to itself, as seen by
+//! TCP connections that the runtime accepted without exposing their descriptors, examined through
 //! the kernel.
 
 const std = @import("std");
@@ -10,7 +10,7 @@ const tcp_info = 11;
 const state_established = 1;
 const state_listen = 10;
 
-/// The head of `struct tcp_info` (linux/tcp.h), up to what is used here.
+/// The first fields of `struct tcp_info` (linux/tcp.h).
 const Info = extern struct {
     state: u8 = 0,
     skipped: [51]u8 = undefined,
@@ -25,9 +25,9 @@ const Info = extern struct {
     }
 };
 
-/// Ends those connections of the server on `port` that have sent no byte for `silent_ms` since they
-/// were made. Looks at `count` descriptors from `first` on; returns how many connections of the
-/// server are among them and stay.
+/// Closes the connections of the server on `port` that have sent no byte for `silent_ms` since they
+/// were accepted. Examines `count` descriptors from `first` on. Returns how many connections of the
+/// server among them remain.
 pub fn endSilent(port: u16, first: u32, count: u32, silent_ms: u32) Error!u32 {
     var kept: u32 = 0;
     for (first..first + count) |number| {
@@ -53,11 +53,11 @@ fn isBoundTo(fd: i32, port: u16) bool {
     const got = linux.getsockname(fd, @ptrCast(&address), &length);
     if (linux.errno(got) != .SUCCESS) return false;
     const is_ip = address.family == linux.AF.INET or address.family == linux.AF.INET6;
-    // The port lies at the same place in both.
+    // The port has the same offset in both address structs.
     return is_ip and std.mem.bigToNative(u16, address.port) == port;
 }
 
-test "a connection that has sent nothing is ended, one that has is counted" {
+test "a connection that has sent nothing is closed, one that has sent is counted" {
     const kind = linux.SOCK.STREAM | linux.SOCK.CLOEXEC;
     const listener: i32 = @intCast(try errno.check(linux.socket(linux.AF.INET, kind, 0)));
     defer _ = linux.close(listener);
@@ -80,7 +80,7 @@ test "a connection that has sent nothing is ended, one that has is counted" {
     const port = std.mem.bigToNative(u16, address.port);
     var byte: [1]u8 = undefined;
     _ = try errno.check(linux.read(served[1], &byte, 1));
-    // Nothing has been silent for a minute.
+    // No connection has been silent for a minute.
     try std.testing.expectEqual(@as(u32, 2), try endSilent(port, 0, 256, 60_000));
     try std.testing.expectEqual(@as(u32, 1), try endSilent(port, 0, 256, 0));
     try std.testing.expectEqual(@as(usize, 0), try errno.check(linux.read(clients[0], &byte, 1)));

@@ -1,5 +1,5 @@
-//! TCP sockets as lanes want them: never waiting, closed on exec, with large buffers, and such that
-//! a peer that is gone is noticed.
+//! TCP sockets for lanes: non-blocking, closed on exec, with large buffers, and with detection of
+//! dead peers.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,16 +8,17 @@ const faults = @import("../base/faults.zig");
 const Error = @import("../abi/status.zig").Error;
 const IpAddress = std.Io.net.IpAddress;
 
-/// For how long what was sent may stay unanswered, in milliseconds.
+/// How long sent bytes may stay unacknowledged, in milliseconds.
 const unanswered_ms: i32 = 10_000;
-/// An idle connection is asked after so many seconds whether it is still there.
+/// Seconds of idleness after which the kernel probes the connection.
 const idle_s: i32 = 5;
 const asked_every_s: i32 = 2;
 const asked_times: i32 = 3;
 const backlog = 256;
-/// To a host as near as that, in microseconds, a small buffer keeps the network busy, too, and what
-/// is in it is still in the cache when it is received: half as much processor time for as many
-/// bytes over the loopback. Below what kernels allow where nobody set `net.core.wmem_max`.
+/// Round-trip time in microseconds below which a peer counts as near. A small send buffer then
+/// keeps the network busy, and its bytes are still in the cache when they are received: half the
+/// processor time per byte over the loopback. `near_bytes` is below the kernel's default of
+/// `net.core.wmem_max`.
 const near_us = 500;
 const near_bytes: i32 = 200 * 1024;
 
@@ -25,7 +26,7 @@ pub const Address = struct {
     storage: extern union { any: linux.sockaddr, in: linux.sockaddr.in, in6: linux.sockaddr.in6 },
     length: linux.socklen_t,
 
-    /// `host` is IPv4 or IPv6 as text, and ends at its first zero byte.
+    /// `host` is IPv4 or IPv6 as text, terminated by a zero byte.
     pub fn parse(host: []const u8, number: u32) Error!Address {
         if (number > std.math.maxInt(u16)) return error.BadRequest;
         const text = std.mem.sliceTo(host, 0);
@@ -66,7 +67,7 @@ fn create(family: u32, buffer_bytes: u32) Error!i32 {
     const made = faults.call(.@"lane.socket", linux.socket, .{ family, kind, 0 });
     const fd: i32 = @intCast(try errno.check(made));
     errdefer _ = linux.close(fd);
-    // Before the connection is made: the window's scale is agreed on then.
+    // Before connecting: the handshake fixes the window scale.
     if (buffer_bytes > 0) {
         try set(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, @intCast(buffer_bytes));
         try set(fd, linux.SOL.SOCKET, linux.SO.RCVBUF, @intCast(buffer_bytes));
@@ -80,7 +81,7 @@ fn set(fd: i32, level: u32, name: u32, value: i32) Error!void {
     _ = try errno.check(faults.call(.@"lane.socket", linux.setsockopt, arguments));
 }
 
-/// For a connection, however it was made.
+/// Sets the options of a connection, accepted or dialled.
 fn tune(fd: i32) Error!void {
     const tcp = linux.IPPROTO.TCP;
     try set(fd, tcp, linux.TCP.NODELAY, 1);
@@ -91,7 +92,8 @@ fn tune(fd: i32) Error!void {
     try set(fd, linux.SOL.SOCKET, linux.SO.KEEPALIVE, 1);
 }
 
-/// Of a connection that was taken and will send. Farther away the kernel finds the size.
+/// Limits the send buffer of an accepted connection to a near peer. For other peers the kernel
+/// chooses the size.
 pub fn sizeForNear(fd: i32) void {
     // struct tcp_info of linux/tcp.h begins with 8 bytes and 15 words; then comes tcpi_rtt.
     var info: [72]u8 = @splat(0);
@@ -101,7 +103,7 @@ pub fn sizeForNear(fd: i32) void {
     const rtt_us = std.mem.readInt(u32, info[68..72], .little);
     if (length < info.len or rtt_us == 0 or rtt_us > near_us) return;
     const bytes = std.mem.asBytes(&near_bytes);
-    // Where it is refused, it goes on as it is.
+    // If the kernel refuses, the connection keeps its buffer.
     _ = linux.setsockopt(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, bytes, bytes.len);
 }
 
@@ -118,7 +120,7 @@ pub fn listen(address: *const Address, buffer_bytes: u32) Error!Listener {
     return .{ .fd = fd, .port = bound.port() };
 }
 
-/// The next connection that waits; null where none does. `OutOfMemory`: one may wait still.
+/// The next waiting connection; null if there is none. `OutOfMemory`: one may still wait.
 pub fn accept(listener: i32) Error!?i32 {
     const flags = linux.SOCK.CLOEXEC | linux.SOCK.NONBLOCK;
     while (true) {
@@ -128,7 +130,7 @@ pub fn accept(listener: i32) Error!?i32 {
             .AGAIN => return null,
             .MFILE, .NFILE, .NOBUFS, .NOMEM => return error.OutOfMemory,
             .BADF, .INVAL, .NOTSOCK, .FAULT => return error.System,
-            // The connection came to nothing before it was taken: the next one.
+            // The connection failed before it was accepted: try the next one.
             else => continue,
         }
         const fd: i32 = @intCast(got);
@@ -140,7 +142,7 @@ pub fn accept(listener: i32) Error!?i32 {
     }
 }
 
-/// Begins to connect; the socket becomes writable when it is known how that went.
+/// Starts to connect; the socket becomes writable when the result is known.
 pub fn connect(address: *const Address, buffer_bytes: u32) Error!i32 {
     const fd = try create(address.family(), buffer_bytes);
     errdefer _ = linux.close(fd);
@@ -152,7 +154,7 @@ pub fn connect(address: *const Address, buffer_bytes: u32) Error!i32 {
     return fd;
 }
 
-/// Whether the connection that was begun is there.
+/// Whether a started connection has been made.
 pub fn isConnected(fd: i32) bool {
     var code: i32 = 0;
     var length: linux.socklen_t = @sizeOf(i32);
@@ -161,13 +163,13 @@ pub fn isConnected(fd: i32) bool {
     return linux.errno(result) == .SUCCESS and code == 0;
 }
 
-/// From now on the socket counts as readable when so many bytes are there, at its end, or where its
-/// buffer takes no more; at once, where that is so already.
+/// The socket then counts as readable when this many bytes are available, at end of stream, or when
+/// its buffer is full; at once if that is already the case.
 pub fn wakeAt(fd: i32, bytes: u32) Error!void {
     try set(fd, linux.SOL.SOCKET, linux.SO.RCVLOWAT, @intCast(bytes));
 }
 
-/// How much the kernel took of `first` and, behind it, `second`; null where it takes nothing now.
+/// How many bytes of `first` and then `second` the kernel accepted; null if it accepts none now.
 pub fn send(fd: i32, first: []const u8, second: []const u8) Error!?usize {
     const parts = [_]std.posix.iovec_const{
         .{ .base = first.ptr, .len = first.len },
@@ -187,8 +189,8 @@ pub fn send(fd: i32, first: []const u8, second: []const u8) Error!?usize {
     return moved(result);
 }
 
-/// How much came into `first` and, behind it, `second`; null where nothing is there now, `Closed`
-/// where nothing will come.
+/// How many bytes arrived in `first` and then `second`; null if none are available now, `Closed` at
+/// end of stream.
 pub fn receive(fd: i32, first: []u8, second: []u8) Error!?usize {
     var parts = [_]std.posix.iovec{
         .{ .base = first.ptr, .len = first.len },
@@ -215,7 +217,7 @@ fn moved(result: usize) Error!?usize {
     return try errno.check(result);
 }
 
-test "addresses as text" {
+test "text addresses parse to socket addresses" {
     const four = try Address.parse("127.0.0.1\x00rest", 80);
     try std.testing.expectEqual(80, four.port());
     try std.testing.expectEqual([4]u8{ 127, 0, 0, 1 }, @as([4]u8, @bitCast(four.storage.in.addr)));

@@ -97,7 +97,7 @@ fn setOption(fd: i32, level: i32, name: u32, value: i32) Error!void {
     _ = try errno.check(linux.setsockopt(fd, level, name, bytes.ptr, bytes.len));
 }
 
-test "the socket of that port is tuned, and no other" {
+test "only the socket of the given port is tuned" {
     var fds: [3]i32 = undefined;
     var port: u16 = 0;
     for (&fds, 0..) |*fd, i| {
@@ -132,7 +132,7 @@ test "the socket of that port is tuned, and no other" {
     }
     const room = try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF);
     try std.testing.expect(room >= 200 * 1024);
-    // A second time nothing is made smaller.
+    // A second call makes no buffer smaller.
     try std.testing.expectEqual(expected, try tuneUdp(port, 4096));
     try std.testing.expectEqual(room, try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF));
 }

@@ -1,4 +1,5 @@
-//! What Bun's Unix sockets cannot do: pass descriptors, name the peer, and tell systemd how we are.
+//! Functions that Bun's Unix sockets lack: passing descriptors, peer credentials, and notifications
+//! to systemd.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,7 +20,7 @@ const RightsMessage = extern struct {
     padding: i32 = 0,
 };
 
-/// `cmsghdr` with room for some descriptors.
+/// `cmsghdr` with room for several descriptors.
 const RightsList = extern struct {
     len: usize = 0,
     level: i32 = linux.SOL.SOCKET,
@@ -27,7 +28,8 @@ const RightsList = extern struct {
     fds: [8]i32,
 };
 
-/// Credentials of the process that connected, and a descriptor of it that no reuse of its id fools.
+/// Credentials of the process that connected, and its pidfd, which stays correct if the process id
+/// is reused.
 pub fn peerOf(socket: i32) Error!types.PeerInfo {
     const Credentials = extern struct { pid: u32, uid: u32, gid: u32 };
     var credentials: Credentials = undefined;
@@ -35,7 +37,8 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
     var pid_fd: i32 = -1;
     option(socket, so_peerpidfd, std.mem.asBytes(&pid_fd)) catch |err| {
         if (err != error.Unsupported) return err;
-        // Before Linux 6.5. The id may have been reused since connect(): the best there is.
+        // Before Linux 6.5. The id may have been reused since connect(); these kernels offer
+        // nothing better.
         const opened = linux.pidfd_open(@intCast(credentials.pid), 0);
         pid_fd = if (errno.check(opened)) |fd| @intCast(fd) else |_| -1;
     };
@@ -47,7 +50,7 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
     };
 }
 
-/// Supplementary groups of the process that connected, as they were then. `Full`: it has more.
+/// Supplementary groups of the process that connected, at that moment. `Full`: it has more.
 pub fn groupsOf(socket: i32, out: []u32) Error!u32 {
     const bytes = std.mem.sliceAsBytes(out);
     var length: linux.socklen_t = @intCast(bytes.len);
@@ -65,8 +68,8 @@ fn option(socket: i32, name: u32, out: []u8) Error!void {
     if (length != out.len) return error.Unsupported;
 }
 
-/// Sends `bytes` with `fd` riding on the first of them. Returns how many went; the rest is
-/// ordinary.
+/// Sends `bytes` with `fd` attached to the first of them. Returns the number of bytes sent; the
+/// rest needs an ordinary send.
 pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     const parts = [_]std.posix.iovec_const{.{ .base = bytes.ptr, .len = bytes.len }};
     const control: RightsMessage = .{ .fd = fd };
@@ -83,7 +86,7 @@ pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     return @intCast(try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags }));
 }
 
-/// Two ends that are connected to each other and keep messages apart; both are the caller's.
+/// Two connected sockets that preserve message boundaries; the caller owns both.
 pub fn socketPair() Error![2]i32 {
     var ends: [2]i32 = undefined;
     const kind = linux.SOCK.SEQPACKET | linux.SOCK.CLOEXEC;
@@ -91,8 +94,8 @@ pub fn socketPair() Error![2]i32 {
     return ends;
 }
 
-/// Receives into `bytes` and takes the descriptor that came along, or -1 where none did. Of several
-/// the kernel closes all but the first.
+/// Receives into `bytes` and takes the attached descriptor, or -1 if there is none. The kernel
+/// closes all descriptors but the first.
 pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     var parts = [_]std.posix.iovec{.{ .base = bytes.ptr, .len = bytes.len }};
     var control: RightsMessage = .{ .fd = -1 };
@@ -102,7 +105,7 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
         .iov = &parts,
         .iovlen = 1,
         .control = &control,
-        // Not the padding behind it, in which there would be room for a second one.
+        // Without the padding after it, which would have room for a second descriptor.
         .controllen = @offsetOf(RightsMessage, "padding"),
         .flags = 0,
     };
@@ -115,8 +118,8 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     return @intCast(count);
 }
 
-/// One datagram to systemd's notification socket (sd_notify(3)), with descriptors for it to keep
-/// where `state` says FDSTORE=1; `@name` is an abstract socket.
+/// Sends one datagram to systemd's notification socket (sd_notify(3)), with descriptors to keep if
+/// `state` contains FDSTORE=1; `@name` is an abstract socket.
 pub fn notify(path: []const u8, state: []const u8, fds: []const i32) Error!void {
     var control: RightsList = .{ .fds = undefined };
     if (fds.len > control.fds.len) return error.BadRequest;
@@ -143,14 +146,14 @@ pub fn notify(path: []const u8, state: []const u8, fds: []const i32) Error!void 
     _ = try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags });
 }
 
-/// Whether this kernel lets this process make an io_uring.
+/// Whether this kernel allows this process to create an io_uring.
 pub fn probeIoUring() Error!void {
     var parameters = std.mem.zeroes(linux.io_uring_params);
     const fd = try errno.check(linux.io_uring_setup(8, &parameters));
     _ = linux.close(@intCast(fd));
 }
 
-test "descriptors ride on a notification" {
+test "a notification carries descriptors" {
     const name = "\x00hearth-notify-test";
     var address: linux.sockaddr.un = .{ .path = @splat(0) };
     @memcpy(address.path[0..name.len], name);
@@ -193,7 +196,7 @@ test "a descriptor crosses a socket pair" {
     try std.testing.expectError(error.TryAgain, receiveWithFd(pair[1], &bytes, &received));
 }
 
-test "of two descriptors in one message the second is closed" {
+test "the second of two descriptors in one message is closed" {
     const ends = try socketPair();
     defer for (ends) |fd| {
         _ = linux.close(fd);
@@ -218,7 +221,7 @@ test "of two descriptors in one message the second is closed" {
     try std.testing.expectEqual(@as(u32, 1), try receiveWithFd(ends[1], &bytes, &received));
     try std.testing.expect(received > 2 and received != file);
     _ = linux.close(received);
-    // The number behind it is free: no second one came.
+    // The next descriptor number is free: no second descriptor arrived.
     const next: i32 = @intCast(try errno.check(linux.dup(file)));
     defer _ = linux.close(next);
     try std.testing.expectEqual(received, next);

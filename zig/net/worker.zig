@@ -1,9 +1,8 @@
-//! A thread that serves some lanes: it waits for all of them at once and gives each its turn, a
-//! record at a time. No call of it ever waits for one of them.
+//! A thread that serves lanes: it waits for all of them at once and gives each a turn, one record
+//! at a time. It never blocks on a single lane.
 //!
-//! It waits with epoll, edge by edge, and is woken for whole records. The same with io_uring (a
-//! send and a receive in flight for each lane), tried before that, took 2 to 8 % less of the
-//! processor.
+//! It waits with edge-triggered epoll and is woken for whole records. An io_uring version (a send
+//! and a receive in flight per lane) used 2 to 8 % less processor time.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,16 +21,16 @@ const Fault = types.LaneFault;
 const List = std.DoublyLinkedList;
 
 pub const listeners_max = 8;
-/// Connections that a listener may bring before lanes have their turn.
+/// Connections accepted in a row before lanes get their turn.
 const accepts_max = 64;
-/// Connections that have not proved anything yet.
+/// Largest number of unauthenticated connections.
 const strangers_max = 64;
 const stack_bytes = 256 * 1024;
-/// How exactly deadlines are kept.
+/// Resolution of deadlines.
 const tick_ms = 20;
 const wake_token = 0;
 const events_max = 64;
-/// Of its scratch memory a thread keeps so much for the next lane.
+/// Scratch buffers that a thread keeps for later use.
 const spares_max = 8;
 
 pub const Worker = struct {
@@ -39,15 +38,15 @@ pub const Worker = struct {
     epoll_fd: i32,
     wake_fd: i32,
     thread: ?std.Thread = null,
-    /// Of this thread alone.
+    /// Used by this thread only.
     lanes: List = .{},
     strangers: u32 = 0,
-    /// Memory for records that are not whole; the last was used last, and is in the cache.
+    /// Memory for incomplete records; the last entry was used last and is in the cache.
     spares: [spares_max][]u8 = undefined,
     spare_count: usize = 0,
-    /// There may be connections that were not taken for want of descriptors.
+    /// Connections may wait that were not accepted for lack of descriptors.
     accept_again: bool = false,
-    /// With the mutex held, all that follows.
+    /// The following fields require the mutex.
     arriving: List = .{},
     is_called: bool = false,
     listeners: [listeners_max]i32 = @splat(-1),
@@ -64,7 +63,7 @@ pub const Worker = struct {
         return worker;
     }
 
-    /// The thread has ended, or never began.
+    /// The thread has ended or never started.
     pub fn destroy(worker: *Worker) void {
         for (worker.listeners) |fd| {
             if (fd >= 0) _ = linux.close(fd);
@@ -77,7 +76,7 @@ pub const Worker = struct {
     pub fn start(worker: *Worker) Error!void {
         try faults.gate(.@"lanes.thread");
         const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
-        // With libc, a spawn fails only for want of memory or of a free process slot.
+        // With libc, spawn fails only for lack of memory or of a free process slot.
         worker.thread = std.Thread.spawn(config, run, .{worker}) catch return error.OutOfMemory;
     }
 
@@ -87,14 +86,14 @@ pub const Worker = struct {
         _ = try errno.check(faults.call(.@"lanes.epoll", linux.epoll_ctl, arguments));
     }
 
-    /// Makes the thread look at what has changed. With the mutex held.
+    /// Makes the thread examine changes. Requires the mutex.
     pub fn call(worker: *Worker) void {
         if (worker.is_called) return;
         worker.is_called = true;
         wakes.ring(worker.wake_fd);
     }
 
-    /// From now on the listener's connections are taken. With the mutex held.
+    /// Starts to accept the listener's connections. Requires the mutex.
     pub fn addListener(worker: *Worker, fd: i32) Error!void {
         for (&worker.listeners, 0..) |*place, index| {
             if (place.* >= 0) continue;
@@ -105,15 +104,15 @@ pub const Worker = struct {
         return error.Full;
     }
 
-    /// Hands it a lane that no thread has. With the mutex held.
+    /// Gives the worker a lane that belongs to no thread. Requires the mutex.
     pub fn give(worker: *Worker, lane: *Lane) void {
         lane.worker = worker;
         worker.arriving.append(&lane.node);
         worker.call();
     }
 
-    /// Sees to it that `scratch` has room for a record; false where there is no memory. Lanes have
-    /// it only while they are in the middle of one. By the worker's thread.
+    /// Gives `scratch` room for a record; false without memory. Lanes have it only while a
+    /// record is in progress. Called by the worker's thread.
     pub fn lend(worker: *Worker, scratch: *[]u8) bool {
         if (scratch.len > 0) return true;
         if (worker.spare_count > 0) {
@@ -138,24 +137,24 @@ pub const Worker = struct {
     fn run(worker: *Worker) void {
         var is_busy = false;
         while (true) {
-            worker.wait(if (is_busy) 0 else worker.patience());
-            if (worker.attend()) break;
+            worker.wait(if (is_busy) 0 else worker.timeoutMs());
+            if (worker.handleChanges()) break;
             const more = worker.accept_again and worker.acceptSome();
             is_busy = worker.turnAll() or more;
         }
         while (worker.lanes.first) |node| worker.end(@fieldParentPtr("node", node), .closed);
     }
 
-    /// Milliseconds until something must be looked at, whatever happens; -1 for never.
-    fn patience(worker: *Worker) i32 {
+    /// Milliseconds until the next deadline; -1 if there is none.
+    fn timeoutMs(worker: *Worker) i32 {
         const waits = worker.strangers > 0 or worker.accept_again or worker.hub.hasOpening();
         return if (waits) tick_ms else -1;
     }
 
-    fn wait(worker: *Worker, patience_ms: i32) void {
+    fn wait(worker: *Worker, timeout_ms: i32) void {
         var events: [events_max]linux.epoll_event = undefined;
-        const got = linux.epoll_wait(worker.epoll_fd, &events, events.len, patience_ms);
-        // Only EINTR can come here: the descriptor lives as long as the thread.
+        const got = linux.epoll_wait(worker.epoll_fd, &events, events.len, timeout_ms);
+        // Only EINTR is possible here: the descriptor lives as long as the thread.
         if (linux.errno(got) != .SUCCESS) return;
         for (events[0..got]) |event| {
             const token = event.data.u64;
@@ -174,8 +173,8 @@ pub const Worker = struct {
         }
     }
 
-    /// Looks at what others have changed, and at the time. True where the thread is to end.
-    fn attend(worker: *Worker) bool {
+    /// Handles changes by other threads and expired deadlines. True if the thread must end.
+    fn handleChanges(worker: *Worker) bool {
         const hub = worker.hub;
         hub.mutex.lock();
         defer hub.mutex.unlock();
@@ -189,7 +188,7 @@ pub const Worker = struct {
         var next = worker.lanes.first;
         while (next) |node| : (next = node.next) {
             const lane: *Lane = @fieldParentPtr("node", node);
-            lane.letGoOfStopped();
+            lane.releaseStopped();
         }
         return hub.stopping;
     }
@@ -233,20 +232,21 @@ pub const Worker = struct {
         lane.shut();
     }
 
-    /// The lane has found its session, whose lanes are spread over all threads.
+    /// Moves the lane to the thread that its session assigns: the lanes of a session are spread
+    /// over all threads.
     fn handOver(worker: *Worker, lane: *Lane, other: *Worker) void {
         lane.next_worker = null;
         worker.strangers -= 1;
         if (other == worker) return;
         worker.lanes.remove(&lane.node);
-        // It cannot fail for a descriptor that is watched.
+        // epoll_ctl cannot fail for a watched descriptor.
         _ = linux.epoll_ctl(worker.epoll_fd, linux.EPOLL.CTL_DEL, lane.fd, null);
         worker.hub.mutex.lock();
         defer worker.hub.mutex.unlock();
         other.give(lane);
     }
 
-    /// True where more may wait: whoever comes fast must not keep lanes from their turn.
+    /// True if more connections may wait: a fast dialler must not keep lanes from their turn.
     fn acceptSome(worker: *Worker) bool {
         worker.accept_again = false;
         var more = false;
@@ -254,7 +254,7 @@ pub const Worker = struct {
             if (listener < 0) continue;
             for (0..accepts_max) |_| {
                 const fd = sockets.accept(listener) catch {
-                    // For want of descriptors, say: at the next tick, perhaps.
+                    // The cause may be a lack of descriptors: the next tick tries again.
                     worker.accept_again = true;
                     break;
                 } orelse break;
@@ -265,8 +265,8 @@ pub const Worker = struct {
         return more;
     }
 
-    /// Where there are too many strangers, the one that has been there longest has to go: whoever
-    /// knows the secret is none for longer than a round trip.
+    /// Above the limit of unauthenticated connections the oldest is closed: a peer that knows the
+    /// secret is authenticated within a round trip.
     fn acceptOne(worker: *Worker, fd: i32) void {
         if (worker.hub.socket_bytes == 0) sockets.sizeForNear(fd);
         if (worker.strangers >= strangers_max) worker.endOldestStranger();
@@ -289,7 +289,7 @@ pub const Worker = struct {
     }
 };
 
-test "whoever comes fast leaves lanes their turn" {
+test "a fast dialler leaves lanes their turn" {
     var hub: Lanes = .{
         .allocator = std.testing.allocator,
         .region = undefined,
@@ -314,7 +314,7 @@ test "whoever comes fast leaves lanes their turn" {
     };
     try std.testing.expect(worker.acceptSome());
     try std.testing.expectEqual(accepts_max, worker.strangers);
-    // The one that is left is not forgotten, though nothing new tells of it.
+    // The remaining connection is accepted although no new event reports it.
     try std.testing.expect(worker.accept_again);
     const oldest = worker.lanes.first;
     try std.testing.expect(!worker.acceptSome());

@@ -1,5 +1,5 @@
-//! Memory in pieces of 64 bytes times powers of two, from one mapping of a fixed size: a buddy
-//! allocator. Pieces have numbers of 32 bits instead of addresses, and can be walked in order.
+//! A buddy allocator on one mapping of fixed size: pieces of 64 bytes times powers of two. Pieces
+//! have 32-bit numbers instead of addresses and can be walked in order.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -13,14 +13,14 @@ pub const none: u32 = std.math.maxInt(u32);
 
 pub const Kind = enum(u2) { free = 0, chunk = 1, list = 2 };
 
-/// What is known of the piece that begins with a unit.
+/// Describes the piece that begins at a unit.
 const Mark = packed struct(u8) {
     order: u6 = 0,
     kind: Kind = .free,
 };
 
 const Unit = extern struct { bytes: [unit_bytes]u8 align(unit_bytes) };
-/// What a free piece holds.
+/// The content of a free piece.
 const Link = extern struct { next: u32, before: u32 };
 
 pub const Piece = struct { at: u32, order: u6, kind: Kind };
@@ -28,9 +28,9 @@ pub const Piece = struct { at: u32, order: u6, kind: Kind };
 pub const Arena = struct {
     units: []Unit,
     marks: []Mark,
-    /// Units from here on were never given out.
+    /// Units from here on were never allocated.
     top: u32 = 0,
-    /// Units given out.
+    /// Units allocated.
     used: u32 = 0,
     free: [order_max + 1]u32 = @splat(none),
 
@@ -65,7 +65,7 @@ pub const Arena = struct {
         return self.marks[at].order;
     }
 
-    /// Null where there is no piece of that size.
+    /// Allocates a piece; null if there is none of that size.
     pub fn take(self: *Arena, order: u6, kind: Kind) ?u32 {
         assert(kind != .free);
         var from = order;
@@ -77,7 +77,7 @@ pub const Arena = struct {
         return piece;
     }
 
-    /// A piece of order `from` cut down to `order`.
+    /// Splits a free piece of order `from` down to `order`.
     fn takeFree(self: *Arena, from: u6, order: u6) u32 {
         const at = self.free[from];
         self.unlink(at, from);
@@ -89,7 +89,7 @@ pub const Arena = struct {
         return at;
     }
 
-    /// From what was never given out; what is skipped for the sake of alignment becomes free.
+    /// Takes units that were never allocated; units skipped for alignment become free.
     fn takeNew(self: *Arena, order: u6) ?u32 {
         const size = @as(u32, 1) << @intCast(order);
         const at = std.mem.alignForward(u64, self.top, size);
@@ -103,7 +103,7 @@ pub const Arena = struct {
         return @intCast(at);
     }
 
-    /// Gives a piece back; it joins its free neighbours.
+    /// Frees a piece and merges it with free neighbours.
     pub fn give(self: *Arena, at: u32) void {
         const mark = self.marks[at];
         assert(mark.kind != .free);
@@ -117,7 +117,7 @@ pub const Arena = struct {
             const other = self.marks[buddy];
             if (other.kind != .free or other.order != order) break;
             self.unlink(buddy, order);
-            // What was a head and is one no more stays marked as free, for walkers on their way.
+            // A former head stays marked as free for walks in progress.
             self.marks[place] = .{ .order = order };
             place = @min(place, buddy);
             order += 1;
@@ -144,8 +144,9 @@ pub const Arena = struct {
         return @ptrCast(self.address(at));
     }
 
-    /// The pieces in order from unit `from` on, which begins one. Pieces may be taken and given
-    /// back on the way: what is given back is met at most as free, what is new perhaps not.
+    /// Walks the pieces in order from unit `from`, which must begin one. Pieces may be allocated
+    /// and freed meanwhile: the walk sees a freed piece as free or not at all, and may miss a new
+    /// one.
     pub fn walk(self: *const Arena, from: u32) Walk {
         return .{ .arena = self, .next_at = from };
     }
@@ -162,7 +163,7 @@ pub const Arena = struct {
             return .{ .at = at, .order = mark.order, .kind = mark.kind };
         }
 
-        /// The next piece with a chunk.
+        /// The next piece that holds a chunk.
         pub fn nextChunk(self: *Walk) ?u32 {
             while (self.next()) |piece| {
                 if (piece.kind == .chunk) return piece.at;
@@ -172,7 +173,7 @@ pub const Arena = struct {
     };
 };
 
-test "pieces never overlap, and all of it comes back" {
+test "pieces never overlap, and all memory returns" {
     var arena = try Arena.init(4096 * (unit_bytes + 1));
     defer arena.deinit();
     var prng: std.Random.DefaultPrng = .init(7);

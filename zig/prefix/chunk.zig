@@ -1,4 +1,4 @@
-//! A run of consecutive blocks: their hashes one behind the other, and who holds which of them.
+//! A run of consecutive blocks: their hashes in order, and which target has which of them.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -6,21 +6,21 @@ const assert = std.debug.assert;
 const Arena = arena_file.Arena;
 
 pub const order_max = 4;
-/// So that a place in a chunk has 7 bits.
+/// Keeps a place in a chunk within 7 bits.
 pub const len_max = capacity(order_max);
-/// Nothing in the chunk is unsure.
+/// Value of `unsure` for a chunk with complete entries.
 pub const all_sure = 255;
 pub const inline_entries = 2;
-/// The entries lie in the head.
+/// Value of `list_order` for entries inside the head.
 pub const no_list = 255;
 const lanes = 4;
 const Keys = @Vector(lanes, u64);
 
-/// A target in the upper bits, a tier in the lower two.
+/// A target in the upper bits and a tier in the lower two.
 pub const Holder = u18;
 
-/// A holder has the blocks from `start` to `last`. As numbers they are in the order of targets,
-/// tiers and places.
+/// A holder has the blocks from `start` to `last`. Compared as numbers, entries sort by target,
+/// tier and place.
 pub const Entry = packed struct(u32) {
     last: u7,
     start: u7,
@@ -44,7 +44,7 @@ pub const Entry = packed struct(u32) {
     }
 };
 
-/// Bits for the places from `start` until before `end`.
+/// Bits for the places from `start` up to, but not including, `end`.
 pub inline fn span(start: usize, end: usize) u128 {
     assert(start <= end and end <= 127);
     const ones = (@as(u128, 1) << @intCast(end)) - 1;
@@ -53,17 +53,17 @@ pub inline fn span(start: usize, end: usize) u128 {
 
 pub const Flags = packed struct(u8) {
     has_parent: bool = false,
-    /// Which of two kinds it is of, where one of them was saved and the other is to be.
+    /// Marks during a save whether the chunk has been saved.
     parity: u1 = 0,
     unused: u6 = 0,
 };
 
-/// How many keys fit behind the head in a piece of that order: 4, 12, 28, 60, 124.
+/// Number of keys after the head in a piece of that order: 4, 12, 28, 60, 124.
 pub fn capacity(order: u6) usize {
     return ((@as(usize, arena_file.unit_bytes) << order) - @sizeOf(Chunk)) / 8;
 }
 
-/// The smallest order for so many keys.
+/// The smallest order with room for `len` keys.
 pub fn orderFor(len: usize) u6 {
     assert(len <= len_max);
     var order: u6 = 0;
@@ -71,24 +71,24 @@ pub fn orderFor(len: usize) u6 {
     return order;
 }
 
-/// The head of a chunk; its keys lie behind it.
+/// The head of a chunk; its keys follow it.
 pub const Chunk = extern struct {
-    /// The hash before the first, where there is one.
+    /// The hash before the first one, if `has_parent` is set.
     parent: u64,
-    /// When it was last stored to or matched, in rounds.
+    /// The round in which it was last stored to or matched.
     round: u32,
-    /// How many entries there are. Up to two lie here, more in a piece of their own.
+    /// Number of entries. Up to two are in the head, more in a separate piece.
     entries: u32,
     list: [inline_entries]u32,
-    /// Chunks whose parent is in this one, about.
+    /// Approximate number of chunks whose parent is in this one.
     children: u16,
     len: u8,
-    /// From here on holders may be missing, because something was forgotten.
+    /// From this place on entries may be incomplete, because some were evicted.
     unsure: u8,
-    /// Keys that nobody holds.
+    /// Number of keys without a holder.
     dead: u8,
     flags: Flags,
-    /// Of the entries' own piece, or `no_list`.
+    /// Order of the separate piece with the entries, or `no_list`.
     list_order: u8,
     reserved: u8,
 
@@ -123,13 +123,13 @@ pub const Chunk = extern struct {
         return self.list_order != no_list;
     }
 
-    /// How many entries fit where they lie now.
+    /// Number of entries that fit at their current place.
     pub fn entryCapacity(self: *const Chunk) usize {
         if (!self.hasList()) return inline_entries;
         return entriesIn(@intCast(self.list_order));
     }
 
-    /// Where a hash lies. New blocks and those that go are mostly the first or the last.
+    /// The place of a hash. The first and last keys are tested first: most changes concern them.
     pub inline fn find(self: *Chunk, hash: u64) ?usize {
         @setRuntimeSafety(false); // all indices are below `len`
         const all = self.keys();
@@ -139,7 +139,7 @@ pub const Chunk = extern struct {
         return std.mem.indexOfScalar(u64, all, hash);
     }
 
-    /// How many keys from `at` on are those of `hashes`.
+    /// How many keys from `at` on equal those of `hashes`.
     pub inline fn matching(self: *Chunk, at: usize, hashes: []align(1) const u64) usize {
         @setRuntimeSafety(false); // all indices are below `most`
         const own = self.keys()[at..];
@@ -155,7 +155,7 @@ pub const Chunk = extern struct {
         return i;
     }
 
-    /// The places that somebody holds.
+    /// The places with at least one holder.
     pub fn living(self: *Chunk, arena: *const Arena) u128 {
         var mask: u128 = 0;
         for (self.holders(arena)) |entry| mask |= entry.mask();
@@ -174,7 +174,7 @@ pub fn entriesIn(list_order: u6) usize {
     return @as(usize, arena_file.unit_bytes / @sizeOf(Entry)) << list_order;
 }
 
-/// The first entry of `holder` or of one behind it.
+/// Index of the first entry whose holder is `holder` or a later one.
 pub fn firstOf(entries: []const Entry, holder: Holder) usize {
     var low: usize = 0;
     var high = entries.len;

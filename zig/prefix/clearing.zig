@@ -1,4 +1,4 @@
-//! A target that has nothing any more.
+//! Clears all blocks of a target.
 
 const arena_file = @import("arena.zig");
 const holding = @import("holding.zig");
@@ -7,21 +7,21 @@ const targets_file = @import("targets.zig");
 const Holder = @import("chunk.zig").Holder;
 const Index = @import("index.zig").Index;
 
-/// Of one tier (`only`) or of all.
+/// Clears one tier (`only`) or all tiers.
 pub fn clear(index: *Index, target: u16, only: ?Holder) void {
     const first = only orelse @as(Holder, target) << 2;
     const last = only orelse first + 3;
     const sums = index.targets.sums[first .. @as(usize, last) + 1];
     var walk = index.arena.walk(0);
     while (blocksIn(sums) > 0) {
-        // What is held lies in some chunk ahead: what was behind has been released.
+        // The remaining blocks are in a chunk ahead: those before it were released.
         const at = walk.nextChunk().?;
         index.pinned[0] = at;
         holding.releaseAll(index, at, first, last);
         _ = removing.settle(index, at);
     }
     if (only == null) index.targets.mend(target);
-    // Then nobody has anything that is not noted.
+    // No target has blocks that the index does not list, so the filter starts empty again.
     if (index.targets.torn_count == 0) index.filter.reset();
 }
 

@@ -1,5 +1,5 @@
-//! Hashes that were forgotten: says of some more that they were, never of one that it was not. Each
-//! hash has its bits in one cache line.
+//! A Bloom filter of evicted hashes: it may report a hash that was not evicted, never the reverse.
+//! All bits of a hash are in one cache line.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -35,8 +35,8 @@ pub const Filter = struct {
         return if (self.isEmpty) 0 else self.words.len * 8;
     }
 
-    /// The words of another filter. Where that is of another size or seed, everything may have been
-    /// forgotten.
+    /// Loads the words of a saved filter. If its size or seed differs, the filter then reports
+    /// every hash as evicted.
     pub fn load(self: *Filter, saved: []const u8) void {
         const own = std.mem.sliceAsBytes(self.words);
         if (own.len == saved.len) @memcpy(own, saved) else @memset(own, 0xff);
@@ -72,7 +72,7 @@ pub const Filter = struct {
     }
 };
 
-test "what was added is always said to be there, and little else" {
+test "every added hash is found, and few others are" {
     var filter = try Filter.init(64 * 1024, 5);
     defer filter.deinit();
     try std.testing.expect(!filter.has(1));

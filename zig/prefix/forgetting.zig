@@ -1,23 +1,24 @@
-//! Making room: chunks that were neither stored to nor matched for the longest go first, and of
-//! prompts their ends before their beginnings.
+//! Eviction from the index. The chunks that were neither stored to nor matched for the longest time
+//! go first, and the ends of prompts before their beginnings.
 
 const std = @import("std");
 const removing = @import("removing.zig");
 const Index = @import("index.zig").Index;
 
 const ages = 1024;
-/// Of all chunks, at once: each search looks at every chunk.
+/// The fraction of chunks evicted at once: each search examines every chunk.
 const share = 64;
 
-/// False where there is nothing that may go.
+/// False if no chunk can be evicted.
 pub fn forgetSome(index: *Index) bool {
     const wanted = index.chunks / share + 1;
-    // The oldest may all have children that are younger: then it is the oldest with none.
+    // If all of the oldest chunks have younger children, consider more chunks for one without
+    // children.
     var considered = wanted;
     while (considered < 2 * index.chunks) : (considered *|= 2) {
         if (sweep(index, wanted, ageOfOldest(index, considered), true)) return true;
     }
-    // Children are counted roughly, and parents that contradict each other may form a ring.
+    // Child counts are approximate, and contradicting parents may form a cycle.
     return sweep(index, wanted, 0, false);
 }
 
@@ -25,7 +26,7 @@ fn ageOf(index: *const Index, at: u32) u32 {
     return @min(index.round -% index.chunk(at).round, ages - 1);
 }
 
-/// The age that so many chunks have at least.
+/// The largest age that at least `wanted` chunks have.
 fn ageOfOldest(index: *const Index, wanted: u32) u32 {
     var counts: [ages]u32 = @splat(0);
     var walk = index.arena.walk(0);

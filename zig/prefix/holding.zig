@@ -1,5 +1,5 @@
-//! Who holds which blocks of a chunk: entries are put in, joined, cut and taken out, and every sum
-//! is kept right on the way.
+//! The entries of a chunk: inserting, merging, splitting and removing them. All totals are updated
+//! with them.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -12,14 +12,14 @@ const Index = index_file.Index;
 
 const list_order_max = @import("arena.zig").order_max;
 
-/// The entries of one holder that a change concerns.
+/// The entries of one holder that a change affects.
 const Range = struct { from: usize, to: usize };
 
 fn entry(holder: Holder, start: usize, end: usize) Entry {
     return .{ .holder = holder, .start = @intCast(start), .last = @intCast(end - 1) };
 }
 
-/// Those that overlap `[start, end)`, or with `slack` 1 also those that touch it.
+/// The entries that overlap `[start, end)`; with `slack` 1 also those adjacent to it.
 fn meeting(entries: []const Entry, holder: Holder, start: usize, end: usize, slack: u1) Range {
     var from = chunk_file.firstOf(entries, holder);
     while (from < entries.len and entries[from].holder == holder) : (from += 1) {
@@ -32,8 +32,8 @@ fn meeting(entries: []const Entry, holder: Holder, start: usize, end: usize, sla
     return .{ .from = from, .to = to };
 }
 
-/// From now on `holder` has the blocks `[start, end)`. Where there is no room to note it, they
-/// are forgotten. The chunk is pinned.
+/// Records that `holder` has the blocks `[start, end)`. Without room for the entry they count as
+/// evicted. The chunk must be pinned.
 pub fn hold(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     index.beforeChange(at);
     const chunk = index.chunk(at);
@@ -55,7 +55,7 @@ pub fn hold(index: *Index, at: u32, holder: Holder, start: usize, end: usize) vo
     merge(index, at, holder, start, end);
 }
 
-/// Puts an entry in, without counting; there is room for it.
+/// Inserts an entry without updating totals; there must be room.
 pub fn merge(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const entries = index.chunk(at).holders(&index.arena);
     const range = meeting(entries, holder, start, end, 1);
@@ -73,7 +73,7 @@ fn count(index: *Index, chunk: *Chunk, holder: Holder, start: usize, end: usize)
     index.held += end - start;
 }
 
-/// From now on `holder` has none of `[start, end)`. Keys without a holder stay until `settle`.
+/// Records that `holder` no longer has `[start, end)`. Keys without a holder stay until `settle`.
 pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const chunk = index.chunk(at);
     const entries = chunk.holders(&index.arena);
@@ -101,7 +101,7 @@ pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize)
         rests += 1;
     }
     if (!splice(index, at, range, rest[0..rests])) {
-        // Only the cut of one entry into two needs room; what lies behind it is given up.
+        // Only splitting one entry into two needs room; without room the second part is dropped.
         const behind = rest[1];
         const end_behind = @as(usize, behind.last) + 1;
         index.targets.remove(holder, chunk.keys()[behind.start..end_behind]);
@@ -115,7 +115,7 @@ pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize)
     bury(index, chunk, gone);
 }
 
-/// Counts those places as dead that nobody holds any more.
+/// Counts the places of `gone` that have no holder as dead.
 pub fn bury(index: *Index, chunk: *Chunk, gone: u128) void {
     const dead: u8 = if (@popCount(gone) == 1)
         @intFromBool(!chunk.isLiving(&index.arena, @ctz(gone)))
@@ -125,7 +125,7 @@ pub fn bury(index: *Index, chunk: *Chunk, gone: u128) void {
     index.blocks -= dead;
 }
 
-/// `holder` may have these blocks, but it is not noted.
+/// Marks blocks that `holder` may have but the index does not list.
 pub fn lose(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const chunk = index.chunk(at);
     chunk.unsure = @min(chunk.unsure, @as(u8, @intCast(start)));
@@ -134,7 +134,7 @@ pub fn lose(index: *Index, at: u32, holder: Holder, start: usize, end: usize) vo
     index.forgotten += end - start;
 }
 
-/// Makes room for so many entries; false where there is none.
+/// Makes room for `wanted` entries; false without memory.
 pub fn grow(index: *Index, at: u32, wanted: usize) bool {
     const chunk = index.chunk(at);
     if (wanted <= chunk.entryCapacity()) return true;
@@ -150,7 +150,7 @@ pub fn grow(index: *Index, at: u32, wanted: usize) bool {
     return true;
 }
 
-/// Replaces the entries of `range` by others; false, and nothing done, where there is no room.
+/// Replaces the entries of `range` by others; false, with no change, if they do not fit.
 fn splice(index: *Index, at: u32, range: Range, added: []const Entry) bool {
     const chunk = index.chunk(at);
     const before = chunk.entries;
@@ -169,7 +169,7 @@ fn splice(index: *Index, at: u32, range: Range, added: []const Entry) bool {
     return true;
 }
 
-/// A list that has become short goes back into the head.
+/// Moves a list that has become short back into the head.
 fn moveIn(index: *Index, chunk: *Chunk) void {
     if (!chunk.hasList() or chunk.entries > chunk_file.inline_entries) return;
     const list = chunk.list[0];
@@ -180,7 +180,7 @@ fn moveIn(index: *Index, chunk: *Chunk) void {
     @memcpy(chunk.holders(&index.arena), kept[0..chunk.entries]);
 }
 
-/// Takes all entries of the holders from `first` to `last` out.
+/// Removes all entries of the holders from `first` to `last`.
 pub fn releaseAll(index: *Index, at: u32, first: Holder, last: Holder) void {
     const chunk = index.chunk(at);
     const entries = chunk.holders(&index.arena);

@@ -1,9 +1,9 @@
-//! Who holds which blocks of which prompts, within a bound of memory.
+//! The prefix index: which target has which blocks of which prompts, within a memory limit.
 //!
-//! Blocks lie in chunks: up to 124 hashes of consecutive blocks in one stretch of memory, with
-//! entries (holder, from, to) that say who has which of them. A table leads from each hash to its
-//! chunk. Where prompts part, another chunk begins; a lookup asks the table only there. Chunks are
-//! how it is stored and nothing more: every answer is of single hashes.
+//! Blocks are stored in chunks: up to 124 hashes of consecutive blocks in one span of memory, with
+//! entries (holder, from, to) that name the targets of each block. A table maps each hash to its
+//! chunk. Where prompts diverge, another chunk begins, so a lookup consults the table only there.
+//! Chunks are a storage detail: every answer concerns single hashes.
 
 const std = @import("std");
 const types = @import("../abi/router_types.zig");
@@ -26,24 +26,24 @@ const Targets = @import("targets.zig").Targets;
 const Walks = @import("walks.zig").Walks;
 
 const none = arena_file.none;
-/// Too little for anything; the least there is for tests.
+/// The smallest size that tests use; too small for any practical index.
 const bytes_min = 4096;
 const bytes_max = 1 << 37;
-/// Parts of a chunk's worth of rounds: recency is known to a sixteenth of all chunks.
+/// A round ends when a sixteenth of all chunks has been used: the resolution of recency.
 const rounds_in_all = 16;
-/// Hashes whose table entries are fetched ahead.
+/// Number of hashes whose table entries are prefetched ahead.
 pub const ahead = 12;
 
-/// A block.
+/// The place of a block.
 pub const Place = struct { chunk: u32, at: usize };
 
 pub const ChangeKind = enum(u32) {
-    /// `parent` is the block before the first.
+    /// `parent` is the hash of the block before the first.
     stored = 0,
-    /// The first is the first of a prompt.
+    /// The first block starts a prompt.
     stored_first = 1,
     removed = 2,
-    /// Tier 3 means all of them.
+    /// Tier 3 means all tiers.
     cleared = 3,
 };
 
@@ -54,22 +54,22 @@ pub const Index = struct {
     targets: Targets,
     filter: Filter,
     walks: Walks,
-    /// Blocks that somebody holds, pairs of a block and a holder, blocks forgotten.
+    /// Blocks with a holder, pairs of a block and a holder, evicted blocks.
     blocks: u64 = 0,
     held: u64 = 0,
     forgotten: u64 = 0,
     chunks: u32 = 0,
     round: u32 = 0,
-    /// Chunks used in this round.
+    /// Chunks used in the current round.
     used: u32 = 0,
-    /// Not to be forgotten now.
+    /// Chunks that must not be evicted now.
     pinned: [2]u32 = .{ none, none },
-    /// Counts changes, so that a reader notices them.
+    /// Counts changes, so that a reader detects them.
     version: u64 = 0,
     reader: ?*Reader = null,
     saver: ?*Saver = null,
     loader: ?*Loader = null,
-    /// What new chunks are marked with.
+    /// The parity of new chunks.
     parity: u1 = 0,
 
     pub fn create(gpa: std.mem.Allocator, request: types.PrefixRequest) Error!*Index {
@@ -110,7 +110,7 @@ pub const Index = struct {
         self.gpa.destroy(self);
     }
 
-    /// Empty again.
+    /// Empties the index.
     pub fn reset(self: *Index) void {
         self.arena.reset();
         self.table.reset();
@@ -146,7 +146,7 @@ pub const Index = struct {
         return null;
     }
 
-    /// It was stored to or matched now.
+    /// Marks the chunk as used in the current round.
     pub inline fn touch(self: *Index, it: *Chunk) void {
         if (it.round == self.round) return;
         it.round = self.round;
@@ -156,9 +156,9 @@ pub const Index = struct {
         self.round +%= 1;
     }
 
-    /// A piece of the arena, for which others are forgotten where it must be.
+    /// Allocates a piece of the arena, evicting chunks if necessary.
     pub fn take(self: *Index, order: u6, kind: arena_file.Kind) ?u32 {
-        // What is too large a part of all memory would take everything else with it.
+        // A piece that is a large part of the whole memory would evict everything else.
         if (@as(u64, 4) << order > self.arena.units.len) return null;
         while (true) {
             if (self.arena.take(order, kind)) |piece| return piece;
@@ -166,7 +166,7 @@ pub const Index = struct {
         }
     }
 
-    /// Whether the table has room for one more, made where it must be.
+    /// Whether the table has room for one more hash, after evicting chunks if necessary.
     pub fn tableHasRoom(self: *Index) bool {
         while (self.table.isFull()) {
             if (!forgetting.forgetSome(self)) return false;
@@ -178,13 +178,12 @@ pub const Index = struct {
         return self.pinned[0] == at or self.pinned[1] == at;
     }
 
-    /// A chunk that is to be saved is saved as it is now.
+    /// Saves the chunk's current content if a save is in progress.
     pub inline fn beforeChange(self: *Index, at: u32) void {
         if (self.saver) |saver| saver.keep(self, at);
     }
 
-    /// Carries changes out in order. All of them are looked at first: nothing is done where one
-    /// is not possible.
+    /// Applies changes in order. All are validated first: if one is invalid, none is applied.
     pub fn apply(
         self: *Index,
         changes: []align(1) const types.PrefixChange,
@@ -203,7 +202,7 @@ pub const Index = struct {
         self.pinned = .{ none, none };
     }
 
-    /// Fetches what the changes after one of `count` hashes will look at, while that is made.
+    /// Prefetches the memory for the changes that follow the current one of `count` hashes.
     fn fetch(self: *const Index, hashes: []align(1) const u64, count: u32) void {
         for (0..@min(count, ahead)) |i| {
             if (i + ahead >= hashes.len) break;

@@ -1,5 +1,6 @@
-//! The bytes of `saver.zig`, piece by piece, into an empty index. They may be anybody's: what they
-//! say goes the way of every other change, and is taken back where the checksum is not theirs.
+//! Loads the bytes of `saver.zig`, piece by piece, into an empty index. The bytes are untrusted:
+//! their content is validated like every other change, and removed again if the checksum does not
+//! match.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -35,7 +36,7 @@ pub const Loader = struct {
         gpa.destroy(self);
     }
 
-    /// Takes what comes next. `forged`: it is not what a saver wrote.
+    /// Takes the next bytes. `forged`: a saver cannot have written them.
     pub fn take(self: *Loader, index: *Index, bytes: []const u8) Error!void {
         self.pending.appendSlice(index.gpa, bytes) catch return error.OutOfMemory;
         var used: usize = 0;
@@ -45,13 +46,13 @@ pub const Loader = struct {
         self.pending.shrinkRetainingCapacity(rest);
     }
 
-    /// The end is there.
+    /// The input has ended.
     pub fn finish(self: *Loader, index: *Index) Error!void {
         if (self.state != .complete or self.pending.items.len > 0) return error.Forged;
         countChildren(index);
     }
 
-    /// How many bytes were used; null where more of them are needed.
+    /// Returns how many bytes were used; null if more are needed.
     fn step(self: *Loader, index: *Index, bytes: []const u8) Error!?usize {
         const count = switch (self.state) {
             .head => try self.takeHead(bytes),
@@ -110,8 +111,8 @@ pub const Loader = struct {
             const entry: Entry = @bitCast(word);
             if (entry.tier() == targets_file.tiers) return error.Forged;
             if (entry.start > entry.last or entry.last >= record.len) return error.Forged;
-            const told: ?u64 = if (record.has_parent != 0) record.parent else null;
-            const parent = if (entry.start > 0) keys[entry.start - 1] else told;
+            const run_parent: ?u64 = if (record.has_parent != 0) record.parent else null;
+            const parent = if (entry.start > 0) keys[entry.start - 1] else run_parent;
             const hashes = keys[entry.start .. @as(usize, entry.last) + 1];
             storing.store(index, entry.holder, parent, hashes);
         }
@@ -136,7 +137,7 @@ fn doubt(index: *Index, hashes: []align(1) const u64) void {
     }
 }
 
-/// Chunks came in no order: parents did not see all of their children.
+/// Chunks arrive in any order, so parents could not count all of their children before.
 fn countChildren(index: *Index) void {
     var walk = index.arena.walk(0);
     while (walk.nextChunk()) |at| index.chunk(at).children = 0;

@@ -1,4 +1,4 @@
-//! Zeroed memory straight from the kernel: it costs nothing until it is touched.
+//! Zeroed memory directly from the kernel, which allocates pages on first touch.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -7,15 +7,15 @@ const Error = @import("../abi/status.zig").Error;
 
 pub const page_bytes = 4096;
 
-/// At least `count` of `T`, zeroed. Large ones in huge pages where the kernel has them: lookups
-/// jump, and each jump would miss the address cache otherwise.
+/// At least `count` elements of `T`, zeroed. Large allocations use huge pages if the kernel has
+/// them: lookups access memory at random, and small pages would cost a TLB miss each.
 pub fn map(comptime T: type, count: usize) Error![]T {
     const bytes = std.mem.alignForward(usize, @max(1, count * @sizeOf(T)), page_bytes);
     const flags: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
     const protection: linux.PROT = .{ .READ = true, .WRITE = true };
     const address = try errno.check(linux.mmap(null, bytes, protection, flags, -1, 0));
     const memory: [*]align(page_bytes) u8 = @ptrFromInt(address);
-    // Kernels without huge pages refuse; what they give instead is right, only slower.
+    // Kernels without huge pages refuse; ordinary pages only are slower.
     _ = linux.madvise(memory, bytes, linux.MADV.HUGEPAGE);
     return @as([*]T, @ptrCast(memory))[0..count];
 }
@@ -23,11 +23,11 @@ pub fn map(comptime T: type, count: usize) Error![]T {
 pub fn unmap(slice: anytype) void {
     const bytes = std.mem.sliceAsBytes(slice);
     const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);
-    // Only a wrong address can make it fail.
+    // munmap fails only for a wrong address.
     std.debug.assert(linux.errno(linux.munmap(@ptrCast(@alignCast(bytes.ptr)), whole)) == .SUCCESS);
 }
 
-/// Zeros again; the kernel takes the memory back.
+/// Zeroes the memory again and returns its pages to the kernel.
 pub fn wipe(slice: anytype) void {
     const bytes = std.mem.sliceAsBytes(slice);
     const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);

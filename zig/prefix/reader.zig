@@ -1,4 +1,4 @@
-//! All that is held, in runs: parents before children.
+//! Lists the content of the index in runs, parents before children.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -10,14 +10,14 @@ const Index = @import("index.zig").Index;
 pub const run_bytes_max = @sizeOf(Run) + 8 * chunk_file.len_max;
 
 pub const Reader = struct {
-    /// Chunks, each behind the one with its parent.
+    /// Chunks, each after the one that contains its parent.
     order: std.ArrayList(u32),
     target: ?u16,
     version: u64,
     at: usize = 0,
     entry: usize = 0,
 
-    /// Of all targets, or of one.
+    /// Reads one target, or all of them.
     pub fn create(index: *Index, target: ?u16) Error!*Reader {
         const gpa = index.gpa;
         const self = gpa.create(Reader) catch return error.OutOfMemory;
@@ -42,7 +42,7 @@ pub const Reader = struct {
             if (!self.wants(index, first)) continue;
             const from = self.order.items.len;
             var at = first;
-            // Parents that contradict each other may form a ring: it ends where it was begun.
+            // Contradicting parents may form a cycle, which is cut where the search entered it.
             while (!seen.isSet(at)) {
                 seen.set(at);
                 try self.order.append(gpa, at);
@@ -61,7 +61,8 @@ pub const Reader = struct {
         return false;
     }
 
-    /// Fills `out` with whole runs; their bytes, 0 at the end. `busy`: something changed since.
+    /// Fills `out` with whole runs; returns their bytes, 0 at the end. `busy`: the index has
+    /// changed.
     pub fn next(self: *Reader, index: *Index, out: []u8) Error!u32 {
         if (index.version != self.version) return error.Busy;
         if (out.len < run_bytes_max) return error.BadRequest;

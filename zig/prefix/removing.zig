@@ -1,4 +1,4 @@
-//! Blocks that a holder has no more, and what becomes of chunks then.
+//! Removes blocks of a holder, and shrinks, splits or frees their chunks.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -38,15 +38,15 @@ pub fn remove(index: *Index, holder: Holder, hashes: []align(1) const u64) void 
     if (current) |last| _ = settle(index, last.chunk);
 }
 
-/// Blocks go one by one, from the ends of prompts: mostly the next one lies before the last.
+/// Tests the block before the current one: most removals run backwards from the end of a prompt.
 fn beside(index: *Index, current: ?Place, hash: u64) ?Place {
     const last = current orelse return null;
     if (last.at == 0 or index.chunk(last.chunk).keys()[last.at - 1] != hash) return null;
     return .{ .chunk = last.chunk, .at = last.at - 1 };
 }
 
-/// Puts a chunk in order of which blocks have died: cuts its end, parts it where most is dead.
-/// Where it is now; null where nothing is left, or it was parted.
+/// Removes dead blocks from a chunk: cuts its end, and splits it if most of it is dead. Returns its
+/// new number; null if it was freed or split.
 pub fn settle(index: *Index, at: u32) ?u32 {
     const chunk = index.chunk(at);
     if (chunk.dead == 0 and chunk.len > 0) return at;
@@ -66,7 +66,7 @@ pub fn settle(index: *Index, at: u32) ?u32 {
     return null;
 }
 
-/// Gives an empty chunk back.
+/// Frees an empty chunk.
 pub fn free(index: *Index, at: u32) void {
     const chunk = index.chunk(at);
     assert(chunk.len == 0);
@@ -81,7 +81,7 @@ fn unlinkParent(index: *Index, chunk: *const Chunk) void {
     index.chunk(parent.chunk).children -|= 1;
 }
 
-/// Each living stretch becomes a chunk of its own; the rest goes.
+/// Makes each living run of blocks a chunk of its own and drops the rest.
 fn part(index: *Index, at: u32, living: u128) void {
     const pinned = index.pinned;
     index.pinned = .{ at, at };
@@ -104,7 +104,7 @@ fn part(index: *Index, at: u32, living: u128) void {
     index.chunks -= 1;
 }
 
-/// False where there is no room for it.
+/// False without room for the copy.
 fn copyStretch(index: *Index, from: u32, start: usize, end: usize) bool {
     const source = index.chunk(from);
     var entries: usize = 0;
@@ -124,7 +124,7 @@ fn copyStretch(index: *Index, from: u32, start: usize, end: usize) bool {
     @memcpy(chunk.keys(), source.keys()[start..end]);
     for (chunk.keys()) |hash| index.table.move(index.table.spot(hash), from, to);
     chunk.round = source.round;
-    // Where the children's parents are is not known; too many of them only delay forgetting.
+    // The children's parents are unknown here. A count that is too high only delays eviction.
     chunk.children = source.children;
     if (source.unsure < end) chunk.unsure = @intCast(@max(source.unsure, start) - start);
     for (source.holders(&index.arena)) |entry| {
@@ -155,7 +155,7 @@ fn loseStretch(index: *Index, at: u32, start: usize, end: usize) void {
     index.forgotten += end - start;
 }
 
-/// Forgets a whole chunk, with whatever is held in it.
+/// Evicts a whole chunk with all of its entries.
 pub fn forget(index: *Index, at: u32) void {
     index.beforeChange(at);
     const chunk = index.chunk(at);

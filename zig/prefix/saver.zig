@@ -1,8 +1,8 @@
-//! The index as bytes, as it was at one moment, made piece by piece while it goes on changing: a
-//! chunk that is about to change is written down first.
+//! Saves the index as it was at one moment, piece by piece, while changes continue: a chunk is
+//! saved before its first change.
 //!
 //! The bytes: `Head`, the words of the filter, the torn targets (u16), a `Record` with keys and
-//! entries for each chunk, a `Record` of length 0, and XXH3-64 of all that.
+//! entries for each chunk, a `Record` of length 0, and XXH3-64 of all of these.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -34,11 +34,11 @@ pub const Saver = struct {
     gpa: std.mem.Allocator,
     walk: arena_file.Arena.Walk,
     pending: std.ArrayList(u8) = .empty,
-    /// Bytes of these that were given out.
+    /// Bytes of `pending` already returned.
     given: usize = 0,
     hasher: std.hash.XxHash3 = .init(0),
     is_complete: bool = false,
-    /// There was no memory to write a chunk down before it changed.
+    /// Memory for saving a chunk before its change was not available.
     has_failed: bool = false,
 
     pub fn create(index: *Index) Error!*Saver {
@@ -75,7 +75,7 @@ pub const Saver = struct {
         self.hasher.update(bytes);
     }
 
-    /// Writes a chunk down where that was not done yet.
+    /// Saves a chunk unless it is saved already.
     pub fn keep(self: *Saver, index: *const Index, at: u32) void {
         const chunk = index.chunk(at);
         if (chunk.flags.parity == index.parity) return;
@@ -105,7 +105,7 @@ pub const Saver = struct {
         try self.write(std.mem.sliceAsBytes(entries));
     }
 
-    /// Fills `out`; how many bytes, 0 at the end.
+    /// Fills `out`; returns how many bytes, 0 at the end.
     pub fn next(self: *Saver, index: *Index, out: []u8) Error!u32 {
         while (!self.is_complete and !self.has_failed and self.waiting() < out.len) {
             const at = self.walk.nextChunk() orelse {
@@ -138,7 +138,7 @@ pub const Saver = struct {
         self.is_complete = true;
     }
 
-    /// All chunks are of one kind again, whether they were written down or not.
+    /// Gives all chunks the same parity again, saved or not.
     pub fn finish(index: *Index) void {
         var walk = index.arena.walk(0);
         while (walk.nextChunk()) |at| index.chunk(at).flags.parity = index.parity;

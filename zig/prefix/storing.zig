@@ -1,4 +1,4 @@
-//! Blocks that a holder has from now on.
+//! Adds blocks of a holder.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -14,13 +14,13 @@ const Place = index_file.Place;
 
 const Hashes = []align(1) const u64;
 
-/// The hashes are consecutive; `parent` is the one before the first.
+/// The hashes are consecutive; `parent` is the hash before the first.
 pub fn store(index: *Index, holder: Holder, parent: ?u64, hashes: Hashes) void {
     for (hashes[0..@min(index_file.ahead, hashes.len)]) |hash| {
         index.table.prefetch(index.table.spot(hash));
     }
     var before: ?Place = null;
-    var told = parent;
+    var before_first = parent;
     var i: usize = 0;
     while (i < hashes.len) {
         if (index.find(hashes[i])) |place| {
@@ -31,12 +31,12 @@ pub fn store(index: *Index, holder: Holder, parent: ?u64, hashes: Hashes) void {
             before = join(index, before, place, count);
             i += count;
         } else {
-            if (before == null) before = findParent(index, told);
+            if (before == null) before = findParent(index, before_first);
             const first = i;
-            before = extend(index, holder, before, told, hashes, &i);
+            before = extend(index, holder, before, before_first, hashes, &i);
             if (i == first) return loseAll(index, holder, hashes[i..]);
         }
-        told = hashes[i - 1];
+        before_first = hashes[i - 1];
     }
 }
 
@@ -49,7 +49,7 @@ fn findParent(index: *Index, hash: ?u64) ?Place {
 pub fn loseAll(index: *Index, holder: Holder, hashes: Hashes) void {
     for (hashes) |hash| {
         index.filter.add(hash);
-        // Some of them may be there, for others.
+        // The index may list some of them already, for other holders.
         const place = index.find(hash) orelse continue;
         const chunk = index.chunk(place.chunk);
         index.beforeChange(place.chunk);
@@ -59,20 +59,20 @@ pub fn loseAll(index: *Index, holder: Holder, hashes: Hashes) void {
     index.forgotten += hashes.len;
 }
 
-/// Puts the next unknown hashes behind `before`, as many as fit into one chunk, and counts `i` up
-/// by their number. The place of the last; `i` stays where there is no room for any.
+/// Appends the next unknown hashes after `before`, as many as fit into one chunk, and increases `i`
+/// by their number. Returns the place of the last; without room `i` does not change.
 fn extend(
     index: *Index,
     holder: Holder,
     before: ?Place,
-    told: ?u64,
+    before_first: ?u64,
     hashes: Hashes,
     i: *usize,
 ) ?Place {
     const wanted = hashes.len - i.*;
     index.pinned = .{ if (before) |last| last.chunk else arena_file.none, arena_file.none };
     const at = behind(index, before, wanted) orelse
-        begin(index, before, told, wanted) orelse return null;
+        begin(index, before, before_first, wanted) orelse return null;
     index.pinned[1] = at;
     index.beforeChange(at);
     const chunk = index.chunk(at);
@@ -95,12 +95,12 @@ fn extend(
     const end = chunk.len;
     if (end > start) holding.hold(index, at, holder, start, end);
     const left = removing.settle(index, at) orelse return null;
-    // Without room for its holder, what was put there is gone again.
+    // Without room for its entry the new blocks were removed again.
     if (index.chunk(left).len != end) return null;
     return .{ .chunk = fit(index, left), .at = end - 1 };
 }
 
-/// The chunk of `before` where that is its last block, with room for at least one more.
+/// The chunk of `before`, if `before` is its last block and one more block fits.
 fn behind(index: *Index, before: ?Place, wanted: usize) ?u32 {
     const last = before orelse return null;
     const chunk = index.chunk(last.chunk);
@@ -111,7 +111,7 @@ fn behind(index: *Index, before: ?Place, wanted: usize) ?u32 {
     return move(index, last.chunk, piece);
 }
 
-/// A new, empty chunk; a small one where there is no room for what is wanted.
+/// Creates an empty chunk; a smaller one if the wanted size does not fit.
 fn begin(index: *Index, before: ?Place, parent: ?u64, wanted: usize) ?u32 {
     const order = chunk_file.orderFor(@min(wanted, chunk_file.len_max));
     const at = index.take(order, .chunk) orelse index.take(0, .chunk) orelse return null;
@@ -124,7 +124,7 @@ pub fn init(index: *Index, at: u32, parent: ?u64) void {
     const chunk = index.chunk(at);
     chunk.* = .{
         .parent = 0,
-        // Not in this round: its first use is one.
+        // The previous round, so that the first use counts as a use in this round.
         .round = index.round -% 1,
         .entries = 0,
         .list = .{ 0, 0 },
@@ -140,7 +140,7 @@ pub fn init(index: *Index, at: u32, parent: ?u64) void {
     index.chunks += 1;
 }
 
-/// Moves a chunk to another piece, which has room for it.
+/// Moves a chunk to a larger or smaller piece.
 fn move(index: *Index, from: u32, to: u32) u32 {
     index.beforeChange(from);
     const old = index.chunk(from);
@@ -157,15 +157,16 @@ fn move(index: *Index, from: u32, to: u32) u32 {
     return to;
 }
 
-/// Gives back what a chunk has too much, where a smaller piece is at hand.
+/// Moves a chunk to a smaller piece if one is free and large enough.
 fn fit(index: *Index, at: u32) u32 {
     const order = chunk_file.orderFor(index.chunk(at).len);
     if (order >= index.arena.orderOf(at)) return at;
     return move(index, at, index.arena.take(order, .chunk) orelse return at);
 }
 
-/// Where `place` begins a chunk that follows on the one that ends with `before`, and both fit into
-/// one, they become one. The place of the last of `count` blocks from `place` on.
+/// Merges the chunk that begins with `place` into the chunk that ends with `before` if the first
+/// follows the second and both fit into one. Returns the place of the last of `count` blocks from
+/// `place` on.
 fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     const unjoined: Place = .{ .chunk = place.chunk, .at = place.at + count - 1 };
     const last = before orelse return unjoined;
@@ -174,7 +175,7 @@ fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     const first_len = index.chunk(last.chunk).len;
     if (last.at + 1 != first_len or first_len + second.len > chunk_file.len_max) return unjoined;
     if (second.parentHash() != index.chunk(last.chunk).keys()[last.at]) return unjoined;
-    // Both are pinned: neither is forgotten while room is made.
+    // Both are pinned: making room evicts neither.
     const entries = index.chunk(last.chunk).entries + second.entries;
     if (!holding.grow(index, last.chunk, entries)) return unjoined;
     var to = last.chunk;
@@ -186,7 +187,7 @@ fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     return .{ .chunk = to, .at = first_len + count - 1 };
 }
 
-/// The blocks of `second` go behind those of `first`, which has room for them and their entries.
+/// Appends the blocks of `second` to those of `first`, which has room for them and their entries.
 fn absorb(index: *Index, first: u32, second: u32) void {
     index.beforeChange(first);
     index.beforeChange(second);

@@ -1,5 +1,5 @@
-//! From a hash to the chunk that has it: buckets of one cache line, with a byte of each hash beside
-//! the chunks' numbers. Which of the candidates it is, the chunk itself must say.
+//! Maps a hash to its chunk. A bucket is one cache line: a byte of each hash, and the number of its
+//! chunk. The caller checks the candidates against the chunks themselves.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -7,15 +7,16 @@ const assert = std.debug.assert;
 const Error = @import("../abi/status.zig").Error;
 
 const slots = 12;
-/// On average in a bucket, at most: with more, too many run over into their neighbours.
+/// Largest average number of filled slots in a bucket: above it too many hashes overflow into the
+/// next bucket.
 const slots_filled = 9;
-/// Lanes of the tags' vector that are tags.
+/// The lanes of the tag vector that contain tags.
 const tag_lanes: u16 = (1 << slots) - 1;
 
 const Bucket = extern struct {
     /// 0: the slot is empty.
     tags: [slots]u8 align(64),
-    /// How many went past this bucket because it was full.
+    /// Number of hashes that went past this bucket because it was full.
     passed: u32,
     chunks: [slots]u32,
 };
@@ -24,7 +25,7 @@ comptime {
     assert(@sizeOf(Bucket) == 64);
 }
 
-/// Where a hash belongs. Made with a secret seed, so that nobody can aim at one bucket.
+/// The bucket and tag of a hash. A secret seed prevents attacks on a single bucket.
 pub const Spot = struct {
     bucket: usize,
     tag: u8,
@@ -66,7 +67,7 @@ pub const Table = struct {
         @prefetch(&self.buckets[at.bucket], .{});
     }
 
-    /// The chunks that may have the hash.
+    /// The chunks that may contain the hash.
     pub inline fn candidates(self: *const Table, at: Spot) Candidates {
         var result: Candidates = .{ .table = self, .spot = at, .bucket = at.bucket, .lanes = 0 };
         result.lanes = result.matching();
@@ -124,7 +125,7 @@ pub const Table = struct {
         }
     }
 
-    /// Entries of one chunk with one tag are alike: whichever is found first is as good.
+    /// Entries of one chunk with the same tag are interchangeable: any of them will do.
     fn find(self: *Table, at: Spot, chunk: u32) struct { *Bucket, usize } {
         var bucket = at.bucket;
         while (true) : (bucket = self.after(bucket)) {
@@ -146,7 +147,7 @@ pub const Table = struct {
         }
     }
 
-    /// The hash lies in another chunk now.
+    /// Records that the hash has moved to another chunk.
     pub fn move(self: *Table, at: Spot, from: u32, to: u32) void {
         const found, const slot = self.find(at, from);
         found.chunks[slot] = to;
@@ -161,7 +162,7 @@ fn has(table: *const Table, hash: u64, chunk: u32) bool {
     return false;
 }
 
-test "what was put is found, to the last slot and after removals" {
+test "every entry is found, up to the last slot and after removals" {
     var table = try Table.init(64 * 50, 99);
     defer table.deinit();
     var hash: u64 = 0;

@@ -1,4 +1,5 @@
-//! What each target has in each tier: a count and a digest, and whether some of it was forgotten.
+//! The content of each target in each tier as a count and a digest, and whether entries of the
+//! target were evicted.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -13,7 +14,7 @@ pub const Sum = extern struct { blocks: u64, mix: u64 };
 
 pub const Targets = struct {
     sums: []Sum,
-    /// Whether something that the target has was forgotten.
+    /// Whether entries of the target were evicted.
     torn: []bool,
     torn_count: u32 = 0,
 

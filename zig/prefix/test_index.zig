@@ -1,5 +1,4 @@
-//! The index against the plainest model there is, with changes that make sense and others that do
-//! not.
+//! Compares the index with a literal model under plausible and contradictory changes.
 
 const std = @import("std");
 const types = @import("../abi/router_types.zig");
@@ -15,7 +14,7 @@ const targets = 20;
 const tiers = 3;
 const hash_count = 400;
 
-/// Who holds what, literally.
+/// Literal model: which holder has which block.
 const Model = struct {
     held: [hash_count][targets][tiers]bool = @splat(@splat(@splat(false))),
 
@@ -44,12 +43,12 @@ const Bench = struct {
     random: std.Random,
     out: *Out,
 
-    /// A path that mostly follows the tree `child -> child / 3`, so that paths meet and part.
+    /// A path that mostly follows the tree `child -> child / 3`, so that paths meet and diverge.
     fn path(self: *Bench, room: []u64) []u64 {
         var at = 1 + self.random.uintLessThan(u64, hash_count - 1);
         var len: usize = 0;
         if (self.random.uintLessThan(u8, 3) == 0) {
-            // A straight one, long enough for several chunks.
+            // A straight path, long enough for several chunks.
             const from = self.random.uintLessThan(u64, hash_count - 1);
             len = self.random.uintLessThan(usize, @min(room.len, hash_count - from)) + 1;
             for (room[0..len], from..) |*hash, i| hash.* = i;
@@ -102,7 +101,7 @@ const Bench = struct {
         try self.index.apply(&.{change}, hashes[0..change.count]);
     }
 
-    /// The answers for a path; those within `exact` are the model's.
+    /// Looks up a path; the counts within `exact` must equal the model's.
     fn look(self: *Bench) !void {
         var room: [300]u64 = undefined;
         const hashes = self.path(&room);
@@ -128,7 +127,7 @@ const Bench = struct {
     }
 };
 
-/// Equal as far as the first `exact` blocks go, and never more than there is.
+/// Counts must be equal for the first `exact` blocks and never exceed the model's.
 fn expectWithin(expected: [tiers]u32, got: [tiers]u32, exact: u32) !void {
     var left = exact;
     var sum_expected: u32 = 0;
@@ -166,7 +165,7 @@ fn randomWalk(bytes: u64, steps: usize, seed: u64) !*Index {
     return index;
 }
 
-test "a long random walk says what the model says" {
+test "a long random walk gives the answers of the model" {
     for (0..4) |seed| {
         const index = try randomWalk(1 << 20, 12_000, seed);
         defer index.destroy();
@@ -174,7 +173,7 @@ test "a long random walk says what the model says" {
     }
 }
 
-test "with too little memory it says less, and up to where that is exact" {
+test "with too little memory the index answers less and states up to where it is exact" {
     for ([_]u64{ 4096, 6000, 8192, 12_000, 16_384 }) |bytes| {
         const index = try randomWalk(bytes, 8_000, bytes);
         defer index.destroy();
@@ -183,7 +182,7 @@ test "with too little memory it says less, and up to where that is exact" {
     }
 }
 
-test "holders for whom there is no room are not forgotten to be missing" {
+test "the index remembers that entries for lack of room are incomplete" {
     const index = try Index.create(testing.allocator, .{ .bytes = 4096, .seed = 1 });
     defer index.destroy();
     const out = try testing.allocator.create(Out);
@@ -208,7 +207,7 @@ test "holders for whom there is no room are not forgotten to be missing" {
         try index.apply(&.{change}, &.{});
     }
     try testing.expectEqual(0, index.held);
-    // The last one still has them, whoever else comes.
+    // The last holder keeps its blocks when another one adds the same blocks.
     change = .{ .parent = 0, .target = 0, .tier = 0, .kind = 1, .count = 2 };
     try index.apply(&.{change}, &hashes);
     try testing.expectEqual(0, index.walks.one(index, &hashes, out.columns()).exact);
@@ -223,7 +222,7 @@ fn changeOf(kind: u32, parent: u64, count: u32) types.PrefixChange {
     return .{ .parent = parent, .target = 1, .tier = 0, .kind = kind, .count = count };
 }
 
-test "what is unsure stays so where chunks are joined and parted" {
+test "an inexact place stays inexact after chunks are merged and split" {
     const index = try Index.create(testing.allocator, .{ .bytes = 1 << 16, .seed = 1 });
     defer index.destroy();
     const out = try testing.allocator.create(Out);
@@ -249,7 +248,7 @@ test "what is unsure stays so where chunks are joined and parted" {
     try verifying.verify(index);
 }
 
-test "changes that contradict each other break nothing" {
+test "contradicting changes leave the index consistent" {
     var prng: std.Random.DefaultPrng = .init(11);
     const random = prng.random();
     for ([_]u64{ 8192, 1 << 20 }) |bytes| {
@@ -272,7 +271,7 @@ test "changes that contradict each other break nothing" {
     }
 }
 
-test "what is saved while it changes is what it was at the beginning" {
+test "a save under changes contains the state of its beginning" {
     const index = try randomWalk(1 << 20, 2_000, 77);
     defer index.destroy();
     const held = index.held;

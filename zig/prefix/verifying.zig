@@ -1,4 +1,4 @@
-//! Whether everything that is kept twice says the same: for tests.
+//! Checks for tests that all redundant data of the index is consistent.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");

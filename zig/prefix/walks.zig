@@ -1,8 +1,8 @@
-//! Lookups: how much of a prompt each target has.
+//! Lookups: how many blocks of a prompt each target has.
 //!
-//! A walk takes four steps for each chunk on its way, and before each of them the memory that it
-//! will need is fetched. One walk goes from step to step; many take turns, so that each works while
-//! the others' memory is on its way.
+//! A walk takes four steps per chunk and prefetches the memory for the next step after each. A
+//! single walk proceeds from step to step. Many walks take turns, so that each works while the
+//! memory of the others is loading.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -15,16 +15,16 @@ const Error = @import("../abi/status.zig").Error;
 const Index = @import("index.zig").Index;
 const Spot = @import("table.zig").Spot;
 
-/// Walks that take turns.
+/// Number of walks that take turns.
 const abreast = 12;
-/// Where to look for a target instead of going through all entries side by side.
+/// Chooses between searching for a target and scanning all entries in order.
 const search_factor = 8;
 const line_bytes = 64;
-/// Entries that are looked at together.
+/// Number of entries compared at once.
 const wide = 8;
 const Words = @Vector(wide, u32);
 
-/// How many blocks the target in the same place has on each tier.
+/// For each target, the number of its blocks on each tier.
 pub const Columns = struct {
     targets: [*]u16,
     tiers: [targets_file.tiers][*]u32,
@@ -38,11 +38,11 @@ pub const Columns = struct {
 
 pub const Answer = struct { count: u32, exact: u32 };
 
-/// A target that has everything up to where the walk is.
+/// A target that has all blocks up to the current place of the walk.
 const Alive = packed struct(u32) {
-    /// In the columns.
+    /// Index in the columns.
     place: u30,
-    /// That it is on: it does not come back to faster ones.
+    /// Its current tier: a walk never returns to a faster one.
     tier: u2,
 };
 
@@ -59,10 +59,10 @@ const Walk = struct {
     exact: usize,
     spot: Spot,
     chunk: u32,
-    /// In the chunk: where the walk enters it and how many of its blocks are the prompt's.
+    /// The place at which the walk enters the chunk, and how many of its blocks match the prompt.
     from: usize,
     matched: usize,
-    /// Which of many prompts it is.
+    /// Number of the prompt.
     prompt: usize,
 
     inline fn start(self: *Walk, hashes: []align(1) const u64, prompt: usize) void {
@@ -101,7 +101,7 @@ const Walk = struct {
         const at = candidates.next() orelse return self.miss(index);
         const head: [*]const u8 = @ptrCast(index.chunk(at));
         @prefetch(head, .{});
-        // The keys of a longer chunk, as far as the walk is likely to need them.
+        // The next keys of a longer chunk, as far as the walk is likely to read them.
         if (self.hashes.len - self.at > 4) @prefetch(head + line_bytes, .{});
         if (self.hashes.len - self.at > 12) {
             @prefetch(head + 2 * line_bytes, .{});
@@ -110,7 +110,7 @@ const Walk = struct {
         self.step = .compare;
     }
 
-    /// The prompt goes on where nobody has been, or with what was forgotten.
+    /// No target has the next block, or the index has evicted it.
     fn miss(self: *Walk, index: *Index) void {
         if (index.filter.has(self.hashes[self.at])) self.exact = @min(self.exact, self.at);
         self.step = .done;
@@ -151,7 +151,7 @@ const Walk = struct {
         self.step = if (self.alive_count == 0 or self.at == self.hashes.len) .done else .ask;
     }
 
-    /// Everybody who has the first block gets a place.
+    /// Every target with the first block gets a place in the columns.
     fn first(self: *Walk, entries: []const Entry) void {
         @setRuntimeSafety(false); // there is a place for each target there can be
         const end = self.from + self.matched;
@@ -177,10 +177,10 @@ const Walk = struct {
         }
     }
 
-    /// The same for the next entries at once, where each is the only one of its target, as most
-    /// are, and all of them have the block; false, and nothing done, where it is not so.
+    /// Like `first` for the next entries at once, if each is the only entry of its target, the
+    /// usual case, and all of them have the block. Otherwise returns false without a change.
     inline fn firstMany(self: *Walk, entries: []const Entry) bool {
-        @setRuntimeSafety(false); // there is one more entry than is taken
+        @setRuntimeSafety(false); // there is one more entry than are taken
         const words: [*]const u32 = @ptrCast(entries.ptr);
         const own: Words = words[0..wide].*;
         const next: Words = words[1 .. wide + 1].*;
@@ -214,7 +214,7 @@ const Walk = struct {
         self.alive_count += 1;
     }
 
-    /// Whoever had everything so far goes on as far as it can.
+    /// Extends each target that has all blocks so far.
     fn further(self: *Walk, entries: []const Entry) void {
         @setRuntimeSafety(false); // as above
         const end = self.from + self.matched;
@@ -243,7 +243,8 @@ const Walk = struct {
     }
 };
 
-/// What one target has of one chunk. Its entries come in the order of tiers and of places.
+/// The blocks of one chunk that one target has. Its entries arrive in the order of tiers and
+/// places.
 const Row = struct {
     at: usize,
     tier: u2 = 0,
@@ -259,7 +260,7 @@ const Row = struct {
     }
 };
 
-/// Where the answers to many prompts go.
+/// Receives the answers for many prompts.
 pub const Batch = struct {
     columns: Columns,
     /// Places in the columns.
@@ -313,8 +314,8 @@ pub const Walks = struct {
         return walk.answer();
     }
 
-    /// Prompt `i` ends before `ends[i]`, and the last one with the hashes. How many places of the
-    /// columns were filled; null where there were not enough.
+    /// Prompt `i` ends before `ends[i]`; the last prompt ends with the hashes. Returns how many
+    /// places of the columns were filled; null if there were too few.
     pub fn many(
         self: *Walks,
         index: *Index,

@@ -1,5 +1,6 @@
-//! Compares verbs.zig and symbols.zig with libibverbs' own header, as translate-c reads it: every
-//! field, constant and signature, when this is compiled. `bun run check:verbs` compiles it.
+//! Compares every field, constant and signature of verbs.zig and symbols.zig with the header of
+//! libibverbs, as translate-c reads it. The comparison runs at compile time; `bun run check:verbs`
+//! compiles this file.
 
 const std = @import("std");
 const header = @import("header");
@@ -96,25 +97,25 @@ fn refuse(comptime format: []const u8, comptime values: anytype) noreturn {
     @compileError(std.fmt.comptimePrint(format, values));
 }
 
-/// How many fields were compared. Those whose name begins with `unused` have only to leave the
-/// others where they are.
+/// Returns how many fields were compared. Fields named `unused…` only keep the offsets of the
+/// others.
 fn compareStruct(comptime our_name: []const u8, comptime their_name: []const u8) usize {
     const Ours = @field(verbs, our_name);
     const Theirs = @field(header, "struct_" ++ their_name);
     if (@sizeOf(Ours) != @sizeOf(Theirs)) {
         const sizes = .{ their_name, @sizeOf(Ours), @sizeOf(Theirs) };
-        refuse("{s} has {d} bytes here and {d} there", sizes);
+        refuse("{s} has {d} bytes in verbs.zig and {d} in the header", sizes);
     }
     var count: usize = 0;
     for (@typeInfo(Ours).@"struct".fields) |field| {
         if (std.mem.startsWith(u8, field.name, "unused")) continue;
         const place = .{ their_name, field.name };
-        if (!@hasField(Theirs, field.name)) refuse("{s} has no {s}", place);
+        if (!@hasField(Theirs, field.name)) refuse("{s} has no field {s}", place);
         if (@offsetOf(Ours, field.name) != @offsetOf(Theirs, field.name)) {
-            refuse("{s}.{s} is elsewhere", place);
+            refuse("{s}.{s} has another offset in the header", place);
         }
         if (@sizeOf(field.type) != @sizeOf(@FieldType(Theirs, field.name))) {
-            refuse("{s}.{s} has another size", place);
+            refuse("{s}.{s} has another size in the header", place);
         }
         count += 1;
     }
@@ -124,7 +125,8 @@ fn compareStruct(comptime our_name: []const u8, comptime their_name: []const u8)
 fn compareConstant(comptime our_name: []const u8, comptime their_name: []const u8) void {
     const ours: i64 = @field(verbs, our_name);
     const theirs: i64 = @field(header, their_name);
-    if (ours != theirs) refuse("{s} is {d} here and {d} there", .{ their_name, ours, theirs });
+    const values = .{ their_name, ours, theirs };
+    if (ours != theirs) refuse("{s}: {d} in verbs.zig, {d} in the header", values);
 }
 
 fn functionOf(comptime Pointer: type) std.builtin.Type.Fn {
@@ -138,18 +140,18 @@ fn functionOf(comptime Pointer: type) std.builtin.Type.Fn {
 fn compareCall(comptime name: []const u8, comptime Pointer: type) void {
     const ours = functionOf(Pointer);
     const theirs = @typeInfo(@TypeOf(@field(header, name))).@"fn";
-    if (ours.params.len != theirs.params.len) refuse("{s} takes others", .{name});
+    if (ours.params.len != theirs.params.len) refuse("{s}: other parameter count", .{name});
     for (ours.params, theirs.params, 0..) |our, their, index| {
         if (@sizeOf(our.type.?) != @sizeOf(their.type.?)) {
-            refuse("{s}: argument {d} is another", .{ name, index });
+            refuse("{s}: argument {d} has another type", .{ name, index });
         }
     }
     if (@sizeOf(ours.return_type.?) != @sizeOf(theirs.return_type.?)) {
-        refuse("{s} gives back another", .{name});
+        refuse("{s}: other return type", .{name});
     }
 }
 
-/// The header keeps what READs need in a union.
+/// The header keeps the fields of a READ in a union.
 fn compareRead() void {
     const Ours = @FieldType(verbs.SendWr, "wr");
     const Theirs = @FieldType(@FieldType(header.struct_ibv_send_wr, "wr"), "rdma");
@@ -158,7 +160,7 @@ fn compareRead() void {
     }
 }
 
-/// Nothing of verbs.zig is left out.
+/// Every declaration of verbs.zig must be compared.
 fn compareNames() void {
     for (@typeInfo(verbs).@"struct".decls) |decl| {
         const value = @field(verbs, decl.name);
@@ -167,7 +169,7 @@ fn compareNames() void {
             type => @typeInfo(value) != .@"struct" or isListed(structs, decl.name),
             else => true,
         };
-        // A cast of a number, which translate-c leaves alone.
+        // translate-c does not translate a cast of a number.
         const is_cast = std.mem.eql(u8, decl.name, "abi_extended");
         if (!listed and !is_cast) refuse("{s} is not compared", .{decl.name});
     }
@@ -178,7 +180,7 @@ fn isListed(comptime list: anytype, comptime name: []const u8) bool {
     return false;
 }
 
-test "what was written by hand is what the header says" {
+test "the hand-written layout equals the header" {
     @setEvalBranchQuota(100_000);
     comptime var fields: usize = 0;
     inline for (structs) |pair| fields += comptime compareStruct(pair[0], pair[1]);

@@ -1,5 +1,5 @@
-//! A device's thread: it sees READs that are over, and what the device says of itself. It looks a
-//! little while on its own, then sleeps until it is woken.
+//! A device's thread: it collects completed READs and the events of the device. It polls for a
+//! short time, then sleeps until it is woken.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,9 +10,9 @@ const Hub = @import("hub.zig").Hub;
 const Link = @import("link.zig").Link;
 
 const batch = 32;
-/// Waking takes longer than a block from near.
+/// Polling time before sleep: waking takes longer than a block from a near host.
 const spin_ns = 20 * std.time.ns_per_us;
-/// How often somebody looks at the clock where a queue pair is to come to an end.
+/// Interval for checking deadlines while a queue pair is being flushed.
 const tick_ms = 50;
 
 pub fn run(device: *Device) void {
@@ -27,14 +27,15 @@ pub fn run(device: *Device) void {
             std.atomic.spinLoopHint();
             continue;
         }
-        // What came before the queue was told to wake us is seen by looking once more.
+        // Completions that arrived before the notification was armed are found by polling once
+        // more.
         if (device.context.ops.req_notify_cq(device.queue, 0) != 0) fatal(device);
         if (poll(device) > 0) continue;
         sleep(device);
     }
 }
 
-/// How many READs were over.
+/// Returns how many READs completed.
 fn poll(device: *Device) usize {
     var over: [batch]verbs.Wc = undefined;
     const count = device.context.ops.poll_cq(device.queue, batch, &over);
@@ -57,7 +58,7 @@ fn poll(device: *Device) usize {
     return @intCast(count);
 }
 
-/// Null: of a queue pair that is gone.
+/// Null if the queue pair no longer exists.
 fn linkOf(hub: *Hub, id: u64) ?*Link {
     const slot: u16 = @truncate(id >> 16);
     if (slot >= hub.links.len) return null;
@@ -77,14 +78,14 @@ pub fn pumpAll(hub: *Hub, device: *const Device) void {
 
 fn sleep(device: *Device) void {
     const in = linux.POLL.IN;
-    // A device that is gone for good says nothing more, and that all the time.
+    // The descriptors of a failed device stay readable without further events.
     const is_gone = device.fatal;
     var waits = [_]linux.pollfd{
         .{ .fd = device.wake_fd, .events = in, .revents = 0 },
         .{ .fd = if (is_gone) -1 else device.channel.fd, .events = in, .revents = 0 },
         .{ .fd = if (is_gone) -1 else device.context.async_fd, .events = in, .revents = 0 },
     };
-    // Whatever it returns, what is there is looked at.
+    // Whatever poll(2) returns, `waits` shows the ready descriptors.
     _ = linux.poll(&waits, waits.len, timeoutOf(device));
     if (waits[0].revents & in != 0) {
         var count: u64 = 0;
@@ -111,7 +112,7 @@ fn takeWake(device: *Device) void {
     }
 }
 
-/// Queue pairs that did not give back what was in flight go without.
+/// Destroys queue pairs that did not flush before their deadline.
 fn takeAwayLate(device: *Device) void {
     const hub = device.hub;
     hub.mutex.lock();
@@ -128,7 +129,7 @@ fn takeAsync(device: *Device) void {
     const hub = device.hub;
     var event: verbs.AsyncEvent = undefined;
     if (hub.symbols.ibv_get_async_event(device.context, &event) != 0) return;
-    // A queue pair cannot go before what was said of it is acknowledged.
+    // A queue pair cannot be destroyed before its events are acknowledged.
     defer hub.symbols.ibv_ack_async_event(&event);
     switch (event.event_type) {
         verbs.event_device_fatal, verbs.event_cq_err => fatal(device),

@@ -1,5 +1,5 @@
-//! A device: its context, the one protection domain of everything here (whoever is in the cluster
-//! trusts each other so far), and the completion queue of all its queue pairs.
+//! A device: its context, its only protection domain (all hosts of the cluster trust each other so
+//! far), and the completion queue of all its queue pairs.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,11 +12,11 @@ const memory = @import("memory.zig");
 const Symbols = @import("symbols.zig").Symbols;
 const Hub = @import("hub.zig").Hub;
 
-/// READs in flight of one queue pair: devices that take more gain nothing by it.
+/// READs in flight per queue pair: more gain nothing on any known device.
 pub const window_max = 32;
-/// Completions that may wait: more links than that leaves room for take turns.
+/// Completions the queue can hold: if more links exist, they take turns.
 const completions_max = 16_384;
-/// How long, and how often, a device is asked to give something up that it still has.
+/// How long, and at which interval, a device is asked again to destroy an object.
 const patience_ns = 10 * std.time.ns_per_s;
 const ask_again_ms = 10;
 const eio = @intFromEnum(linux.E.IO);
@@ -38,17 +38,17 @@ pub const Device = struct {
     slices: []memory.Slice = &.{},
     wake_fd: i32,
     thread: ?std.Thread = null,
-    /// Posted, and their completions not seen.
+    /// READs posted whose completions were not collected.
     in_flight: std.atomic.Value(u32) = .init(0),
     /// A link waits for room in the queue.
     starved: bool = false,
-    /// Links that wait for what is in flight, so that somebody looks at the clock.
+    /// Links that are being flushed: the thread must check their deadlines.
     flushing: u32 = 0,
-    /// It failed and works no more in this process.
+    /// The device failed and stays unusable in this process.
     fatal: bool = false,
 
     pub const OpenError = error{
-        /// `errno` says why.
+        /// `errno` holds the reason.
         Refused,
         OutOfMemory,
     };
@@ -99,11 +99,12 @@ pub const Device = struct {
         device.has_dma_buf = device.domain.takesDmaBuf();
     }
 
-    /// Its thread has ended and its links are gone.
+    /// Its thread has ended and its links are destroyed.
     pub fn close(device: *Device) void {
         const symbols = &device.hub.symbols;
         for (device.slices) |slice| {
-            // What refuses goes with the context, and so do those behind it.
+            // Memory that the device refuses to deregister ends with the context; later calls would
+            // fail too.
             if (slice.mr) |mr| if (device.insist(symbols.ibv_dereg_mr, mr) != 0) break;
         }
         device.hub.allocator.free(device.slices);
@@ -114,8 +115,9 @@ pub const Device = struct {
         _ = linux.close(device.wake_fd);
     }
 
-    /// Whether memory can be registered: the errno, or 0. Where the limit of locked memory does not
-    /// cover the region, its first slice is tried and kept, else a page.
+    /// Tests whether memory can be registered: the errno, or 0. If the limit of locked memory
+    /// does not cover the region, its first slice is registered and kept; otherwise one page is
+    /// registered for the test.
     pub fn probe(device: *Device) i32 {
         const region = device.hub.region;
         const is_limited = lockedBytesMax() < region.bytes;
@@ -131,10 +133,10 @@ pub const Device = struct {
         return 0;
     }
 
-    /// 0, or the errno with which the device refused to the last. Without the mutex.
+    /// Repeats the call until it succeeds; returns 0 or the last errno. Without the mutex.
     ///
-    /// Of one that is pulled, or whose driver ends, the kernel takes everything away itself: from
-    /// its beginning calls answer EIO, and that the device failed is said when it is all gone.
+    /// If a device is unplugged or its driver unloaded, the kernel destroys its objects: calls
+    /// answer EIO from the start, and the failure event arrives when all objects are destroyed.
     pub fn insist(device: *Device, call: anytype, object: anytype) i32 {
         const end = monotonic.now() + patience_ns;
         while (true) {
@@ -158,7 +160,7 @@ pub const Device = struct {
     }
 };
 
-/// At once: what is undone on the way out has errnos of its own.
+/// Saves the errno at once: the cleanup that follows makes calls with errnos of their own.
 fn refused(errno: *i32) Device.OpenError {
     errno.* = library.lastErrno();
     return error.Refused;
@@ -167,18 +169,18 @@ fn refused(errno: *i32) Device.OpenError {
 fn neverBlock(fd: i32) void {
     const flags = linux.fcntl(fd, linux.F.GETFL, 0);
     const nonblock: u32 = @bitCast(linux.O{ .NONBLOCK = true });
-    // Whoever cannot be told waits only for what poll() said is there.
+    // Without O_NONBLOCK the thread still reads only what poll(2) reported.
     _ = linux.fcntl(fd, linux.F.SETFL, flags | nonblock);
 }
 
-/// What this process may lock; the largest number where nothing limits it.
+/// Bytes that this process may lock; the largest number without a limit.
 pub fn lockedBytesMax() u64 {
     var limit: linux.rlimit = undefined;
     if (linux.errno(linux.getrlimit(.MEMLOCK, &limit)) != .SUCCESS) return 0;
     return limit.cur;
 }
 
-/// -1 where the host does not say.
+/// -1 if the host does not know the node.
 fn numaNodeOf(folder: *const [verbs.path_bytes]u8) i32 {
     var path: [verbs.path_bytes + 32]u8 = undefined;
     const text = std.mem.sliceTo(folder, 0);

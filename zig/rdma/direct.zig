@@ -1,6 +1,6 @@
-//! Whether a NIC writes to a GPU's memory: a queue pair reads from another of the same port, out of
-//! the region and into a buffer that the GPU's driver exported. What arrived there is for the
-//! caller to look at: hosts exist where the device reports success and the bytes are elsewhere.
+//! Tests whether a NIC can write to a GPU's memory. One queue pair reads from another of the same
+//! port, from the region into a buffer that the GPU's driver exported. The caller compares the
+//! bytes: on some hosts the device reports success but the bytes arrive elsewhere.
 
 const std = @import("std");
 const monotonic = @import("../base/monotonic.zig");
@@ -12,12 +12,12 @@ const pairs = @import("pair.zig");
 const Domain = @import("memory.zig").Domain;
 const Symbols = @import("symbols.zig").Symbols;
 
-/// A READ within one port takes microseconds, and its retries less than a second.
+/// Timeout: a READ within one port takes microseconds, and its retries less than a second.
 const patience_ns = 2 * std.time.ns_per_s;
-/// Work requests name the buffer so; its place in a page has to be that in the buffer.
+/// The buffer's address in work requests. It must have the same offset in a page as the buffer.
 const buffer_address = 1 << 32;
 const page_bytes = 4096;
-/// 67 ms, four times.
+/// 67 ms, up to four times.
 const timeout = 14;
 const retries = 3;
 
@@ -26,18 +26,18 @@ pub const Trial = struct {
     device: [verbs.name_bytes]u8,
     port: u32,
     gid_index: u32,
-    /// What is read; nobody writes to it meanwhile.
+    /// The bytes to read; they must not change meanwhile.
     source: []u8,
     fd: i32,
-    /// Of what is written, in the buffer.
+    /// Offset in the buffer to write to.
     offset: u64,
 };
 
-/// How far it came. Everything that was made for it is gone when it returns.
+/// Returns the result of the test. All objects made for it are destroyed before.
 pub fn run(trial: *const Trial) types.RdmaDirect {
     var fault: types.RdmaDirect = .{ .step = @intFromEnum(types.RdmaDirectStep.works), .code = 0 };
     attempt(trial, &fault) catch |err| switch (err) {
-        // `fault` says at which step.
+        // `fault` names the step.
         error.Stopped => {},
     };
     return fault;
@@ -123,7 +123,7 @@ fn askPort(
     return port;
 }
 
-/// Two queue pairs of one port, connected with each other.
+/// Two queue pairs of one port, connected to each other.
 const Couple = struct {
     asker: *verbs.Qp,
     owner: *verbs.Qp,
@@ -159,7 +159,7 @@ const Couple = struct {
         return symbols.ibv_create_qp(pd, &init) orelse stop(fault, .pair, library.lastErrno());
     }
 
-    /// The device reads nothing and writes nothing of theirs after it.
+    /// After this the device accesses none of their memory.
     fn end(couple: *Couple, symbols: *const Symbols) void {
         _ = symbols.ibv_destroy_qp(couple.asker);
         _ = symbols.ibv_destroy_qp(couple.owner);

@@ -1,5 +1,4 @@
-//! Threads for what takes its time: connecting and ending queue pairs, registering memory,
-//! checksums.
+//! Threads for slow work: connecting and ending queue pairs, registering memory, checksums.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
@@ -12,9 +11,9 @@ const Read = @import("read.zig").Read;
 
 pub const Job = union(enum) {
     connect: *Link,
-    /// Stop its queue pair.
+    /// Stops the queue pair.
     sever: *Link,
-    /// Take its queue pair away.
+    /// Destroys the queue pair.
     destroy: *Link,
     lend: *Loan,
     take_back: *Loan,
@@ -26,7 +25,7 @@ pub fn run(hub: *Hub) void {
     hub.mutex.lock();
     defer hub.mutex.unlock();
     while (true) {
-        // Those that remain are of nobody: no link is left.
+        // Remaining jobs have no owner: all links are closed.
         if (hub.stopping.load(.acquire)) return;
         if (hub.jobs.count == 0) {
             hub.work.wait(&hub.mutex);
@@ -36,7 +35,7 @@ pub fn run(hub: *Hub) void {
     }
 }
 
-/// With the mutex held, which is let go for what takes its time.
+/// Requires the mutex, and releases it during slow work.
 fn do(hub: *Hub, job: Job) void {
     switch (job) {
         .connect => |link| {
@@ -56,8 +55,8 @@ fn do(hub: *Hub, job: Job) void {
             const device = link.port.?.device;
             const errno = device.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
-            // Memory that a device may still write to can never be used again.
-            if (errno != 0 and !link.is_stopped) @panic("a queue pair that nothing stops");
+            // Memory that a device may still write to must never be reused.
+            if (errno != 0 and !link.is_stopped) @panic("a queue pair cannot be stopped");
             link.destroyed();
         },
         .lend => |loan| {

@@ -1,7 +1,7 @@
-//! RDMA of this process: devices and ports, links between queue pairs, spans that are lent and
-//! spans that are read. The event loop begins and ends things; a thread for each device sees
-//! completions; a few helpers register memory, take checksums and end queue pairs; one eventfd says
-//! that events wait. All of it is bounded, and the events have room for what may come of it.
+//! RDMA of this process: devices and ports, links between queue pairs, lent spans and reads. The
+//! event loop begins and ends operations. A thread for each device collects completions. Helper
+//! threads register memory, compute checksums and end queue pairs. One eventfd reports events. All
+//! tables are bounded, and the event ring has room for all possible events.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -26,7 +26,7 @@ const Loan = @import("loan.zig").Loan;
 const Read = @import("read.zig").Read;
 const Error = @import("../abi/status.zig").Error;
 
-/// Checksums at the speed of a fast port want more than one.
+/// Checksums at the rate of a fast port need more than one thread.
 const helpers_count = 4;
 pub const links_max = 1024;
 const spans_max = 65_536;
@@ -34,8 +34,8 @@ const spans_max = 65_536;
 pub const Port = struct {
     device: *Device,
     now: types.RdmaPort,
-    /// An event of it waits to be reaped: it says what is so then.
-    is_told: bool = false,
+    /// An event of the port waits to be reaped; it carries the port's state at that time.
+    is_reported: bool = false,
 };
 
 pub const Hub = struct {
@@ -47,22 +47,22 @@ pub const Hub = struct {
     devices: []Device = &.{},
     ports: []Port = &.{},
     mutex: sync.Mutex = .{},
-    /// There is a job.
+    /// Signals a job.
     work: sync.Condition = .{},
     jobs: Fifo(helpers.Job) = .{ .items = &.{} },
     done: Fifo(types.RdmaDone) = .{ .items = &.{} },
-    /// The eventfd was written and its events not all reaped.
+    /// The eventfd was written and not all events are reaped.
     woken: bool = false,
     links: []Link = &.{},
     reads: []Read = &.{},
     free_reads: Fifo(*Read) = .{ .items = &.{} },
     loans: []Loan = &.{},
     free_loans: Fifo(*Loan) = .{ .items = &.{} },
-    /// Begun, and their last event not reaped.
+    /// Links whose last event is not reaped.
     links_unreaped: u32 = 0,
     reads_unreaped: u32 = 0,
     loans_unreaped: u32 = 0,
-    /// Bytes that may be lent beside those that are.
+    /// Bytes that may still be lent.
     window_left: u64,
     helpers: [helpers_count]std.Thread = undefined,
     helpers_started: usize = 0,
@@ -87,7 +87,7 @@ pub const Hub = struct {
         return createWith(allocator, request, symbols);
     }
 
-    /// With the calls of a library, or of whatever stands for one.
+    /// Takes the calls of a library, or of a simulation.
     pub fn createWith(
         allocator: std.mem.Allocator,
         request: types.RdmaRequest,
@@ -130,7 +130,7 @@ pub const Hub = struct {
         hub.loans = try allocator.alloc(Loan, request.window_spans);
         hub.free_loans.items = try allocator.alloc(*Loan, request.window_spans);
         for (hub.loans) |*loan| hub.free_loans.push(loan);
-        // Each of them has at most one job at a time, and so many events that are not reaped.
+        // Each of them has at most one job and one event that is not reaped.
         const slices = hub.devices.len * memory.slicesOf(hub.region.bytes);
         const jobs = hub.links.len + hub.reads.len + hub.loans.len + slices;
         hub.jobs.items = try allocator.alloc(helpers.Job, jobs);
@@ -140,7 +140,7 @@ pub const Hub = struct {
 
     fn startThreads(hub: *Hub) Error!void {
         for (hub.devices) |*device| {
-            // With libc, a spawn fails only for want of memory or of a free process slot.
+            // With libc, spawn fails only for lack of memory or of a free process slot.
             device.thread = std.Thread.spawn(.{}, completions.run, .{device}) catch
                 return error.OutOfMemory;
         }
@@ -150,7 +150,7 @@ pub const Hub = struct {
         }
     }
 
-    /// Takes back what there is of it. No link is left.
+    /// Frees everything that exists so far. No link may be left.
     fn undo(hub: *Hub) void {
         const allocator = hub.allocator;
         hub.mutex.lock();
@@ -175,7 +175,7 @@ pub const Hub = struct {
         if (hub.event_fd >= 0) _ = linux.close(hub.event_fd);
     }
 
-    /// Frees everything; `Busy` where a link is left.
+    /// Frees everything; `Busy` while a link exists.
     pub fn close(hub: *Hub) Error!void {
         {
             hub.mutex.lock();
@@ -196,21 +196,21 @@ pub const Hub = struct {
         return hub.ports[index].now;
     }
 
-    /// With the mutex held. One wake serves all events until they are reaped.
-    pub fn tell(hub: *Hub, event: types.RdmaDone) void {
+    /// Requires the mutex. One wake covers all events until they are reaped.
+    pub fn report(hub: *Hub, event: types.RdmaDone) void {
         hub.done.push(event);
         if (hub.woken) return;
         hub.woken = true;
         wakes.ring(hub.event_fd);
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     pub fn give(hub: *Hub, job: helpers.Job) void {
         hub.jobs.push(job);
         hub.work.signal();
     }
 
-    /// With the mutex held. The local key of a slice; null where it is not there yet.
+    /// The local key of a slice; null if it is not registered yet. Requires the mutex.
     pub fn sliceKey(hub: *Hub, device: *Device, index: usize) ?u32 {
         const slice = &device.slices[index];
         switch (slice.state) {
@@ -224,8 +224,8 @@ pub const Hub = struct {
         return null;
     }
 
-    /// In a helper, with the mutex held, which is let go meanwhile. Reads that wait for it go on,
-    /// or end.
+    /// Called by a helper with the mutex, which is released meanwhile. Reads that wait for the
+    /// slice then continue or fail.
     pub fn registerSlice(hub: *Hub, device: *Device, index: usize) void {
         const offset = index * memory.slice_bytes;
         const bytes = @min(hub.region.bytes - offset, memory.slice_bytes);
@@ -263,15 +263,15 @@ pub const Hub = struct {
                 .lent => if (event.fault != 0) {
                     hub.loans_unreaped -= 1;
                 },
-                .port => hub.ports[@intCast(event.token)].is_told = false,
+                .port => hub.ports[@intCast(event.token)].is_reported = false,
             }
         }
         if (hub.done.count == 0) hub.woken = false;
         return @intCast(count);
     }
 
-    /// Asks the ports of a device anew; what its links go out of and has changed ends them. Without
-    /// the mutex: the device may take its time to answer.
+    /// Queries the ports of a device again and ends the links whose port has changed. Without the
+    /// mutex: the device may answer slowly.
     pub fn refresh(hub: *Hub, device: *Device) void {
         for (hub.ports, 0..) |*each, index| {
             if (each.device != device) continue;
@@ -307,9 +307,9 @@ pub const Hub = struct {
             }
         }
         if (now.state == was.state and !is_elsewhere and now.speed == was.speed) return;
-        if (each.is_told) return;
-        each.is_told = true;
-        hub.tell(.{
+        if (each.is_reported) return;
+        each.is_reported = true;
+        hub.report(.{
             .token = index,
             .result = 0,
             .key = 0,

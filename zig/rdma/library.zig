@@ -1,5 +1,4 @@
-//! libibverbs, opened at run time. It is never closed again: providers keep threads and hooks of
-//! their own.
+//! libibverbs, opened at run time and never closed: providers keep threads and hooks of their own.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
@@ -12,13 +11,13 @@ extern "c" fn dlvsym(
 ) ?*anyopaque;
 
 pub const OpenError = error{
-    /// The dynamic linker does not find it.
+    /// The dynamic linker does not find the library.
     NoLibrary,
-    /// It lacks a call that is needed.
+    /// The library lacks a required function.
     TooOld,
 };
 
-/// `path` null: as the dynamic linker finds it.
+/// With a null `path` the dynamic linker searches for the library.
 pub fn open(path: ?[*:0]const u8) OpenError!Symbols {
     const name = path orelse verbs.library_name;
     const library = std.c.dlopen(name, .{ .NOW = true }) orelse return error.NoLibrary;
@@ -38,14 +37,13 @@ fn find(library: *anyopaque, name: [*:0]const u8) ?*anyopaque {
     return dlvsym(library, name, verbs.symbol_version) orelse std.c.dlsym(library, name);
 }
 
-/// Of the library's last call in this thread. A call that failed and says nothing had an error of
-/// input or output.
+/// The errno of this thread's last library call. A failed call that set none counts as EIO.
 pub fn lastErrno() i32 {
     const code = std.c._errno().*;
     return if (code == 0) @intFromEnum(std.os.linux.E.IO) else code;
 }
 
-test "a library that is none" {
+test "a file that is not the library is refused" {
     try std.testing.expectError(error.NoLibrary, open("/nowhere/libibverbs.so.1"));
     try std.testing.expectError(error.TooOld, open("libc.so.6"));
 }

@@ -1,5 +1,5 @@
-//! A link: one queue pair to one queue pair of another host, what is read over it, and what is lent
-//! to the other side. With the hub's mutex held unless said otherwise.
+//! A link: one queue pair connected to one queue pair of another host, with its reads and the spans
+//! lent to the other side. Functions require the hub's mutex unless their comments say otherwise.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -15,41 +15,41 @@ const Read = @import("read.zig").Read;
 const Loan = @import("loan.zig").Loan;
 const Error = @import("../abi/status.zig").Error;
 
-/// How long a queue pair that was stopped may take to give back what is in flight.
+/// How long a stopped queue pair may take to flush its READs in flight.
 const flush_ns = 2 * std.time.ns_per_s;
-/// The header's bits of a queue pair's and a packet's number.
+/// Bits of a queue pair number and of a packet sequence number.
 const number_bits = 24;
 
 pub const Phase = enum {
     free,
-    /// Its queue pair is being made.
+    /// The queue pair is being created.
     opening,
     made,
-    /// A helper has it.
+    /// A helper connects it.
     connecting,
     connected,
-    /// It ends: a helper stops its queue pair.
+    /// A helper stops the queue pair.
     failing,
-    /// What was in flight comes back.
+    /// READs in flight are being flushed.
     flushing,
-    /// A helper takes its queue pair away.
+    /// A helper destroys the queue pair.
     destroying,
-    /// Without a queue pair; helpers may have reads and loans of it.
+    /// The queue pair is destroyed; helpers may still have reads and loans of the link.
     gone,
-    /// It said so; whoever has its name does not know it yet.
+    /// The last event was reported; the owner of the handle has not reaped it.
     ended,
 };
 
-/// Whether others reach a port by another address than before.
+/// Whether the address of a port has changed.
 pub fn isElsewhere(was: *const types.RdmaPort, now: *const types.RdmaPort) bool {
     if (was.lid != now.lid or was.gid_index != now.gid_index) return true;
     return !std.mem.eql(u8, &was.gid, &now.gid);
 }
 
-/// A READ that was posted; they are over in the order in which they were posted.
+/// A posted READ. READs complete in the order of posting.
 const Piece = struct { read: *Read, bytes: u32 };
 
-/// Goes through a link's reads or loans; the one it is at may leave meanwhile.
+/// Iterates over a link's reads or loans; the current one may be removed meanwhile.
 fn Each(comptime T: type) type {
     return struct {
         next: ?*std.DoublyLinkedList.Node,
@@ -65,33 +65,34 @@ fn Each(comptime T: type) type {
 pub const Link = struct {
     hub: *Hub,
     slot: u16,
-    /// Tells a completion from one of those who had the slot before.
+    /// Distinguishes completions from those of earlier links in the slot.
     generation: u32 = 0,
     phase: Phase = .free,
-    is_named: bool = false,
+    has_handle: bool = false,
     request: types.RdmaLinkRequest = undefined,
     port: ?*Port = null,
-    /// The port as it was when the link was made: what the other side was told.
+    /// The port as it was when the link was created, as reported to the other side.
     local: types.RdmaPort = undefined,
     qp: *verbs.Qp = undefined,
     psn: u32 = 0,
     other: types.RdmaAddress = undefined,
-    /// READs in flight, at most.
+    /// Largest number of READs in flight.
     window: u32 = 0,
     pieces: [device_file.window_max]Piece = undefined,
-    /// The oldest piece in flight is so many-th.
+    /// Sequence number of the oldest piece in flight.
     first: u32 = 0,
     in_flight: u32 = 0,
     reads: std.DoublyLinkedList = .{},
     loans: std.DoublyLinkedList = .{},
     fault: types.RdmaFault = .none,
     code: i32 = 0,
-    /// The device said that the queue pair does nothing any more.
+    /// The device confirmed that the queue pair has stopped.
     is_stopped: bool = false,
-    /// When a queue pair that flushes has to be done.
+    /// Deadline of a queue pair that is being flushed.
     deadline: u64 = 0,
 
-    /// Without the mutex. Its queue pair is made here and now; `address` is what others need.
+    /// Creates the queue pair and returns before it is connected; `address` is for the other side.
+    /// Without the mutex.
     pub fn create(
         hub: *Hub,
         request: types.RdmaLinkRequest,
@@ -105,7 +106,8 @@ pub const Link = struct {
         const window = @min(local.reads_out, device_file.window_max);
         link.qp = try pair.make(port.device, window, local.number);
         var random: [4]u8 = undefined;
-        // It keeps packets of queue pairs that had the number before apart, and hides nothing.
+        // Distinguishes packets from those of earlier queue pairs with the number; it need not be
+        // secret.
         if (linux.getrandom(&random, random.len, 0) != random.len) random = @splat(7);
         link.psn = std.mem.readInt(u32, &random, .little) >> (32 - number_bits);
         address.* = .{
@@ -120,7 +122,7 @@ pub const Link = struct {
         hub.mutex.lock();
         defer hub.mutex.unlock();
         link.phase = .made;
-        // It may have gone down or elsewhere in between.
+        // The port may have gone down or changed its address meanwhile.
         if (!isActive(port) or isElsewhere(local, &port.now)) link.fail(.port, 0);
         return link;
     }
@@ -150,7 +152,7 @@ pub const Link = struct {
                 .slot = link.slot,
                 .generation = link.generation +% 1,
                 .phase = .opening,
-                .is_named = true,
+                .has_handle = true,
                 .request = request,
                 .port = port,
                 .local = port.now,
@@ -168,7 +170,7 @@ pub const Link = struct {
         link.phase = .free;
     }
 
-    /// Says where the other side is. A device that refuses ends the link.
+    /// Sets the other side's address. A refusal of the device ends the link.
     pub fn connect(link: *Link, other: types.RdmaAddress) Error!void {
         if (pair.mtuOf(link, &other) == null) return error.BadRequest;
         if (other.queue_pair >> number_bits != 0 or other.psn >> number_bits != 0) {
@@ -186,7 +188,7 @@ pub const Link = struct {
         link.hub.give(.{ .connect = link });
     }
 
-    /// The helper that connected it is done; `code` is 0, or why it is not.
+    /// The helper has connected it; `code` is 0 or the errno of the failure.
     pub fn connected(link: *Link, code: i32) void {
         if (link.phase == .failing) return link.hub.give(.{ .sever = link });
         link.phase = .connected;
@@ -205,7 +207,7 @@ pub const Link = struct {
         };
     }
 
-    /// Posts what there is room for, the oldest read first.
+    /// Posts READs while there is room, oldest read first.
     pub fn pump(link: *Link) void {
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -217,7 +219,7 @@ pub const Link = struct {
         }
     }
 
-    /// False where `read` has to wait.
+    /// False if `read` has to wait.
     fn postOne(link: *Link, read: *Read) bool {
         const device = link.port.?.device;
         if (device.in_flight.load(.monotonic) >= device.room) {
@@ -252,10 +254,10 @@ pub const Link = struct {
         return @min(link.request.piece_bytes, link.local.message_bytes_max);
     }
 
-    /// A READ of it is over.
+    /// A READ of the link has completed.
     pub fn complete(link: *Link, sequence: u16, status: c_int) void {
         if (link.in_flight == 0 or @as(u16, @truncate(link.first)) != sequence) {
-            // Nothing that is known about what is in flight holds any more.
+            // The state of the READs in flight is unknown.
             return link.fail(.broken, verbs.wc_general_err);
         }
         const piece = link.pieces[link.first % device_file.window_max];
@@ -274,7 +276,7 @@ pub const Link = struct {
         link.pump();
     }
 
-    /// Reads whose next piece lies in a slice that could not be registered.
+    /// Ends reads whose next piece is in a slice that could not be registered.
     pub fn endReadsInto(link: *Link, slice: usize, errno: i32) void {
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -283,20 +285,20 @@ pub const Link = struct {
         }
     }
 
-    /// Whoever has the name gives it up.
-    pub fn unname(link: *Link) void {
-        link.is_named = false;
+    /// The handle was closed.
+    pub fn dropHandle(link: *Link) void {
+        link.has_handle = false;
         if (link.phase == .ended) link.phase = .free else link.fail(.cancelled, 0);
     }
 
-    /// The first reason counts. Everything under way on it ends with it.
+    /// Ends the link with everything under way on it. The first reason counts.
     pub fn fail(link: *Link, fault: types.RdmaFault, code: i32) void {
         if (!link.isOpen()) return;
         const is_free = link.phase != .connecting;
         link.phase = .failing;
         link.fault = fault;
         link.code = code;
-        // A helper that connects it severs it then.
+        // Otherwise the helper that connects the link severs it.
         if (is_free) link.hub.give(.{ .sever = link });
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -308,24 +310,24 @@ pub const Link = struct {
         }
     }
 
-    /// Its queue pair was told to stop.
+    /// The queue pair was stopped.
     pub fn severed(link: *Link) void {
         link.phase = .flushing;
         link.deadline = monotonic.now() + flush_ns;
         const device = link.port.?.device;
         device.flushing += 1;
-        // A device that failed gives nothing back.
+        // A failed device flushes nothing.
         if (link.in_flight == 0 or device.fatal) link.takeAway() else device.wake();
     }
 
-    /// What is in flight came back, or will not: with the queue pair, the device forgets it.
+    /// READs in flight were flushed or will not be: destroying the queue pair drops them.
     pub fn takeAway(link: *Link) void {
         link.port.?.device.flushing -= 1;
         link.phase = .destroying;
         link.hub.give(.{ .destroy = link });
     }
 
-    /// Its queue pair is gone: nothing of it touches the region any more.
+    /// The queue pair is destroyed, so it no longer accesses the region.
     pub fn destroyed(link: *Link) void {
         const device = link.port.?.device;
         link.phase = .gone;
@@ -342,8 +344,8 @@ pub const Link = struct {
     pub fn endIfDone(link: *Link) void {
         if (link.phase != .gone) return;
         if (link.reads.first != null or link.loans.first != null) return;
-        link.phase = if (link.is_named) .ended else .free;
-        link.hub.tell(.{
+        link.phase = if (link.has_handle) .ended else .free;
+        link.hub.report(.{
             .token = link.request.token,
             .result = 0,
             .key = 0,

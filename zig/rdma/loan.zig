@@ -1,5 +1,6 @@
-//! A span that the other side of a link may read: registered for as long as it is lent, exactly
-//! that long, and for reading alone. With the hub's mutex held unless said otherwise.
+//! A span that the other side of a link may read. It is registered only while it is lent, with
+//! exactly its length, read-only. Functions require the hub's mutex unless their comments say
+//! otherwise.
 
 const std = @import("std");
 const types = @import("../abi/rdma_types.zig");
@@ -10,11 +11,11 @@ const Error = @import("../abi/status.zig").Error;
 pub const State = enum {
     /// A helper registers it.
     registering,
-    /// It is registered, and told when the link is connected: who asks for it earlier would wait
-    /// for a packet to be sent again.
+    /// It is registered and is reported when the link is connected: an earlier READ would have to
+    /// be retransmitted.
     held,
     lent,
-    /// A helper takes it back.
+    /// A helper deregisters it.
     returning,
 };
 
@@ -25,9 +26,9 @@ pub const Loan = struct {
     span: []u8,
     mr: ?*verbs.Mr = null,
     state: State = .registering,
-    /// Taken back before it was told; why.
+    /// The fault if it was revoked before it was reported.
     fault: types.RdmaFault = .none,
-    is_told: bool = false,
+    is_reported: bool = false,
 
     pub fn begin(link: *Link, wanted: types.RdmaSpan) Error!void {
         const hub = link.hub;
@@ -44,7 +45,7 @@ pub const Loan = struct {
         hub.give(.{ .lend = loan });
     }
 
-    /// The helper is done; `errno` says why without memory.
+    /// The helper is done; without `mr`, `errno` is the reason.
     pub fn registered(loan: *Loan, mr: ?*verbs.Mr, errno: i32) void {
         loan.mr = mr;
         if (mr == null) {
@@ -61,15 +62,15 @@ pub const Loan = struct {
     pub fn tellLent(loan: *Loan) void {
         const mr = loan.mr.?;
         loan.state = .lent;
-        loan.is_told = true;
-        loan.tell(.lent, .none, 0, @intFromPtr(loan.span.ptr), mr.rkey);
+        loan.is_reported = true;
+        loan.report(.lent, .none, 0, @intFromPtr(loan.span.ptr), mr.rkey);
     }
 
-    /// Nobody can read it any more when it says so.
+    /// Revokes the loan. When `returned` is reported, the span can no longer be read.
     pub fn takeBack(loan: *Loan, fault: types.RdmaFault) void {
         if (loan.fault == .none) loan.fault = fault;
         switch (loan.state) {
-            // The helper sees that it is not wanted any more.
+            // The helper checks on completion whether the loan was revoked.
             .registering, .returning => {},
             .held, .lent => {
                 loan.state = .returning;
@@ -78,11 +79,11 @@ pub const Loan = struct {
         }
     }
 
-    /// The helper is done. Where the device kept the memory (`errno`), the link goes, so that what
-    /// it lends is out of reach.
+    /// The helper is done. If the device kept the memory registered (`errno`), the link ends, so
+    /// that its loans become unreachable.
     pub fn returned(loan: *Loan, errno: i32) void {
         if (errno != 0) loan.link.fail(.broken, verbs.wc_general_err);
-        const fault: types.RdmaFault = if (loan.is_told) .none else loan.fault;
+        const fault: types.RdmaFault = if (loan.is_reported) .none else loan.fault;
         loan.settle(fault, errno);
     }
 
@@ -90,12 +91,12 @@ pub const Loan = struct {
         const link = loan.link;
         link.loans.remove(&loan.node);
         link.hub.window_left += loan.span.len;
-        loan.tell(if (loan.is_told) .returned else .lent, fault, code, 0, 0);
+        loan.report(if (loan.is_reported) .returned else .lent, fault, code, 0, 0);
         link.hub.free_loans.push(loan);
         link.endIfDone();
     }
 
-    fn tell(
+    fn report(
         loan: *Loan,
         event: types.RdmaEvent,
         fault: types.RdmaFault,
@@ -103,7 +104,7 @@ pub const Loan = struct {
         address: u64,
         key: u32,
     ) void {
-        loan.link.hub.tell(.{
+        loan.link.hub.report(.{
             .token = loan.token,
             .result = address,
             .key = key,

@@ -1,19 +1,19 @@
-//! Memory that a device may read or write: registered here, and by nobody else.
+//! Registers memory that a device may read or write.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
 const library = @import("library.zig");
 const Symbols = @import("symbols.zig").Symbols;
 
-/// Bytes of the region that are registered together to be read into. Registering brings all of it
-/// into memory: more would make the first read wait and a growing arena grow at once, less would
-/// want more of the device's tables.
+/// Bytes of the region registered together as a target of reads. Registering allocates all of their
+/// pages: larger slices would delay the first read and grow a sparse arena at once, smaller ones
+/// would use more of the device's tables.
 pub const slice_bytes = 256 << 20;
 
-/// Memory registered, or the errno with which it was not.
+/// A memory registration, or the errno of the failure.
 pub const Outcome = union(enum) { mr: *verbs.Mr, errno: i32 };
 
-/// A protection domain, and whether its device takes the flags that may be ignored.
+/// A protection domain, and whether its device accepts optional flags.
 pub const Domain = struct {
     symbols: *const Symbols,
     pd: *verbs.Pd,
@@ -24,7 +24,8 @@ pub const Domain = struct {
         return .{ .symbols = symbols, .pd = pd, .has_relaxed_ordering = has_relaxed };
     }
 
-    /// Exactly `span`, at its own address. Data has no order that anybody relies on.
+    /// Registers exactly `span`, at its own address. Relaxed ordering is allowed: no reader depends
+    /// on the order of the bytes.
     pub fn register(domain: *Domain, span: []u8, access: c_uint) Outcome {
         if (domain.has_relaxed_ordering) {
             const relaxed = access | verbs.access_relaxed_ordering;
@@ -43,7 +44,7 @@ pub const Domain = struct {
         return .{ .errno = library.lastErrno() };
     }
 
-    /// Of the flags rather than of the memory.
+    /// Whether the errno rejects the flags rather than the memory.
     fn isRefusal(errno: i32) bool {
         return switch (@as(std.os.linux.E, @enumFromInt(errno))) {
             .INVAL, .OPNOTSUPP, .NOSYS => true,
@@ -51,12 +52,12 @@ pub const Domain = struct {
         };
     }
 
-    /// Whether memory of other devices can be registered: a descriptor that is none tells.
+    /// Whether memory of other devices can be registered, tested with an invalid descriptor.
     pub fn takesDmaBuf(domain: *const Domain) bool {
         const call = domain.symbols.ibv_reg_dmabuf_mr orelse return false;
         const access = verbs.access_local_write;
         if (call(domain.pd, 0, 4096, 0, -1, access)) |mr| {
-            // No device gives this; one that did would have registered nothing.
+            // No known device accepts the descriptor; if one does, the registration is empty.
             _ = domain.symbols.ibv_dereg_mr(mr);
             return true;
         }
@@ -75,7 +76,7 @@ pub const Slice = struct {
     pub const State = enum { absent, registering, ready };
 };
 
-/// The slice that holds the byte at `offset`, and how far it goes from there.
+/// The slice that contains the byte at `offset`, and the bytes left in it.
 pub fn sliceAt(offset: u64) struct { index: usize, left: u64 } {
     return .{ .index = @intCast(offset / slice_bytes), .left = slice_bytes - offset % slice_bytes };
 }
@@ -84,7 +85,7 @@ pub fn slicesOf(bytes: u64) usize {
     return @intCast((bytes + slice_bytes - 1) / slice_bytes);
 }
 
-test "slices cover the region, each byte one" {
+test "slices cover the region, each byte once" {
     try std.testing.expectEqual(1, slicesOf(4096));
     try std.testing.expectEqual(2, slicesOf(slice_bytes + 1));
     const last = sliceAt(slice_bytes - 1);

@@ -1,4 +1,4 @@
-//! What is found when RDMA is opened: which devices, and if none can be used, why.
+//! Opens devices and determines why none can be used.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,8 +19,8 @@ const unlimited = std.math.maxInt(u64);
 
 pub const Outcome = struct { state: types.RdmaState, errno: i32 = 0 };
 
-/// Opens the devices that were asked for and can be used. Where there are some, the others do not
-/// matter.
+/// Opens the requested devices that are usable. If at least one is, failures of the others are
+/// ignored.
 pub fn open(hub: *Hub, request: *const types.RdmaRequest) Error!Outcome {
     var count: c_int = 0;
     const list = hub.symbols.ibv_get_device_list(&count) orelse {
@@ -33,7 +33,7 @@ pub fn open(hub: *Hub, request: *const types.RdmaRequest) Error!Outcome {
     const found = list[0..@intCast(count)];
     const devices = try hub.allocator.alloc(Device, found.len);
     var opened: usize = 0;
-    // Another length than was allocated would be another allocation to the allocator.
+    // The allocator must be given the length that was allocated.
     errdefer hub.allocator.free(devices);
     errdefer for (devices[0..opened]) |*device| device.close();
     var outcome: Outcome = .{ .state = .no_device };
@@ -57,7 +57,8 @@ fn openOne(device: *Device, hub: *Hub, found: *verbs.Device, links: u32) Error!O
     device.open(hub, found, links, &errno) catch |err| switch (err) {
         error.OutOfMemory => return error.OutOfMemory,
         error.Refused => {
-            // Queues are locked memory, too: where that has a limit, it is what they lack.
+            // Queues need locked memory too: under a limit, ENOMEM means that the limit is too
+            // small.
             const is_limit = errno == enomem and device_file.lockedBytesMax() != unlimited;
             return .{ .state = if (is_limit) .memlock else stateOf(errno), .errno = errno };
         },
@@ -75,7 +76,7 @@ fn stateOf(errno: i32) types.RdmaState {
     };
 }
 
-/// Names follow each other, ended by an empty one.
+/// Names follow each other; an empty one ends the list.
 fn isWanted(request: *const types.RdmaRequest, name: *const [verbs.name_bytes]u8) bool {
     if (request.devices == 0) return true;
     const names = @as([*]const u8, @ptrFromInt(request.devices))[0..request.devices_bytes];

@@ -1,4 +1,4 @@
-//! Queue pairs: reliable connections that READ, and answer READs. They never take a write.
+//! Queue pairs: reliable connections that send and answer READs. They never accept writes.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -11,19 +11,19 @@ const Device = @import("device.zig").Device;
 const Link = @import("link.zig").Link;
 const Error = @import("../abi/status.zig").Error;
 
-/// Routers on the way, at most.
+/// Largest number of routers on the path.
 const hops = 64;
-/// 0.64 ms; nobody sends what could come before a place for it.
+/// 0.64 ms; unused, because only READs are sent and they need no receive buffer.
 const rnr_timer = 12;
 const rnr_retries = 6;
 
-/// A queue pair that has no other side yet.
+/// Creates a queue pair that is not connected.
 pub fn make(device: *Device, window: u32, port: u32) Error!*verbs.Qp {
     const symbols = &device.hub.symbols;
     var init: verbs.QpInitAttr = .{
         .send_cq = device.queue,
         .recv_cq = device.queue,
-        // Nothing is ever received; not all devices make a queue of no places.
+        // Nothing is ever received, but some devices refuse a queue of length 0.
         .cap = .{ .max_send_wr = window, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
     };
     const qp = symbols.ibv_create_qp(device.domain.pd, &init) orelse
@@ -46,14 +46,14 @@ fn refused(code: i32) Error {
     return error.DeviceFailed;
 }
 
-/// What packets may hold: the lower of both. Null where the other side's is none.
+/// The packet size: the smaller of both MTUs. Null if the other side's is invalid.
 pub fn mtuOf(link: *const Link, other: *const types.RdmaAddress) ?c_int {
     const theirs = ports.mtuNumber(other.mtu) orelse return null;
     const ours = ports.mtuNumber(link.local.mtu) orelse return null;
     return @min(ours, theirs);
 }
 
-/// Without the mutex: finding the way to another host may take its time. The errno, or 0.
+/// Returns the errno, or 0. Without the mutex: finding the path to another host may be slow.
 pub fn connect(link: *Link) i32 {
     const symbols = &link.hub.symbols;
     var ready = readyAttr(link);
@@ -78,7 +78,7 @@ pub fn connect(link: *Link) i32 {
 fn readyAttr(link: *const Link) verbs.QpAttr {
     const port = &link.local;
     const other = &link.other;
-    // A LID names nobody in another subnet.
+    // A LID is unknown in other subnets.
     const is_routed = port.link_layer != verbs.link_layer_infiniband or
         !std.mem.eql(u8, port.gid[0..8], other.gid[0..8]);
     return .{
@@ -86,7 +86,7 @@ fn readyAttr(link: *const Link) verbs.QpAttr {
         .path_mtu = mtuOf(link, other).?,
         .dest_qp_num = other.queue_pair,
         .rq_psn = other.psn,
-        // As many as the other side begins.
+        // As many READs as the other side sends at once.
         .max_dest_rd_atomic = @intCast(@min(port.reads_in, other.reads_out)),
         .min_rnr_timer = rnr_timer,
         .ah_attr = .{
@@ -104,7 +104,7 @@ fn readyAttr(link: *const Link) verbs.QpAttr {
     };
 }
 
-/// Whether the device says that it stopped it.
+/// Whether the device confirms that it stopped the queue pair.
 pub fn stop(link: *Link) bool {
     var attr: verbs.QpAttr = .{ .qp_state = verbs.qp_state_err };
     return link.hub.symbols.ibv_modify_qp(link.qp, &attr, verbs.mask_state) == 0;
@@ -118,7 +118,7 @@ pub const Reading = struct {
     remote_key: u32,
 };
 
-/// The errno, or 0.
+/// Returns the errno, or 0.
 pub fn postRead(qp: *verbs.Qp, reading: Reading) c_int {
     var place = [_]verbs.Sge{.{
         .addr = @intFromPtr(reading.to.ptr),

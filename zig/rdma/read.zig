@@ -1,5 +1,6 @@
-//! A span that is read from another host: in pieces, its checksum taken of what has arrived while
-//! the rest is on its way. With the hub's mutex held unless said otherwise.
+//! A read of a span from another host, in pieces. The checksum of the arrived bytes is computed
+//! while the rest is in flight. Functions require the hub's mutex unless their comments say
+//! otherwise.
 
 const std = @import("std");
 const types = @import("../abi/rdma_types.zig");
@@ -8,13 +9,13 @@ const RunningChecksum = @import("../hash/root.zig").RunningChecksum;
 const Link = @import("link.zig").Link;
 const Error = @import("../abi/status.zig").Error;
 
-/// So much has to arrive before a helper is called for it.
+/// Bytes that must arrive before a helper hashes them.
 const hash_step = 256 * 1024;
 
 pub const Piece = struct {
     to: []u8,
     from: u64,
-    /// Where `to` is registered.
+    /// The slice in which `to` is registered.
     slice: usize,
 };
 
@@ -22,14 +23,14 @@ pub const Read = struct {
     node: std.DoublyLinkedList.Node = .{},
     link: *Link,
     token: u64,
-    /// Of the region, and where in it.
+    /// The local target, and its offset in the region.
     span: []u8,
     offset: u64,
-    /// What the other side said.
+    /// The address that the other side reported.
     remote: u64,
     key: u32,
     posted: u64 = 0,
-    /// From the span's beginning: pieces are over in order.
+    /// Bytes from the start of the span: pieces complete in order.
     arrived: u64 = 0,
     hashed: u64 = 0,
     in_flight: u32 = 0,
@@ -63,7 +64,7 @@ pub const Read = struct {
         return read.fault == .none and read.posted < read.span.len;
     }
 
-    /// What is to be posted next; no piece lies in two slices.
+    /// The next piece to post; a piece never spans two slices.
     pub fn nextPiece(read: *const Read, piece_max: u64) Piece {
         const slice = memory.sliceAt(read.offset + read.posted);
         const bytes = @min(read.span.len - read.posted, piece_max, slice.left);
@@ -74,7 +75,7 @@ pub const Read = struct {
         };
     }
 
-    /// Nothing more of it is posted. One that has arrived stays what it is.
+    /// Stops posting pieces. A read that has arrived completely still succeeds.
     pub fn end(read: *Read, fault: types.RdmaFault, code: i32) void {
         if (read.fault == .none and read.arrived < read.span.len) {
             read.fault = fault;
@@ -83,7 +84,7 @@ pub const Read = struct {
         read.check();
     }
 
-    /// Does what has become due.
+    /// Starts hashing or completes the read, if due.
     pub fn check(read: *Read) void {
         if (read.is_hashing) return;
         if (read.fault != .none) {
@@ -96,14 +97,14 @@ pub const Read = struct {
         read.link.hub.give(.{ .hash = read });
     }
 
-    /// Without the mutex, in a helper: nobody else touches the span's first `filled` bytes.
+    /// Called by a helper without the mutex: no other thread uses the first `filled` bytes.
     pub fn hash(read: *Read, filled: u64) u64 {
         if (filled == read.span.len) return read.sum.finish(read.span);
         read.sum.advance(read.span, @intCast(filled));
         return 0;
     }
 
-    /// The helper is done with the first `filled` bytes.
+    /// The helper has hashed the first `filled` bytes.
     pub fn hashedUpTo(read: *Read, filled: u64, sum: u64) void {
         read.is_hashing = false;
         read.hashed = filled;
@@ -114,7 +115,7 @@ pub const Read = struct {
     fn settle(read: *Read, sum: u64) void {
         const link = read.link;
         link.reads.remove(&read.node);
-        link.hub.tell(.{
+        link.hub.report(.{
             .token = read.token,
             .result = sum,
             .key = 0,
@@ -127,7 +128,7 @@ pub const Read = struct {
     }
 };
 
-test "pieces end where slices and messages do" {
+test "pieces end at slices and at the largest message" {
     var bytes: [8]u8 = undefined;
     var read: Read = .{
         .link = undefined,

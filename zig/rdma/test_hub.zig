@@ -1,5 +1,5 @@
-//! RDMA on a device that is simulated: opened with too little memory, nothing is left open whatever
-//! fails on the way, and what the kernel takes away with a device keeps nobody.
+//! Tests of RDMA on a simulated device: no failed allocation during opening leaks an object, and a
+//! device removed by the kernel blocks no operation.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -14,7 +14,7 @@ const Loan = @import("loan.zig").Loan;
 const monotonic = @import("../base/monotonic.zig");
 const pause = @import("../base/faults.zig").pause;
 
-/// One device with one port. It completes nothing; what it gave and did not get back is counted.
+/// One device with one port. It completes nothing and counts the objects that are open.
 const simulated = struct {
     var open: i32 = 0;
     var device = std.mem.zeroInit(verbs.Device, .{});
@@ -25,9 +25,9 @@ const simulated = struct {
     var channel: verbs.CompChannel = undefined;
     var queue: verbs.Cq = undefined;
     var pair: verbs.Qp = undefined;
-    /// The kernel has taken everything away: every call that it has to do with fails.
+    /// The kernel has destroyed all objects: every call that concerns them fails.
     var is_gone: std.atomic.Value(bool) = .init(false);
-    /// Calls that failed so.
+    /// Calls that failed for this reason.
     var refusals: std.atomic.Value(u32) = .init(0);
     const gid = [_]u8{ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 };
 
@@ -47,7 +47,7 @@ const simulated = struct {
         context.ops.poll_cq = poll;
         context.ops.req_notify_cq = notify;
         context.async_fd = wakes.create() catch return null;
-        // As of a library whose contexts have nothing around them.
+        // As for a library without extended contexts.
         context.abi_compat = 0;
         return &context;
     }
@@ -147,7 +147,7 @@ const simulated = struct {
         return @intFromEnum(linux.E.IO);
     }
 
-    /// It says of itself that it failed, and nothing else.
+    /// Reports the failure of the device and no other event.
     fn nextEvent(of: *verbs.Context, out: *verbs.AsyncEvent) callconv(.c) c_int {
         var count: u64 = 0;
         _ = linux.read(of.async_fd, std.mem.asBytes(&count), 8);
@@ -157,7 +157,7 @@ const simulated = struct {
 
     fn acknowledge(_: *verbs.AsyncEvent) callconv(.c) void {}
 
-    /// Gives up anything that has no more to it.
+    /// Destroys an object without dependencies.
     fn giveUp(comptime T: type) *const fn (*T) callconv(.c) c_int {
         return struct {
             fn call(_: *T) callconv(.c) c_int {
@@ -170,7 +170,7 @@ const simulated = struct {
     }
 
     fn symbols() Symbols {
-        // What is not named is not called.
+        // Functions that are not set here are never called.
         var all: Symbols = undefined;
         all.ibv_get_device_list = devices;
         all.ibv_free_device_list = freeDevices;
@@ -220,14 +220,14 @@ fn openAndClose(allocator: std.mem.Allocator, region: u64) !void {
     const port = try hub.port(0);
     try std.testing.expectEqual(@intFromEnum(types.RdmaPortState.active), port.state);
     try std.testing.expectEqual(simulated.gid, port.gid);
-    // Devices that begin more READs than a window holds are asked for no more than that.
+    // A device that offers more READs than a window holds is limited to the window.
     try std.testing.expectEqual(32, port.reads_out);
     try std.testing.expectEqual(16, port.reads_in);
     try std.testing.expectError(error.OutOfRange, hub.port(1));
     try hub.close();
 }
 
-test "whatever there is no memory for, nothing is left open" {
+test "opening with any failed allocation leaks no object" {
     const handle = try memory.table.add(try .create(.{
         .bytes = 1 << 20,
         .huge_pages = 0,
@@ -235,11 +235,11 @@ test "whatever there is no memory for, nothing is left open" {
     }));
     const allocator = std.testing.allocator;
     try std.testing.checkAllAllocationFailures(allocator, openAndClose, .{handle});
-    // Nothing holds the region any more.
+    // The region is no longer in use.
     try memory.table.close(handle);
 }
 
-/// Reaps until `event` came.
+/// Reaps until `event` arrives.
 fn awaitEvent(hub: *Hub, event: types.RdmaEvent) !void {
     const end = monotonic.now() + 5 * std.time.ns_per_s;
     while (monotonic.now() < end) {
@@ -249,7 +249,7 @@ fn awaitEvent(hub: *Hub, event: types.RdmaEvent) !void {
     return error.TestUnexpectedResult;
 }
 
-test "what the kernel took away with a device is given up when the device says that it failed" {
+test "objects that the kernel destroyed are given up when the device reports its failure" {
     const handle = try memory.table.add(try .create(.{
         .bytes = 1 << 20,
         .huge_pages = 0,
@@ -267,12 +267,12 @@ test "what the kernel took away with a device is given up when the device says t
     hub.mutex.unlock();
     try awaitEvent(hub, .lent);
     simulated.is_gone.store(true, .release);
-    // What the link had: its queue pair, and what it lent.
+    // The link's objects: its queue pair and its loan.
     simulated.open -= 2;
     hub.mutex.lock();
-    link.unname();
+    link.dropHandle();
     hub.mutex.unlock();
-    // To stop, to give both up, and again: the device may be asked long before it knows.
+    // Stopping, destroying both, and retries: calls fail long before the failure event arrives.
     while (simulated.refusals.load(.acquire) < 5) pause(1);
     wakes.ring(simulated.context.async_fd);
     try awaitEvent(hub, .ended);

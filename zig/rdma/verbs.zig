@@ -1,10 +1,11 @@
-//! What libibverbs' header says, written by hand so that nobody needs the header to build. Names
-//! are the header's without `ibv_`; `check-verbs` holds every field and constant against a header.
+//! Declarations of libibverbs' header, written by hand so that a build does not need the header.
+//! Names are those of the header without `ibv_`; `check-verbs` compares every field and constant
+//! with a real header.
 
 const std = @import("std");
 
 pub const library_name = "libibverbs.so.1";
-/// Calls that exist twice are asked for in this version first.
+/// Functions with two versions are looked up in this version first.
 pub const symbol_version = "IBVERBS_1.1";
 
 pub const name_bytes = 64;
@@ -27,7 +28,7 @@ pub const port_active_defer = 5;
 pub const access_local_write = 1 << 0;
 pub const access_remote_write = 1 << 1;
 pub const access_remote_read = 1 << 2;
-/// Devices that do not know it do without.
+/// Devices that do not support it ignore it.
 pub const access_relaxed_ordering = 1 << 20;
 
 pub const qp_type_rc = 2;
@@ -86,12 +87,12 @@ pub const Device = extern struct {
     unused_ops: [2]?*const anyopaque,
     node_type: c_int,
     transport_type: c_int,
-    /// The kernel's, `mlx5_0`.
+    /// The kernel's name, `mlx5_0`.
     name: [name_bytes]u8,
-    /// Of the node in /dev/infiniband.
+    /// Name of the node in /dev/infiniband.
     dev_name: [name_bytes]u8,
     dev_path: [path_bytes]u8,
-    /// Its folder in sysfs.
+    /// Folder in sysfs.
     ibdev_path: [path_bytes]u8,
 };
 
@@ -120,7 +121,7 @@ pub const Context = extern struct {
     async_fd: c_int,
     num_comp_vectors: c_int,
     mutex: std.c.pthread_mutex_t,
-    /// `abi_extended`, or there is no `VerbsContext` around it.
+    /// `abi_extended`, or the context has no enclosing `VerbsContext`.
     abi_compat: usize,
 };
 
@@ -131,7 +132,7 @@ pub const QueryPort = *const fn (
     out_bytes: usize,
 ) callconv(.c) c_int;
 
-/// What lies around a context. It grows at its beginning; `sz` says how far it does.
+/// The struct around a context. It grows at its start; `sz` is its size.
 pub const VerbsContext = extern struct {
     query_port: ?QueryPort,
     unused_calls: [38]usize,
@@ -163,7 +164,7 @@ pub const DeviceAttr = extern struct {
     max_cqe: c_int,
     max_mr: c_int,
     max_pd: c_int,
-    /// READs that a queue pair answers at a time, and those that it may begin.
+    /// READs that a queue pair answers at once, and those that it may send at once.
     max_qp_rd_atom: c_int,
     max_ee_rd_atom: c_int,
     max_res_rd_atom: c_int,
@@ -224,7 +225,7 @@ pub const GidEntry = extern struct {
 };
 
 pub const AsyncEvent = extern struct {
-    /// A queue pair, a completion queue or a port's number.
+    /// A queue pair, a completion queue or a port number.
     element: extern union { qp: ?*Qp, cq: ?*Cq, port_num: c_int },
     event_type: c_int,
 };
@@ -357,7 +358,7 @@ pub const SendWr = extern struct {
     opcode: c_int,
     send_flags: c_uint,
     unused_data: u32 = 0,
-    /// The header's union of kinds; READs use its `rdma`.
+    /// The header's union of request kinds; READs use `rdma`.
     wr: extern struct {
         remote_addr: u64,
         rkey: u32,

@@ -1,6 +1,6 @@
-//! A disk: jobs on the files of one folder. The event loop submits, helper threads make the calls
-//! that may block, and one eventfd says that completions wait. What is in flight is bounded by
-//! `depth`, and the completions have room for all of it.
+//! A disk: jobs on the files of one folder. The event loop submits jobs, helper threads make the
+//! calls that may block, and one eventfd reports completions. `depth` bounds the jobs in flight,
+//! and the completion ring has room for all of them.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -20,14 +20,14 @@ const Error = status.Error;
 
 const depth_max = 1024;
 const threads_max = 64;
-/// Where the caller names no number. With a ring, a thread is busy only while it opens, links or
-/// checks a file; without, while the bytes move.
+/// Default number of threads. With io_uring a thread is busy only while it opens, links or checks a
+/// file; without it also while bytes move.
 const threads_beside_ring = 8;
 const threads_alone = 32;
 const stack_bytes = 256 * 1024;
 
-/// `registering`: the ring works, but its owner waits for the kernel to pin the arena page by page.
-/// Until that is over helpers move the bytes.
+/// `registering`: the ring works, but its owner waits while the kernel pins the arena page by page.
+/// Helpers move the bytes until that has ended.
 const RingState = enum { none, starting, registering, works, failed };
 
 pub const Disk = struct {
@@ -39,14 +39,14 @@ pub const Disk = struct {
     work: sync.Condition = .{},
     slots: []Job,
     free: Fifo(*Job),
-    /// Jobs for whose next step a helper is wanted.
+    /// Jobs whose next step needs a helper.
     ready: Fifo(*Job),
     /// A helper was woken and has not taken a job yet.
     helper_woken: bool = false,
-    /// Jobs whose bytes the ring is to move.
+    /// Jobs whose bytes the ring moves.
     transfers: Fifo(*Job),
     done: Fifo(types.DiskDone),
-    /// The eventfd was written and its completions not all reaped.
+    /// The eventfd was written and not all completions are reaped.
     woken: bool = false,
     ring: ?Ring = null,
     arena: u64,
@@ -54,7 +54,7 @@ pub const Disk = struct {
     /// The ring's owner was woken and has not taken the transfers yet.
     ring_woken: bool = false,
     ring_settled: sync.Condition = .{},
-    /// Why there is no ring, and why the arena is not registered with it.
+    /// The errnos with which the ring and the registration of the arena failed.
     method_errno: i32 = 0,
     registered_errno: i32 = 0,
     stopping: bool = false,
@@ -137,13 +137,13 @@ pub const Disk = struct {
     fn startThread(disk: *Disk, comptime loop: fn (*Disk) void) Error!void {
         try faults.gate(.@"disk.thread");
         const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
-        // With libc, a spawn fails only for want of memory or of a free process slot.
+        // With libc, spawn fails only for lack of memory or of a free process slot.
         disk.threads[disk.threads_started] = std.Thread.spawn(config, loop, .{disk}) catch
             return error.OutOfMemory;
         disk.threads_started += 1;
     }
 
-    /// With the mutex held. Threads end when there is no job left for them.
+    /// Requires the mutex. Threads end when they have no job left.
     fn tellStop(disk: *Disk) void {
         disk.stopping = true;
         disk.wakeAll();
@@ -161,8 +161,8 @@ pub const Disk = struct {
         for (disk.threads[0..disk.threads_started]) |thread| thread.join();
     }
 
-    /// Frees everything, or, where jobs are in flight, nothing: `Busy`. Then the threads end by
-    /// themselves, should the kernel ever let them go. Never waits for a job.
+    /// Frees everything, or nothing while jobs are in flight: `Busy`. The threads then end when the
+    /// kernel releases them. Never waits for a job.
     pub fn close(disk: *Disk) Error!void {
         disk.mutex.lock();
         const in_flight = disk.free.count < disk.slots.len;
@@ -181,7 +181,7 @@ pub const Disk = struct {
         var job: Job = try .prepare(request, disk.headers);
         errdefer job.release();
         disk.mutex.lock();
-        // Of what is finished and not reaped, too, no more than `depth`.
+        // Jobs that are finished but not reaped also count against `depth`.
         if (disk.free.count <= disk.done.count) {
             disk.mutex.unlock();
             return error.Full;
@@ -191,8 +191,8 @@ pub const Disk = struct {
         disk.wantHelper(slot);
     }
 
-    /// With the mutex held, which is given back. A wake can cost more than all the rest, so one is
-    /// under way at a time: the helper it reaches wakes the next where there is more to do.
+    /// Requires the mutex and releases it. A wake can cost more than the rest of the submission, so
+    /// only one is under way at a time: the woken helper wakes the next if more work waits.
     fn wantHelper(disk: *Disk, job: *Job) void {
         disk.ready.push(job);
         const is_woken = disk.helper_woken;
@@ -251,7 +251,7 @@ pub const Disk = struct {
         }
     }
 
-    /// Takes a job as far as this thread can; false where the ring comes next.
+    /// Runs a job as far as this thread can; false if the ring must continue it.
     fn serve(disk: *Disk, job: *Job) bool {
         errno.forget();
         while (job.step != .done) {
@@ -280,7 +280,7 @@ pub const Disk = struct {
         }
     }
 
-    /// With the mutex held. One wake serves all completions until they are reaped.
+    /// Requires the mutex. One wake covers all completions until they are reaped.
     fn complete(disk: *Disk, job: *Job) void {
         disk.done.push(job.outcome);
         disk.free.push(job);
@@ -290,7 +290,7 @@ pub const Disk = struct {
         wakes.ring(disk.event_fd);
     }
 
-    /// With the mutex held.
+    /// Requires the mutex.
     fn handOver(disk: *Disk, job: *Job) void {
         disk.transfers.push(job);
         if (disk.ring_woken) return;
@@ -298,7 +298,7 @@ pub const Disk = struct {
         wakes.ring(disk.ring.?.wake_fd);
     }
 
-    /// For the ring's owner: prepares all transfers there are. Says whether there will be more.
+    /// Called by the ring's owner: prepares all waiting transfers. Returns whether more may follow.
     pub fn takeTransfers(disk: *Disk, ring: *Ring) bool {
         disk.mutex.lock();
         defer disk.mutex.unlock();
@@ -307,12 +307,12 @@ pub const Disk = struct {
         return disk.isOver();
     }
 
-    /// With the mutex held: stopping, and no job is left that a thread could be wanted for.
+    /// Requires the mutex. The disk is closing, and no job is left that needs a thread.
     fn isOver(disk: *const Disk) bool {
         return disk.stopping and disk.free.count == disk.slots.len;
     }
 
-    /// From the ring's owner: a job whose bytes were moved, or not.
+    /// Called by the ring's owner: the bytes of a job were moved, or moving them failed.
     pub fn giveBack(disk: *Disk, job: *Job) void {
         disk.mutex.lock();
         disk.wantHelper(job);
@@ -324,7 +324,7 @@ pub const Disk = struct {
         errno.forget();
         if (ring.enable()) {
             if (disk.arena != 0) {
-                // A large arena takes seconds: nobody waits for it.
+                // A large arena takes seconds to register, and jobs must not wait for it.
                 disk.settleRing(.registering);
                 disk.registerArena(ring);
             }
@@ -341,7 +341,7 @@ pub const Disk = struct {
         if (RegisteredBuffers.register(fd, disk.headers, disk.arena)) |buffers| {
             ring.buffers = buffers;
         } else |_| {
-            // As good without, at some more work of the processor.
+            // The disk works without it, with more processor time.
             disk.registered_errno = errno.lastErrno();
         }
     }
@@ -360,8 +360,9 @@ pub const Disk = struct {
     }
 };
 
-/// Whoever wakes this thread runs on: else the event loop, which submits, would give its processor
-/// to the helper it has just woken. A kernel that refuses leaves things as they were.
+/// Lets the thread that wakes this one continue to run. Otherwise the event loop, which submits,
+/// would yield its processor to the helper it has just woken. If the kernel refuses, nothing
+/// changes.
 fn beBatch() void {
     const batch = 3;
     var parameter: i32 = 0;

@@ -1,4 +1,4 @@
-//! The folder that a disk lives in, and what is done to files by name. All of it may block.
+//! The folder of a disk, and operations on files by name. All of them may block.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -42,10 +42,10 @@ pub const Folder = struct {
         return folder;
     }
 
-    /// Asks ext4 to lay out each folder that is made in this one in a group of its own, as it does
-    /// with those at the root. Else all files share a few groups, and every new one is looked for
-    /// past all that were removed there in the last minutes: with blocks that come and go, writes
-    /// of 256 KiB were five times slower. A wish: where it is refused, all works without.
+    /// Asks ext4 to place each new subfolder in its own block group, as it does at the root.
+    /// Otherwise all files share a few groups, and every allocation searches past the blocks freed
+    /// there in the last minutes: under churn, writes of 256 KiB were five times slower. Optional:
+    /// without it everything works.
     fn spreadShards(folder: *const Folder) void {
         var stat: statfs.StatFs = undefined;
         const fd = folder.fd;
@@ -62,8 +62,8 @@ pub const Folder = struct {
         _ = faults.repeat(.@"open.flags", linux.ioctl, .{ fd, set_flags, at });
     }
 
-    /// Tries how files may be made here. A file system that is full or read-only tells nothing,
-    /// and what most can do is assumed: the first store will see.
+    /// Tests how files can be created here. A full or read-only file system gives no answer; the
+    /// usual capabilities are then assumed, and the first store tests them.
     fn probe(folder: *Folder) Error!void {
         while (true) {
             var file = folder.create("probe", .@"open.probe") catch |err| {
@@ -90,7 +90,8 @@ pub const Folder = struct {
         folder.fd = -1;
     }
 
-    /// A new, empty file, not to be found under `path` yet. Makes the folder of `path` on demand.
+    /// Creates an empty file that is not visible under `path` yet. Creates the folder of `path` on
+    /// demand.
     pub fn create(folder: *const Folder, path: Path, point: faults.Point) Error!NewFile {
         if (folder.nameless) {
             if (folder.createNameless(path, point)) |fd| return .{ .fd = fd } else |err| {
@@ -100,16 +101,16 @@ pub const Folder = struct {
         return folder.createNamed(path, point);
     }
 
-    /// File systems without O_TMPFILE say EOPNOTSUPP, kernels that do not know it EISDIR.
+    /// File systems without O_TMPFILE return EOPNOTSUPP; kernels that do not know it return EISDIR.
     fn isNotOffered(err: Error) bool {
         const code = errno.lastErrno();
         return err == error.Unsupported or
             (err == error.System and code == @intFromEnum(linux.E.ISDIR));
     }
 
-    /// An old file that nobody needs any more, to be overwritten from end to end: its blocks on the
-    /// drive serve again, which is several times faster than new ones. It must have the length that
-    /// is wanted and no other name, else it is as good as `Missing`.
+    /// Opens an unneeded old file, to be overwritten from start to end: reusing its blocks on the
+    /// drive is several times faster than allocating new ones. The file must have the wanted length
+    /// and no other link; otherwise the result is `Missing`.
     pub fn reuse(folder: *const Folder, spare: Path, bytes: u64) Error!NewFile {
         const flags: linux.O = .{
             .ACCMODE = .WRONLY,
@@ -157,7 +158,7 @@ pub const Folder = struct {
         };
         const arguments = .{ folder.fd, file.path(), flags, file_mode };
         file.fd = folder.openOrMakeFolder(&parent, point, arguments) catch |err| {
-            // With O_DIRECT refused, some file systems leave the name behind.
+            // Some file systems leave the name behind when they refuse O_DIRECT.
             if (err != error.Exists) folder.unlinkTemporary(&file);
             return err;
         };
@@ -186,7 +187,7 @@ pub const Folder = struct {
         };
     }
 
-    /// Gives a complete file its name. The name is not taken away from another file: `Exists`.
+    /// Gives a complete file its name without replacing another file: `Exists`.
     pub fn publish(folder: *const Folder, file: *NewFile, path: Path) Error!void {
         if (file.is_spare) {
             try folder.move(file.path(), path, .store);
@@ -208,8 +209,8 @@ pub const Folder = struct {
         _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
     }
 
-    /// Closes a new file; without a name of its own it is gone. A spare one stays, for its owner
-    /// to remove: who counts the bytes must know that they are gone.
+    /// Closes an unpublished file; a file without a name disappears. A spare file stays, because
+    /// its owner counts its bytes and must remove it.
     pub fn discard(folder: *const Folder, file: *NewFile) void {
         if (!file.is_spare) folder.unlinkTemporary(file);
         if (file.fd >= 0) faults.close(.@"store.close", file.fd);
@@ -218,7 +219,7 @@ pub const Folder = struct {
 
     fn unlinkTemporary(folder: *const Folder, file: *NewFile) void {
         if (file.name_length == 0) return;
-        // What cannot be removed now is found by its name at the next start.
+        // If the removal fails, the next start finds the file by its name.
         _ = faults.repeat(.@"store.unlink", linux.unlinkat, .{ folder.fd, file.path(), 0 });
         file.name_length = 0;
     }
@@ -238,14 +239,14 @@ pub const Folder = struct {
         return folder.move(from, to, .rename);
     }
 
-    /// Whose calls they are: each has names of its own in a plan of failures.
+    /// The operation on whose behalf a move is made: a plan of failures names them separately.
     const Mover = enum { store, rename };
 
     fn pointOf(comptime mover: Mover, comptime call: []const u8) faults.Point {
         return @field(faults.Point, @tagName(mover) ++ "." ++ call);
     }
 
-    /// Makes the folder of `to` on demand.
+    /// Creates the folder of `to` on demand.
     fn move(folder: *const Folder, from: Path, to: Path, comptime mover: Mover) Error!void {
         if (folder.moveOnce(from, to, mover)) return else |err| {
             var parent: Parent = .of(to);
@@ -264,23 +265,23 @@ pub const Folder = struct {
             _ = try check(result);
             return;
         }
-        // A file system that does not know the flag.
+        // This file system does not know the flag.
         const link = .{ folder.fd, from, folder.fd, to, 0 };
         _ = try check(faults.repeat(pointOf(mover, "link"), linux.linkat, link));
         const old = .{ folder.fd, from, 0 };
         const removed = faults.repeat(pointOf(mover, "unlink"), linux.unlinkat, old);
-        // A block that has its name is stored; the spare name is found at the next start.
+        // A block with its name is stored; the next start finds the spare name.
         if (mover == .rename) _ = try check(removed);
     }
 
-    /// What was stored and removed so far survives a loss of power.
+    /// Makes all stores and removals so far survive a loss of power.
     pub fn sync(folder: *const Folder) Error!void {
         _ = try check(faults.repeat(.@"sync.sync", linux.syncfs, .{folder.fd}));
     }
 
     pub const Space = struct { free: u64, total: u64 };
 
-    /// Free and total bytes as an unprivileged process may use them.
+    /// Free and total bytes available to an unprivileged process.
     pub fn space(folder: *const Folder) Error!Space {
         var stat: statfs.StatFs = undefined;
         _ = try check(faults.repeat(.@"space.stat", statfs.fstatfs, .{ folder.fd, &stat }));
@@ -292,20 +293,20 @@ pub const Folder = struct {
     }
 };
 
-/// A file that is being written. Zero length of the name: it has none.
+/// A file that is being written. A name of length 0 means that it has none.
 pub const NewFile = struct {
     fd: i32 = -1,
     name: [2 * (name_max + 1)]u8 = undefined,
     name_length: u8 = 0,
-    /// It was there before, under a name that its owner gave it.
+    /// The file existed before, under a name that its owner chose.
     is_spare: bool = false,
 
     fn path(file: *const NewFile) Path {
         return file.name[0..file.name_length :0];
     }
 
-    /// A name beside the file's later one that nobody else takes; what is left of it after a crash
-    /// is known by its look.
+    /// Gives the file a unique temporary name beside its final one; recovery recognises leftovers
+    /// by their form.
     fn takeName(file: *NewFile, parent: *Parent) Error!void {
         var random: [8]u8 = undefined;
         _ = try check(faults.repeat(.@"store.name", linux.getrandom, .{ &random, random.len, 0 }));
@@ -317,7 +318,7 @@ pub const NewFile = struct {
     }
 };
 
-/// The folder part of a path; `.` where it has none.
+/// The folder part of a path; `.` if there is none.
 const Parent = struct {
     text: [name_max + 1]u8 = undefined,
 
@@ -346,7 +347,7 @@ pub fn sizeOf(fd: i32, point: faults.Point) Error!Size {
     return sizeAt(fd, "", linux.AT.EMPTY_PATH, point);
 }
 
-/// Size of what lies under `path` in the folder `fd`.
+/// Size of the file under `path` in the folder `fd`.
 pub fn sizeAt(fd: i32, path: Path, flags: u32, point: faults.Point) Error!Size {
     var stat: linux.Statx = undefined;
     const mask: linux.STATX = .{ .SIZE = true, .BLOCKS = true, .NLINK = true };
@@ -354,7 +355,7 @@ pub fn sizeAt(fd: i32, path: Path, flags: u32, point: faults.Point) Error!Size {
     return .{ .bytes = stat.size, .allocated = stat.blocks * 512, .links = stat.nlink };
 }
 
-test "folders of paths" {
+test "the parent folder of a path is found" {
     var parent: Parent = .of("ab/cd.kvb");
     try std.testing.expectEqualStrings("ab", std.mem.span(parent.path()));
     try std.testing.expect(!parent.isFolderItself());

@@ -1,5 +1,5 @@
-//! One job of a disk and its steps: what comes before the bytes move, the moving, what comes after.
-//! The same steps serve both methods; only who moves the bytes differs.
+//! One job of a disk and its steps: before, during and after the transfer of bytes. The steps are
+//! the same with io_uring and with threads; only the transfer differs.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,10 +19,10 @@ const Error = status.Error;
 
 pub const header_bytes = 4096;
 const page_bytes = 4096;
-/// A read or write that comes back without having moved anything, or interrupted, is repeated so
-/// often. Then the device is taken at its word.
+/// How often a read or write that moved nothing or was interrupted is repeated before it counts as
+/// failed.
 const stalls_max = 16;
-/// Linux moves no more in one call.
+/// Linux moves at most this much in one call.
 const bytes_max = 0x7fff_f000 - header_bytes;
 
 fn wholePages(bytes: u64) u64 {
@@ -35,22 +35,22 @@ pub const Job = struct {
     request: types.DiskJob,
     operation: types.DiskOperation,
     region: ?*Region,
-    /// Header and, but for `peek`, span in whole pages.
+    /// The header and, except for `peek`, the span in whole pages.
     parts: [2]std.posix.iovec,
     part_count: u8,
     step: Step = .begin,
-    /// The file that is written, or of which only `fd` is used the file that is read.
+    /// The file being written. A read uses only its `fd`.
     file: folders.NewFile = .{},
-    /// Bytes of `parts` that were moved.
+    /// Bytes of `parts` already moved.
     moved: u64 = 0,
     /// Bytes of `parts` that must be moved; padding at the end of a file may be missing.
     needed: u64 = 0,
     stalls: u8 = 0,
     verdict: faults.Verdict = .{},
-    /// What the kernel said to the last read or write.
+    /// The kernel's answer to the last read or write.
     answer: usize = 0,
-    /// What the ring was asked to move, by how many requests, how many of them are open, and what
-    /// it said to each.
+    /// The bytes requested from the ring, the number of requests, how many are open, and their
+    /// answers.
     left: [2]std.posix.iovec = undefined,
     left_count: u8 = 0,
     asked: u8 = 0,
@@ -58,7 +58,7 @@ pub const Job = struct {
     answers: [2]i32 = .{ 0, 0 },
     outcome: types.DiskDone = std.mem.zeroes(types.DiskDone),
 
-    /// Checks what a request says; the region it names stays open until `release`.
+    /// Validates a request; its region stays open until `release`.
     pub fn prepare(request: types.DiskJob, headers: []align(page_bytes) u8) Error!Job {
         const operation = std.enums.fromInt(types.DiskOperation, request.operation) orelse
             return error.BadRequest;
@@ -125,7 +125,7 @@ pub const Job = struct {
         return @ptrCast(&job.request.path);
     }
 
-    /// The file that a store is to overwrite, where it names one.
+    /// The file that a store overwrites, if the request names one.
     fn spare(job: *const Job) ?Path {
         if (job.operation != .store or job.request.target[0] == 0) return null;
         return @ptrCast(&job.request.target);
@@ -136,7 +136,7 @@ pub const Job = struct {
         return address[0..@intCast(job.request.buffer_bytes)];
     }
 
-    /// Everything up to the moving of bytes, where there are any to move.
+    /// All steps before the transfer.
     pub fn begin(job: *Job, folder: *Folder) Error!void {
         job.step = .done;
         switch (job.operation) {
@@ -174,7 +174,7 @@ pub const Job = struct {
         return text[0 .. text.len - 1 :0];
     }
 
-    /// What lies behind the payload in its last page may be of another tenant's block.
+    /// The rest of the payload's last page may contain bytes of another tenant's block.
     fn clearPadding(job: *Job) void {
         const span = job.parts[1].base[0..job.parts[1].len];
         @memset(span[@intCast(job.request.bytes)..], 0);
@@ -202,8 +202,8 @@ pub const Job = struct {
         };
     }
 
-    /// Whether the read or write that comes next is to be made, or has its answer from the plan of
-    /// failures.
+    /// Whether to make the next read or write; otherwise the plan of failures has supplied its
+    /// answer.
     pub fn mayMove(job: *Job) bool {
         job.step = .account;
         job.verdict = faults.hit(job.movePoint());
@@ -212,7 +212,7 @@ pub const Job = struct {
         return false;
     }
 
-    /// The parts from the first byte on that was not moved yet.
+    /// The parts from the first byte that was not moved.
     pub fn remaining(job: *const Job, parts: *[2]std.posix.iovec) []std.posix.iovec {
         var skip = job.moved;
         var count: usize = 0;
@@ -237,23 +237,23 @@ pub const Job = struct {
             linux.preadv(job.file.fd, parts.ptr, parts.len, at);
     }
 
-    /// The parts for the ring; they stay where they are while it works on them.
+    /// The parts for the ring; they must not move while the ring works on them.
     pub fn takeParts(job: *Job) []std.posix.iovec {
         const parts = job.remaining(&job.left);
         job.left_count = @intCast(parts.len);
         return parts;
     }
 
-    /// Makes one answer of the ring's: what was moved without a gap from the beginning on.
+    /// Combines the ring's answers into one: the bytes moved without a gap from the start.
     pub fn gatherAnswers(job: *Job) void {
         job.answer = @bitCast(@as(isize, job.answers[0]));
         if (job.asked < 2 or job.answers[0] != job.left[0].len) return;
         const second = job.answers[1];
-        // What is wrong behind the first part is found when it is tried again.
+        // An error of the second part shows when it is retried.
         if (second > 0) job.answer += @intCast(second);
     }
 
-    /// Takes in `answer`; the next step is to move again where not all was moved.
+    /// Processes `answer`; the next step is another transfer if bytes are missing.
     pub fn account(job: *Job) Error!void {
         job.step = .move;
         job.verdict.after();
@@ -272,18 +272,18 @@ pub const Job = struct {
             job.step = .finish;
             return;
         }
-        // Direct I/O goes on from a page's beginning; of a page that came in part, all comes again.
+        // Direct I/O continues at a page boundary, so a partial page is read again.
         const whole = std.mem.alignBackward(u64, end, page_bytes);
         if (whole == job.moved) {
             job.stalls += 1;
-            // A file that ends before its size says so by nothing read, and at once.
+            // A file shorter than its size reads 0 bytes, at once.
             if (count == 0 and job.operation != .store) return error.Short;
             if (job.stalls >= stalls_max) return error.IoError;
         }
         job.moved = whole;
     }
 
-    /// Everything after the moving of bytes.
+    /// All steps after the transfer.
     pub fn finish(job: *Job, folder: *const Folder) Error!void {
         job.step = .done;
         switch (job.operation) {
@@ -300,14 +300,14 @@ pub const Job = struct {
         }
     }
 
-    /// Notes why the job ends here.
+    /// Records the error with which the job ends.
     pub fn fail(job: *Job, err: Error) void {
         job.step = .done;
         job.outcome.status = @intFromEnum(status.fromError(err));
         job.outcome.errno = errno.lastErrno();
     }
 
-    /// Closes what the job has open. A new file that was not published is gone.
+    /// Closes the job's files. An unpublished new file disappears.
     pub fn close(job: *Job, folder: *const Folder) void {
         if (job.file.fd < 0) return;
         switch (job.operation) {
@@ -319,7 +319,7 @@ pub const Job = struct {
     }
 };
 
-/// A job that is to read a header and 8192 bytes.
+/// A job that reads a header and 8192 bytes.
 fn moving(header: *[header_bytes]u8, span: *[8192]u8) Job {
     return .{
         .request = std.mem.zeroes(types.DiskJob),
@@ -335,7 +335,7 @@ fn moving(header: *[header_bytes]u8, span: *[8192]u8) Job {
     };
 }
 
-test "a transfer goes on from the page in which it stopped" {
+test "a transfer continues from the page in which it stopped" {
     var header: [header_bytes]u8 = undefined;
     var span: [8192]u8 = undefined;
     var job = moving(&header, &span);
@@ -346,7 +346,7 @@ test "a transfer goes on from the page in which it stopped" {
     try std.testing.expectEqual(1, rest.len);
     try std.testing.expectEqual(@intFromPtr(&span) + 4096, @intFromPtr(rest[0].base));
     try std.testing.expectEqual(4096, rest[0].len);
-    // The padding of the last page may be missing, the payload may not.
+    // The padding of the last page may be missing, the payload must not.
     job.answer = 3904;
     try job.account();
     try std.testing.expectEqual(.finish, job.step);
@@ -354,7 +354,7 @@ test "a transfer goes on from the page in which it stopped" {
     try std.testing.expectError(error.Short, job.account());
 }
 
-test "a kernel that never has anything to say is not asked for ever" {
+test "a transfer without progress fails after a bounded number of attempts" {
     var header: [header_bytes]u8 = undefined;
     var span: [8192]u8 = undefined;
     inline for (.{ .{ linux.E.AGAIN, error.TryAgain }, .{ linux.E.INTR, error.TryAgain } }) |case| {
@@ -370,7 +370,7 @@ test "a kernel that never has anything to say is not asked for ever" {
     try std.testing.expectError(error.IoError, job.account());
 }
 
-test "of two answers only what has no gap before it counts" {
+test "of two answers only bytes without a gap count" {
     var header: [header_bytes]u8 = undefined;
     var span: [8192]u8 = undefined;
     var job = moving(&header, &span);

@@ -1,4 +1,5 @@
-//! The entries of a folder, a bufferful at a time: position in, entries and next position out.
+//! The entries of a folder, one buffer at a time: takes a position, returns entries and the next
+//! position.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -7,8 +8,8 @@ const faults = @import("../base/faults.zig");
 const folders = @import("folder.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// An entry of ours is never longer than the kernel's: 17 bytes and the name against 19, the name
-/// and a zero. So what was read fits into a buffer of the same size.
+/// An entry here is never longer than the kernel's: 17 bytes and the name against 19, the name and
+/// a zero. All entries read therefore fit into a buffer of the same size.
 const kernel_bytes = 16 * 1024;
 const entry_fixed_bytes = 17;
 
@@ -47,7 +48,7 @@ fn convert(fd: i32, kernel: []align(8) const u8, out: []u8, page: *Page) Error!v
         if (std.mem.eql(u8, name, ".") or std.mem.eql(u8, name, "..")) continue;
         const no_follow = linux.AT.SYMLINK_NOFOLLOW;
         const size = folders.sizeAt(fd, name, no_follow, .@"list.stat") catch |err| switch (err) {
-            // Removed since the folder was read.
+            // The file was removed after the folder was read.
             error.Missing => continue,
             else => return err,
         };

@@ -1,4 +1,5 @@
-//! The lock of a folder: an open file with an exclusive flock, which ends with the process.
+//! The lock of a folder: an open file with an exclusive flock, which the kernel releases when the
+//! process ends.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,8 +9,8 @@ const Error = @import("../abi/status.zig").Error;
 
 const exclusive_without_waiting = 2 | 4;
 
-/// The descriptor that holds the lock of the file, which is made where there is none. `TryAgain`:
-/// somebody else holds it.
+/// Returns a descriptor with the lock of the file, which is created if it is missing. `TryAgain`:
+/// another process has the lock.
 pub fn take(path: [*:0]const u8) Error!i32 {
     const flags: linux.O = .{ .ACCMODE = .RDWR, .CREAT = true, .NOFOLLOW = true, .CLOEXEC = true };
     const where = .{ linux.AT.FDCWD, path, flags, 0o600 };

@@ -1,9 +1,9 @@
-//! What may be a path of a disk's.
+//! Validates paths of a disk.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 
-/// A path below the disk's folder and nowhere else. `empty_allowed`: the folder itself.
+/// Accepts paths inside the disk's folder. `empty_allowed`: also the folder itself.
 pub fn check(bytes: *const [64]u8, empty_allowed: bool) Error!void {
     const length = std.mem.indexOfScalar(u8, bytes, 0) orelse return error.BadRequest;
     if (length == 0 and !empty_allowed) return error.BadRequest;

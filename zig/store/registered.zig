@@ -1,5 +1,5 @@
-//! Memory that the ring knows beforehand, so that its pages need not be looked up for each request:
-//! the headers, and the arena where the limit on locked memory allows it.
+//! Memory registered with the ring, so that the kernel need not look up its pages per request: the
+//! headers, and the arena if the limit of locked memory allows it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,16 +8,16 @@ const faults = @import("../base/faults.zig");
 const regions = @import("../mem/root.zig").table;
 const Error = @import("../abi/status.zig").Error;
 
-/// The kernel takes no more in one buffer.
+/// The largest buffer that the kernel accepts.
 const slice_bytes = 1 << 30;
 
 pub const RegisteredBuffers = struct {
     headers: []const u8 = &.{},
-    /// Handle of the region; 0 where none is registered.
+    /// Handle of the region; 0 if none is registered.
     arena: u64 = 0,
     arena_base: usize = 0,
 
-    /// Tells the kernel; may take long, since every page of the arena is pinned.
+    /// Registers the buffers. May be slow, because the kernel pins every page of the arena.
     pub fn register(ring_fd: i32, headers: []u8, arena: u64) Error!RegisteredBuffers {
         const region = try regions.acquire(arena);
         defer regions.release(region);
@@ -39,7 +39,7 @@ pub const RegisteredBuffers = struct {
         return .{ .headers = headers, .arena = arena, .arena_base = @intFromPtr(region.base) };
     }
 
-    /// The registered buffer in which a part of a transfer with `region` lies as a whole.
+    /// The registered buffer that contains a whole part of a transfer with `region`.
     pub fn indexOf(self: *const RegisteredBuffers, region: u64, part: *const std.posix.iovec) ?u16 {
         if (self.arena == 0) return null;
         const address = @intFromPtr(part.base);
@@ -53,7 +53,7 @@ pub const RegisteredBuffers = struct {
     }
 };
 
-test "a part that crosses slices is in no buffer" {
+test "a part that crosses slices has no registered buffer" {
     var headers: [4096]u8 = undefined;
     const self: RegisteredBuffers = .{ .headers = &headers, .arena = 7, .arena_base = 1 << 40 };
     const cases = .{

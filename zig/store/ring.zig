@@ -1,6 +1,6 @@
-//! The moving of bytes by io_uring. One thread owns the ring: it takes jobs whose files are open,
-//! submits their reads and writes, and hands them back when the kernel has answered. It makes no
-//! other call, so nothing that blocks holds up anybody's bytes.
+//! Moves bytes by io_uring. One thread owns the ring: it takes jobs with open files, submits their
+//! reads and writes, and returns the jobs when the kernel has answered. It makes no other call, so
+//! no blocking call delays transfers.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -13,12 +13,12 @@ const Disk = @import("disk.zig").Disk;
 const Job = @import("job.zig").Job;
 const RegisteredBuffers = @import("registered.zig").RegisteredBuffers;
 
-/// Requests of one job at the same time: the header's and the span's.
+/// Requests of one job at the same time: header and span.
 const requests_per_job = 2;
-/// `user_data` of the read by which helpers wake the owner; a job's is its address.
+/// `user_data` of the read with which helpers wake the owner; the one of a job is its address.
 const wake_token = 0;
 const answers_at_once = 64;
-/// A kernel that cannot take requests is asked again after a millisecond, so often.
+/// How often the owner submits again, 1 ms apart, when the kernel cannot accept requests.
 const refusals_max = 100;
 
 pub const Ring = struct {
@@ -29,7 +29,7 @@ pub const Ring = struct {
     wake_armed: bool = false,
     refusals: u32 = 0,
 
-    /// A ring that its owner must `enable`.
+    /// Creates a ring that its owner must `enable`.
     pub fn create(depth: u32) Error!Ring {
         const wake_fd = try wakes.create();
         errdefer _ = linux.close(wake_fd);
@@ -77,7 +77,7 @@ pub const Ring = struct {
         _ = try errno.check(faults.call(.@"ring.enable", linux.io_uring_register, arguments));
     }
 
-    /// Works for the disk until it is over.
+    /// Serves the disk until it closes.
     pub fn own(ring: *Ring, disk: *Disk) void {
         while (true) {
             const over = disk.takeTransfers(ring);
@@ -88,7 +88,7 @@ pub const Ring = struct {
         }
     }
 
-    /// The ring has room for all that a disk's jobs may ask at the same time, and the wake.
+    /// The ring has room for all requests that a disk's jobs may have open, and for the wake.
     fn request(ring: *Ring) *linux.io_uring_sqe {
         return ring.uring.get_sqe() catch unreachable;
     }
@@ -101,9 +101,9 @@ pub const Ring = struct {
         ring.wake_armed = true;
     }
 
-    /// Prepares the requests of a job: one over both its parts, or, to read into registered memory,
-    /// one for each. To write, one is better even so: the file grows once and not twice (27 % at
-    /// 256 KiB).
+    /// Prepares the requests of a job: one over both parts, or one for each part when reading into
+    /// registered memory. Writes always use one: the file then grows once and not twice (27 %
+    /// faster at 256 KiB).
     pub fn add(ring: *Ring, job: *Job) void {
         const parts = job.takeParts();
         const span = &parts[parts.len - 1];
@@ -131,7 +131,7 @@ pub const Ring = struct {
         var at = job.moved;
         for (parts, 0..) |*part, number| {
             const sqe = ring.request();
-            // The span is registered, and the headers are wherever anything is.
+            // The span is registered, and so are the headers whenever any buffer is.
             sqe.prep_read_fixed(job.file.fd, part, at, ring.bufferOf(job, part).?);
             sqe.user_data = @intFromPtr(job) | number;
             at += part.len;
@@ -142,7 +142,7 @@ pub const Ring = struct {
         return ring.buffers.indexOf(job.request.region, part);
     }
 
-    /// Submits what was prepared and waits for an answer.
+    /// Submits the prepared requests and waits for an answer.
     fn enter(ring: *Ring, disk: *Disk) void {
         const waiting = ring.uring.flush_sq();
         const flags = linux.IORING_ENTER_GETEVENTS;
@@ -154,7 +154,7 @@ pub const Ring = struct {
                 ring.refusals = 0;
                 return;
             },
-            // Want of memory or of room for answers: both may pass.
+            // Lack of memory or of room for answers: both may be temporary.
             .AGAIN, .BUSY => ring.refusals += 1,
             else => ring.refusals = refusals_max,
         }
@@ -162,7 +162,7 @@ pub const Ring = struct {
         faults.pause(1);
     }
 
-    /// Answers requests that the kernel did not take with `code`, and forgets them.
+    /// Answers requests that the kernel did not accept with `code` and drops them.
     fn takeBack(ring: *Ring, disk: *Disk, code: linux.E) void {
         const sq = &ring.uring.sq;
         const head = @atomicLoad(u32, sq.head, .acquire);

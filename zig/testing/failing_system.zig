@@ -1,4 +1,5 @@
-//! The kernel that says no: each call can be made to fail, and what is open is counted.
+//! A simulated kernel for the memory code: each call can be made to fail, and open objects are
+//! counted.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
@@ -124,7 +125,7 @@ test "a create that fails half-way leaves neither file nor mapping" {
     }
 }
 
-test "memory that cannot be had or locked is an error or a flag, as wished" {
+test "a failure to populate or lock memory is an error or a flag, as requested" {
     var region = try Region.create(request(1));
     defer region.destroy();
     FailingSystem.failing = .populate;
@@ -137,7 +138,7 @@ test "memory that cannot be had or locked is an error or a flag, as wished" {
     try std.testing.expectError(error.OutOfMemory, region.populate(4096, 4096));
 }
 
-test "spans outside of the region are refused, also where the sum wraps" {
+test "spans outside the region are refused, even if their sum wraps" {
     var region = try Region.create(request(0));
     defer region.destroy();
     try std.testing.expectError(error.OutOfRange, region.span(1 << 20, 1));
@@ -146,7 +147,7 @@ test "spans outside of the region are refused, also where the sum wraps" {
     _ = try region.span(1 << 20, 0);
 }
 
-test "an arena is adopted as it was made, and nothing else is" {
+test "an unmodified arena is adopted, and any other is refused" {
     var made = try Region.create(request(0));
     const fd = made.fd;
     defer FailingSystem.close(fd);
@@ -186,7 +187,7 @@ test "an arena is sealed against resizing" {
     try std.testing.expectError(error.OutOfRange, Region.mapForeign(foreign));
 }
 
-test "a node is preferred for whole pages that are there to be written" {
+test "a node is preferred for whole pages of a writable region" {
     var region = try Region.create(request(0));
     defer region.destroy();
     try std.testing.expectError(error.BadRequest, region.prefer(1, 4096, 0));
@@ -208,7 +209,7 @@ test "a node is preferred for whole pages that are there to be written" {
 
 const preferred = 1;
 
-/// How the kernel chooses the node of the page there.
+/// The kernel's NUMA policy for the page at an address.
 fn policyAt(address: [*]u8) !u32 {
     const linux = std.os.linux;
     const by_address = 2;

@@ -9,7 +9,8 @@ import type {
   Target,
 } from "../../router/index.ts";
 import { answerJson, isInteger, readObject } from "../body.ts";
-import { count, nullable } from "../fields.ts";
+import { described, jsonBody } from "../description.ts";
+import { count, nullable, oneOf, snakeCase } from "../fields.ts";
 import { problemOf, refuse } from "../problem.ts";
 import { RequestError, readRouteRequest } from "./route-request.ts";
 
@@ -63,8 +64,11 @@ function refusalOf(outcome: Exclude<RouteOutcome, { kind: "routed" }>, busyStatu
   }
 }
 
-const done = t.Object({ request_id: t.String() }, { examples: [{ request_id: "req-1" }] });
-const idParams = t.Object({ id: t.String({ description: "Request id passed to /v1/route" }) });
+const done = t.Object({ request_id: t.String() });
+const idParams = t.Object({
+  id: t.String({ description: "Request id passed to /v1/route", examples: ["req-1"] }),
+});
+const NOT_LIVE = { 404: "The request is not live" };
 
 function acknowledge(id: string, isLive: boolean) {
   if (isLive) return { request_id: id };
@@ -73,15 +77,7 @@ function acknowledge(id: string, isLive: boolean) {
   });
 }
 
-const outputBody = {
-  required: true,
-  content: {
-    "application/json": {
-      schema: t.Object({ tokens: t.Number({ minimum: 0 }) }) as object,
-      examples: { tokens: { value: { tokens: 64 } } },
-    },
-  },
-};
+const outputBody = jsonBody(t.Object({ tokens: t.Number({ minimum: 0 }) }));
 
 /** Routing, and explanations of decisions. */
 export function decideRoutes(router: Router, busyStatus: number) {
@@ -94,7 +90,14 @@ export function decideRoutes(router: Router, busyStatus: number) {
         parse: "none",
         response: routeReport,
         detail: {
-          summary: "Chooses the worker for a prompt; with a request id the prompt counts as load",
+          ...described(
+            "Chooses the worker for a prompt; with a request id the prompt counts as load",
+            {
+              404: "The named worker is not available",
+              503: "No worker of that model is available",
+              529: "All workers are busy (`api.busy_status` may name another status)",
+            },
+          ),
           requestBody: routeRequestBody,
         },
       },
@@ -111,9 +114,9 @@ export function decideRoutes(router: Router, busyStatus: number) {
       {
         params: idParams,
         response: explainReport,
-        detail: {
-          summary: "Explains a decision: every candidate with each term of its cost",
-        },
+        detail: described("Explains a decision: every candidate with each term of its cost", {
+          404: "No decision is kept for that request",
+        }),
       },
     );
 }
@@ -128,14 +131,20 @@ export function requestRoutes(router: Router) {
         parse: "none",
         params: idParams,
         response: done,
-        detail: { summary: "Reports the first output token: the prompt no longer counts as load" },
+        detail: described(
+          "Reports the first output token: the prompt no longer counts as load",
+          NOT_LIVE,
+        ),
       },
     )
     .post("/v1/requests/:id/free", ({ params: { id } }) => acknowledge(id, router.free(id)), {
       parse: "none",
       params: idParams,
       response: done,
-      detail: { summary: "Reports the end of a request: its blocks no longer count as load" },
+      detail: described(
+        "Reports the end of a request: its blocks no longer count as load",
+        NOT_LIVE,
+      ),
     })
     .post(
       "/v1/requests/:id/output",
@@ -153,7 +162,7 @@ export function requestRoutes(router: Router) {
         params: idParams,
         response: done,
         detail: {
-          summary: "Reports the output tokens so far",
+          ...described("Reports the output tokens so far", NOT_LIVE),
           requestBody: outputBody,
         },
       },
@@ -182,51 +191,21 @@ const termsReport = t.Object({
   cost: number("Total cost; the lowest wins"),
 });
 
-const TERMS_EXAMPLE = {
-  device_blocks: 40,
-  host_blocks: 12,
-  disk_blocks: 0,
-  cached_tokens: 784,
-  raw_prefill_tokens: 1_000,
-  decay: 1,
-  credit: 49,
-  active_blocks: 120,
-  additional_blocks: 23,
-  active_requests: 0,
-  cost: 156.5,
-};
-
 /** Body of the answer to `POST /v1/route`. */
-const routeReport = t.Object(
-  {
-    request_id: nullable(t.String({ description: "Request id; null: nothing is counted" })),
-    ...place,
-    prompt_tokens: count("Tokens of the prompt"),
-    queued_ms: t.Number({ minimum: 0, description: "Time that the request waited for a worker" }),
-    known: t.Boolean({
-      description:
-        "Whether all blocks of the worker are known; false: it may hold more of the prompt",
-    }),
-    prefill: nullable(t.Object(place, { description: "Worker of the prefill pool, if separate" })),
-    terms: termsReport,
-  },
-  {
-    examples: [
-      {
-        request_id: "req-1",
-        worker: "gpu-01",
-        rank: 0,
-        url: "http://10.0.0.2:8000",
-        prompt_tokens: 1_000,
-        queued_ms: 0,
-        known: true,
-        prefill: null,
-        terms: TERMS_EXAMPLE,
-      },
-    ],
-  },
-);
+const routeReport = t.Object({
+  request_id: nullable(t.String({ description: "Request id; null: nothing is counted" })),
+  ...place,
+  prompt_tokens: count("Tokens of the prompt"),
+  queued_ms: t.Number({ minimum: 0, description: "Time that the request waited for a worker" }),
+  known: t.Boolean({
+    description:
+      "Whether all blocks of the worker are known; false: it may hold more of the prompt",
+  }),
+  prefill: nullable(t.Object(place, { description: "Worker of the prefill pool, if separate" })),
+  terms: termsReport,
+});
 
+/** Written out, since every routing request calls it. */
 function termsOf(terms: CostTerms) {
   return {
     device_blocks: terms.deviceBlocks,
@@ -280,7 +259,7 @@ const routeBody = t.Object({
   session_id: t.Optional(t.String({ description: "Session, for affinity and policies" })),
   priority: t.Optional(number("Larger values are served first if requests wait")),
   expected_output_tokens: t.Optional(count("Expected output tokens")),
-  phase: t.Optional(t.Union([t.Literal("prefill"), t.Literal("decode"), t.Literal("both")])),
+  phase: t.Optional(oneOf(["prefill", "decode", "both"])),
   overrides: t.Optional(
     t.Object({
       overlap_score_weight: t.Optional(number("Overrides the setting")),
@@ -295,28 +274,16 @@ const routeBody = t.Object({
   ),
 });
 
-export const routeRequestBody = {
-  required: true,
-  content: {
-    "application/json": {
-      schema: routeBody as object,
-      examples: {
-        tokens: {
-          summary: "A prompt as tokens, counted as load",
-          value: { model: "m", tokens: [1, 2, 3, 4], request_id: "req-1", session_id: "s-9" },
-        },
-        hashes: {
-          summary: "A prompt as hashes of its blocks, not counted",
-          value: { model: "m", block_hashes: ["0x7b0bf7bf7fd01682"], block_tokens: 16 },
-        },
-      },
-    },
-  },
-};
+export const routeRequestBody = jsonBody(
+  routeBody,
+  { model: "m", tokens: [1, 2, 3, 4], request_id: "req-1", session_id: "s-9" },
+  { model: "m", block_hashes: ["0x7b0bf7bf7fd01682"], block_tokens: 16 },
+);
 
 const target = { worker: t.String(), rank: count("Data parallel rank") };
 
-const properties = {
+/** Body of `GET /v1/explain/:id`. */
+const explainReport = t.Object({
   request_id: nullable(t.String()),
   time: t.String({ format: "date-time", description: "UTC" }),
   model: t.String(),
@@ -348,63 +315,18 @@ const properties = {
     }),
     { description: "Actions of policies for this request" },
   ),
-};
-
-const EXAMPLE = {
-  request_id: "req-1",
-  time: "2026-01-01T00:00:00.000Z",
-  model: "m",
-  mode: "kv",
-  prompt_tokens: 1_000,
-  prompt_blocks: 63,
-  chosen: { worker: "gpu-01", rank: 0 },
-  decided_by: "lowest_cost",
-  draw: 0.25,
-  exact_blocks: 63,
-  queued_ms: 0,
-  candidates: [{ worker: "gpu-01", rank: 0, probability: 1, terms: TERMS_EXAMPLE }],
-  filtered: [{ worker: "gpu-02", rank: 0, reason: "busy_blocks" }],
-  actions: [
-    {
-      policy: "cold_worker",
-      command: "Warm",
-      worker: "gpu-01",
-      dry_run: false,
-      outcome: "40 done",
-    },
-  ],
-};
-
-/** Body of `GET /v1/explain/:id`. */
-const explainReport = t.Object(properties, { examples: [EXAMPLE] });
+});
 
 function explanationOf(explanation: Explanation) {
-  const { candidates, filtered, actions } = explanation;
-  const place = ({ worker, rank }: Target) => ({ worker, rank });
+  const { wallMs, candidates, filtered, actions, ...rest } = explanation;
+  const placed = ({ worker, rank }: Target) => ({ worker, rank });
   return {
-    request_id: explanation.requestId,
-    time: new Date(explanation.wallMs).toISOString(),
-    model: explanation.model,
-    mode: explanation.mode,
-    prompt_tokens: explanation.promptTokens,
-    prompt_blocks: explanation.promptBlocks,
-    chosen: explanation.chosen,
-    decided_by: explanation.decidedBy,
-    draw: explanation.draw,
-    exact_blocks: explanation.exactBlocks,
-    queued_ms: explanation.queuedMs,
-    candidates: candidates.map((one) => ({
-      ...place(one.target),
-      probability: one.probability,
-      terms: termsOf(one.terms),
-    })),
-    filtered: filtered.map((one) => ({ ...place(one.target), reason: one.reason })),
-    actions: actions.map((one) => ({
-      policy: one.policy,
-      command: one.command,
-      worker: one.worker,
-      dry_run: one.isDryRun,
-      outcome: one.outcome,
-    })),
+    ...snakeCase(rest),
+    time: new Date(wallMs).toISOString(),
+    candidates: candidates.map(({ target, probability, terms }) => {
+      return { ...placed(target), probability, terms: termsOf(terms) };
+    }),
+    filtered: filtered.map(({ target, reason }) => ({ ...placed(target), reason })),
+    actions: actions.map(({ isDryRun, ...action }) => ({ ...action, dry_run: isDryRun })),
   };
 }

@@ -1,6 +1,7 @@
 import { Elysia, t } from "elysia";
 import type { PolicyMarks, PotentialLoad, Router } from "../../router/index.ts";
 import { answerJson } from "../body.ts";
+import { jsonBody } from "../description.ts";
 import { refuse } from "../problem.ts";
 import { requestIn } from "./decide-routes.ts";
 
@@ -14,36 +15,19 @@ const held = t.Object({
 
 const hash = t.Union([t.Number(), t.String({ description: "Decimal, or hex with 0x" })]);
 
-const queryReport = t.Object(
-  {
-    scores: t.Record(t.String(), t.Record(t.String(), t.Number())),
-    frequencies: t.Array(t.Number(), { description: "Not counted by this router" }),
-    instances: t.Record(t.String(), held),
-  },
-  {
-    examples: [
-      {
-        scores: { "gpu-01": { "0": 32 } },
-        frequencies: [],
-        instances: {
-          "gpu-01": { longest_matched: 48, gpu: 32, dp: { "0": 32 }, cpu: 48, disk: 48 },
-        },
-      },
-    ],
-  },
-);
+const queryReport = t.Object({
+  scores: t.Record(t.String(), t.Record(t.String(), t.Number())),
+  frequencies: t.Array(t.Number(), { description: "Not counted by this router" }),
+  instances: t.Record(t.String(), held),
+});
 
-function detail(summary: string, value: object) {
-  const schema = t.Object({
-    model_name: t.String(),
-    token_ids: t.Optional(t.Array(t.Number())),
-    block_hashes: t.Optional(t.Array(hash)),
-    lora_name: t.Optional(t.String()),
-    cache_salt: t.Optional(t.String()),
-  }) as object;
-  const content = { "application/json": { schema, examples: { query: { value } } } };
-  return { summary, requestBody: { required: true, content } };
-}
+const queryBody = t.Object({
+  model_name: t.String(),
+  token_ids: t.Optional(t.Array(t.Number())),
+  block_hashes: t.Optional(t.Array(hash)),
+  lora_name: t.Optional(t.String()),
+  cache_salt: t.Optional(t.String()),
+});
 
 /** Routes named as in Dynamo's indexer: the tokens of a prompt that each worker holds. */
 export function queryRoutes(router: Router) {
@@ -52,26 +36,23 @@ export function queryRoutes(router: Router) {
     if (prompt instanceof Response) return prompt;
     return answerJson(reportOf(router.getPotentialLoads(prompt)));
   };
+  const described = (summary: string, example: object) => {
+    const requestBody = jsonBody(queryBody, { model_name: "m", ...example });
+    return { parse: "none", response: queryReport, detail: { summary, requestBody } } as const;
+  };
   return new Elysia()
-    .post("/query", ({ request }) => answer(request), {
-      parse: "none",
-      response: queryReport,
-      detail: detail("Shows how many tokens of a prompt each worker holds", {
-        model_name: "m",
-        token_ids: [1, 2, 3],
+    .post(
+      "/query",
+      ({ request }) => answer(request),
+      described("Shows how many tokens of a prompt each worker holds", { token_ids: [1, 2, 3] }),
+    )
+    .post(
+      "/query_by_hash",
+      ({ request }) => answer(request),
+      described("Shows how many tokens of a prompt, given as block hashes, each worker holds", {
+        block_hashes: ["0x7b0bf7bf7fd01682"],
       }),
-    })
-    .post("/query_by_hash", ({ request }) => answer(request), {
-      parse: "none",
-      response: queryReport,
-      detail: detail(
-        "Shows how many tokens of a prompt, given as block hashes, each worker holds",
-        {
-          model_name: "m",
-          block_hashes: ["0x7b0bf7bf7fd01682"],
-        },
-      ),
-    });
+    );
 }
 
 /** The best rank of each worker; `dp` lists all ranks. */
@@ -101,22 +82,11 @@ function nothing() {
 
 const CHUNK_CHARACTERS = 256 * 1024;
 
-const EVENT = {
-  worker_id: 1,
-  storage_tier: "device",
-  event: {
-    event_id: 1,
-    data: {
-      stored: {
-        parent_hash: null,
-        start_position: null,
-        blocks: [{ block_hash: 7, tokens_hash: 7 }],
-      },
-    },
-    dp_rank: 0,
-  },
-};
-const EXAMPLE = { value: `${JSON.stringify(EVENT)}\n` };
+/** An event of one block without a parent. */
+const EVENT =
+  '{"worker_id":1,"storage_tier":"device","event":{"event_id":1,"data":{"stored":' +
+  '{"parent_hash":null,"start_position":null,"blocks":[{"block_hash":7,"tokens_hash":7}]}},' +
+  '"dp_rank":0}}\n';
 
 /** Streams the whole index as one event per line, at the speed of the reader. */
 export function dumpRoutes(router: Router) {
@@ -127,7 +97,10 @@ export function dumpRoutes(router: Router) {
         200: {
           description: "Parents before their children",
           content: {
-            "application/x-ndjson": { schema: { type: "string" }, examples: { line: EXAMPLE } },
+            "application/x-ndjson": {
+              schema: { type: "string" },
+              examples: { line: { value: EVENT } },
+            },
           },
         },
       },
@@ -161,11 +134,10 @@ const UTF8 = new TextEncoder();
 /** Maximum length of a session id, which agents show in lease names. */
 const SESSION_CHARS_MAX = 256;
 
-const params = t.Object({ id: t.String({ description: "The `session_id` of /v1/route" }) });
-const sessionReport = t.Object(
-  { session_id: t.String() },
-  { examples: [{ session_id: "chat-9" }] },
-);
+const params = t.Object({
+  id: t.String({ description: "The `session_id` of /v1/route", examples: ["chat-9"] }),
+});
+const sessionReport = t.Object({ session_id: t.String() });
 
 /** Session events of clients, for policies. Unknown sessions are ignored. */
 export function sessionRoutes(marks: PolicyMarks) {

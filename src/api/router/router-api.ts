@@ -15,16 +15,16 @@ import {
   answerOf,
   documentation,
   everyRouteHasRole,
-  type HealthServices,
   handled,
   healthRoutes,
   type RouteList,
 } from "../common-routes.ts";
-import type { DescriptionTexts } from "../description.ts";
 import { type Problem, problemOf, refuse } from "../problem.ts";
 import { createRouteRules, type RouteRole } from "../route-rules.ts";
+import type { HealthServices } from "../services.ts";
 import { decideRoutes, requestRoutes, route } from "./decide-routes.ts";
 import { dumpRoutes, queryRoutes, sessionRoutes } from "./query-routes.ts";
+import type { EngineReport } from "./router-metrics.ts";
 import { thresholdRoutes } from "./threshold-routes.ts";
 import { loadRoutes, workerRoutes } from "./worker-routes.ts";
 
@@ -54,7 +54,7 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     .use(queryRoutes(router))
     .use(thresholdRoutes(router, table));
   everyRouteHasRole(app.routes, ROUTER_RULES);
-  const description = { access, texts: ROUTER_DESCRIPTION };
+  const description = { access, rules: ROUTER_RULES };
   return createServer(
     { bodyBytesMax: BODY_BYTES_MAX, ...options },
     {
@@ -99,76 +99,26 @@ const ROUTER_RULES = createRouteRules({
   "POST /busy_threshold": "operate",
 });
 
-const UNKNOWN_REQUEST = { 404: "The request is not live" };
-
-/** Texts of the OpenAPI description that the framework does not know. */
-const ROUTER_DESCRIPTION: DescriptionTexts = {
-  rules: ROUTER_RULES,
-  examples: { id: "req-1", model: "meta-llama/Llama-3.1-8B-Instruct" },
-  examplesOf: {
-    "DELETE /v1/workers/:id": { id: "gpu-01" },
-    "POST /v1/sessions/:id/returning": { id: "chat-9" },
-    "POST /v1/sessions/:id/end": { id: "chat-9" },
-  },
-  answersOf: {
-    "POST /v1/route": {
-      404: "The named worker is not available",
-      503: "No worker of that model is available",
-      529: "All workers are busy (`api.busy_status` may name another status)",
-    },
-    "POST /v1/requests/:id/prefill-complete": UNKNOWN_REQUEST,
-    "POST /v1/requests/:id/output": UNKNOWN_REQUEST,
-    "POST /v1/requests/:id/free": UNKNOWN_REQUEST,
-    "DELETE /v1/workers/:id": { 404: "The worker is not known" },
-    "POST /v1/workers": { 503: "The router has the maximum number of workers" },
-    "GET /v1/explain/:id": { 404: "No decision is kept for that request" },
-    "POST /busy_threshold": {
-      400: "A threshold is out of range",
-      404: "No worker of that model is known",
-    },
-  },
-};
-
-/** Progress of following an engine's KV events. */
-export interface EngineState {
-  readonly endpoint: string;
-  readonly isReached: boolean;
-  readonly wasReached: boolean;
-  readonly configuredBlockTokens: number | null;
-  /** Tokens per block according to the events. */
-  readonly blockTokens: number | null;
-  /** Blocks with unknown prefixes. */
-  readonly orphanBlocks: number;
-  readonly counts: {
-    readonly events: number;
-    /** Blocks in events that were applied. */
-    readonly stored: number;
-    readonly reannounced: number;
-    readonly removed: number;
-    readonly gaps: number;
-    readonly restarts: number;
-    readonly lostBatches: number;
-    /** Events ignored, by reason; for removals, blocks. */
-    readonly dropped: Readonly<Record<string, number>>;
-  };
-}
-
 /** Router functions used by HTTP. Each handler translates a request and calls one function. */
 export interface RouterServices extends HealthServices {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
-  /** Workers whose API has not reported a model yet. */
-  pending(): readonly ListedWorker[];
-  /** The engine of a worker without an agent. Null: its events are not followed. */
-  engine(worker: WorkerId, rank: number): EngineState | null;
+  readonly workers: {
+    /** Workers whose API has not reported a model yet. */
+    readonly pending: readonly ListedWorker[];
+    /** Adds or updates a worker. Throws ROUTER_FULL. */
+    register(worker: ListedWorker): readonly Target[];
+    /** Removes all ranks of a worker and returns their number. */
+    unregister(worker: WorkerId): number;
+  };
+  readonly engines: {
+    /** The engine of a worker without an agent. Null: its events are not followed. */
+    find(worker: WorkerId, rank: number): EngineReport | null;
+  };
   /** Session events for policies. */
   readonly marks: PolicyMarks;
-  /** Adds or updates a worker. Throws ROUTER_FULL. */
-  register(worker: ListedWorker): readonly Target[];
-  /** Removes all ranks of a worker and returns their number. */
-  unregister(worker: WorkerId): number;
 }
 
 /**

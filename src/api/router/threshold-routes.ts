@@ -2,46 +2,36 @@ import { Elysia, t } from "elysia";
 import type { Json } from "../../core/index.ts";
 import type { BusyThresholds, Router, WorkerTable } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
+import { described, jsonBody } from "../description.ts";
 import { nullable } from "../fields.ts";
 import { refuse } from "../problem.ts";
 
-const thresholdReport = t.Object(
-  {
-    model: t.String(),
-    active_decode_blocks_threshold: nullable(t.Number({ description: "Fraction of KV blocks" })),
-    active_prefill_tokens_threshold: nullable(t.Number({ description: "Tokens" })),
-    active_prefill_tokens_threshold_frac: t.Optional(
-      t.Number({ description: "Fraction of a worker's batch_tokens_max" }),
-    ),
-  },
-  {
-    examples: [
-      { model: "m", active_decode_blocks_threshold: 0.85, active_prefill_tokens_threshold: null },
-    ],
-  },
-);
+const thresholdReport = t.Object({
+  model: t.String(),
+  active_decode_blocks_threshold: nullable(
+    t.Number({ description: "Fraction of KV blocks", examples: [0.85] }),
+  ),
+  active_prefill_tokens_threshold: nullable(t.Number({ description: "Tokens" })),
+  active_prefill_tokens_threshold_frac: t.Optional(
+    t.Number({ description: "Fraction of a worker's batch_tokens_max" }),
+  ),
+});
 
-const thresholdsReport = t.Object(
-  { thresholds: t.Array(thresholdReport) },
-  { examples: [{ thresholds: [] }] },
-);
+const thresholdsReport = t.Object({ thresholds: t.Array(thresholdReport) });
+
+const thresholdBody = t.Object({
+  model: t.String(),
+  active_decode_blocks_threshold: t.Optional(t.Number({ examples: [0.85] })),
+  active_prefill_tokens_threshold: t.Optional(t.Number()),
+  active_prefill_tokens_threshold_frac: t.Optional(t.Number()),
+});
 
 const detail = {
-  summary: "Sets thresholds of a model, or returns them if none is given",
-  requestBody: {
-    required: true,
-    content: {
-      "application/json": {
-        schema: t.Object({
-          model: t.String(),
-          active_decode_blocks_threshold: t.Optional(t.Number()),
-          active_prefill_tokens_threshold: t.Optional(t.Number()),
-          active_prefill_tokens_threshold_frac: t.Optional(t.Number()),
-        }) as object,
-        examples: { set: { value: { model: "m", active_decode_blocks_threshold: 0.85 } } },
-      },
-    },
-  },
+  ...described("Sets thresholds of a model, or returns them if none is given", {
+    400: "A threshold is out of range",
+    404: "No worker of that model is known",
+  }),
+  requestBody: jsonBody(thresholdBody),
 };
 
 /** Dynamo's route of this name. Null disables a threshold. */

@@ -1,48 +1,41 @@
 import { Elysia, t } from "elysia";
 import { type ListedWorker, readListedWorker } from "../../config/index.ts";
-import { isWorkerId } from "../../core/index.ts";
+import { isWorkerId, type WorkerId } from "../../core/index.ts";
 import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { answerJson, readObject } from "../body.ts";
-import { count, nullable } from "../fields.ts";
+import { described, jsonBody } from "../description.ts";
+import { count, nullable, snakeCase } from "../fields.ts";
 import { refuse } from "../problem.ts";
 import { requestIn, routeRequestBody } from "./decide-routes.ts";
-import type { EngineState, RouterServices } from "./router-api.ts";
+import type { RouterServices } from "./router-api.ts";
+import type { EngineReport } from "./router-metrics.ts";
 
 const modelQuery = t.Object({
   model: t.Optional(t.String({ description: "Only workers of this model" })),
 });
 
-const registerBody = {
-  required: true,
-  content: {
-    "application/json": {
-      schema: t.Object({
-        worker: t.String({ description: "Worker id" }),
-        model: t.Optional(
-          t.String({ description: "Default: the model that the API at `url` reports" }),
-        ),
-        url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
-        role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
-        ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
-        total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
-        batch_tokens_max: t.Optional(t.Number()),
-        block_tokens: t.Optional(t.Number()),
-        hash_seed: t.Optional(t.String()),
-        namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
-        events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
-        replay: t.Optional(
-          t.String({ description: "ZMQ replay endpoint of the engine's KV events" }),
-        ),
-      }) as object,
-      examples: {
-        worker: {
-          summary: "A worker whose engine publishes KV events",
-          value: { worker: "gpu-07", model: "m", events: "tcp://10.0.0.7:5557", block_tokens: 16 },
-        },
-      },
-    },
-  },
+const registerBody = t.Object({
+  worker: t.String({ description: "Worker id" }),
+  model: t.Optional(t.String({ description: "Default: the model that the API at `url` reports" })),
+  url: t.Optional(t.String({ description: "URL of its OpenAI-compatible API" })),
+  role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
+  ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
+  total_blocks: t.Optional(t.Number({ description: "KV blocks on one rank's GPU" })),
+  batch_tokens_max: t.Optional(t.Number()),
+  block_tokens: t.Optional(t.Number()),
+  hash_seed: t.Optional(t.String()),
+  namespace: t.Optional(t.String({ description: "Namespace of the agent's blocks, in hex" })),
+  events: t.Optional(t.String({ description: "ZMQ endpoint of the engine's KV events" })),
+  replay: t.Optional(t.String({ description: "ZMQ replay endpoint of the engine's KV events" })),
+});
+
+/** A worker whose engine publishes KV events. */
+const REGISTERED = {
+  worker: "gpu-07",
+  model: "m",
+  events: "tcp://10.0.0.7:5557",
+  block_tokens: 16,
 };
 
 function targetsOf(table: RouterServices["table"], model: string | undefined) {
@@ -54,7 +47,7 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
  * any.
  */
 function pendingIn(services: RouterServices, model: string | undefined) {
-  return model === undefined ? services.pending() : [];
+  return model === undefined ? services.workers.pending : [];
 }
 
 /** Lists, registers and removes workers. */
@@ -82,8 +75,8 @@ export function workerRoutes(services: RouterServices) {
         if (body instanceof Response) return body;
         const read = readListedWorker(body);
         if (!read.ok) return refuse("REQUEST_INVALID", `body: ${read.what}; ${read.instead}`);
-        const added = services.register(read.value);
-        const pending = services.pending().filter(({ name }) => name === read.value.name);
+        const added = services.workers.register(read.value);
+        const pending = services.workers.pending.filter(({ name }) => name === read.value.name);
         return answerJson({
           workers: [
             ...added.map((target) => workerOf(target, services)),
@@ -95,22 +88,26 @@ export function workerRoutes(services: RouterServices) {
         parse: "none",
         response: workersReport,
         detail: {
-          summary: "Registers or updates a worker",
-          requestBody: registerBody,
+          ...described("Registers or updates a worker", {
+            503: "The router has the maximum number of workers",
+          }),
+          requestBody: jsonBody(registerBody, REGISTERED),
         },
       },
     )
     .delete(
       "/v1/workers/:id",
       ({ params: { id } }) => {
-        const removed = isWorkerId(id) ? services.unregister(id) : 0;
+        const removed = isWorkerId(id) ? services.workers.unregister(id) : 0;
         if (removed > 0) return { removed };
         return refuse("NOT_FOUND", `unknown worker ${id.slice(0, 100)}`);
       },
       {
-        params: t.Object({ id: t.String({ description: "Worker id" }) }),
-        response: t.Object({ removed: t.Number() }, { examples: [{ removed: 1 }] }),
-        detail: { summary: "Removes a worker and its blocks; its next events would add it again" },
+        params: t.Object({ id: t.String({ description: "Worker id", examples: ["gpu-01"] }) }),
+        response: t.Object({ removed: t.Number() }),
+        detail: described("Removes a worker and its blocks; its next events would add it again", {
+          404: "The worker is not known",
+        }),
       },
     );
 }
@@ -210,27 +207,8 @@ const workerReport = t.Object({
   load: t.Object(load),
 });
 
-const EXAMPLE = {
-  worker: "gpu-01",
-  rank: 0,
-  model: "m",
-  role: "both",
-  url: null,
-  state: "live",
-  known: true,
-  held_blocks: { device: 1_200, host: 4_096, disk: 0 },
-  events: null,
-  total_blocks: 12_000,
-  batch_tokens_max: null,
-  spaces: [{ kind: "tokens", block_tokens: 16 }],
-  load: { active_blocks: 120, active_prefill_tokens: 0, active_requests: 3 },
-};
-
 /** Body of `GET /v1/workers`. */
-const workersReport = t.Object(
-  { workers: t.Array(workerReport) },
-  { examples: [{ workers: [EXAMPLE] }] },
-);
+const workersReport = t.Object({ workers: t.Array(workerReport) });
 
 const loadReport = t.Object({
   ...place,
@@ -240,58 +218,27 @@ const loadReport = t.Object({
 });
 
 /** Body of `GET /v1/loads`. */
-const loadsReport = t.Object(
-  { loads: t.Array(loadReport) },
-  {
-    examples: [
-      {
-        loads: [{ worker: "gpu-01", rank: 0, model: "m", ...EXAMPLE.load, total_blocks: 12_000 }],
-      },
-    ],
-  },
-);
+const loadsReport = t.Object({ loads: t.Array(loadReport) });
 
 /** Body of the answer to `POST /v1/loads`. */
-const potentialReport = t.Object(
-  {
-    loads: t.Array(
-      t.Object({
-        ...place,
-        ...load,
-        potential_prefill_tokens: count("Blocks with this prompt added"),
-        potential_decode_blocks: count("Prefill tokens with this prompt added"),
-        held_tokens: t.Object({
-          device: count("Leading tokens of the prompt on the device"),
-          host: count("Following tokens in host memory"),
-          disk: count("Following tokens on disk"),
-        }),
+const potentialReport = t.Object({
+  loads: t.Array(
+    t.Object({
+      ...place,
+      ...load,
+      potential_prefill_tokens: count("Prefill tokens with this prompt added"),
+      potential_decode_blocks: count("Blocks with this prompt added"),
+      held_tokens: t.Object({
+        device: count("Leading tokens of the prompt on the device"),
+        host: count("Following tokens in host memory"),
+        disk: count("Following tokens on disk"),
       }),
-    ),
-  },
-  {
-    examples: [
-      {
-        loads: [
-          {
-            worker: "gpu-01",
-            rank: 0,
-            ...EXAMPLE.load,
-            potential_prefill_tokens: 216,
-            potential_decode_blocks: 143,
-            held_tokens: { device: 640, host: 192, disk: 0 },
-          },
-        ],
-      },
-    ],
-  },
-);
+    }),
+  ),
+});
 
-function loadOf(load: TargetLoad) {
-  return {
-    active_blocks: load.activeBlocks,
-    active_prefill_tokens: load.activePrefillTokens,
-    active_requests: load.activeRequests,
-  };
+function loadOf({ activeBlocks, activePrefillTokens, activeRequests }: TargetLoad) {
+  return snakeCase({ activeBlocks, activePrefillTokens, activeRequests });
 }
 
 function spaceOf(space: KeySpace) {
@@ -306,41 +253,37 @@ function heldOf(digests: readonly ResidencyDigest[] | null) {
   return { device: device!, host: host!, disk: disk! };
 }
 
-function engineOf(engine: EngineState | null) {
+function engineOf(engine: EngineReport | null) {
   if (engine === null) return null;
-  const { counts } = engine;
+  const { endpoint, blockTokens, configuredBlockTokens, orphanBlocks, counts } = engine;
+  const { events, gaps, restarts, lostBatches, stored, reannounced, removed } = counts;
+  const sizes = { endpoint, blockTokens, configuredBlockTokens, orphanBlocks };
   return {
-    endpoint: engine.endpoint,
+    ...snakeCase({ ...sizes, events, gaps, restarts, lostBatches }),
     reached: engine.isReached,
     ever_reached: engine.wasReached,
-    block_tokens: engine.blockTokens,
-    configured_block_tokens: engine.configuredBlockTokens,
-    orphan_blocks: engine.orphanBlocks,
-    events: counts.events,
-    applied_blocks: counts.stored + counts.reannounced + counts.removed,
+    applied_blocks: stored + reannounced + removed,
     dropped: Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0)),
-    gaps: counts.gaps,
-    restarts: counts.restarts,
-    lost_batches: counts.lostBatches,
   };
 }
 
-type Shown = Pick<RouterServices, "load" | "index" | "engine">;
+type About = Pick<Target, "worker" | "rank" | "role" | "url" | "totalBlocks" | "batchTokensMax"> & {
+  readonly model: string | null;
+};
 
-function workerOf(target: Target, { load, index, engine }: Shown) {
-  const { id, worker, rank, model, role, url, state } = target;
+/** What is known of a worker without its load. */
+function aboutOf({ worker, rank, model, role, url, totalBlocks, batchTokensMax }: About) {
+  return snakeCase({ worker, rank, model, role, url, totalBlocks, batchTokensMax });
+}
+
+function workerOf(target: Target, { load, index, engines }: RouterServices) {
+  const { id, worker, rank, state, isKnown } = target;
   return {
-    worker,
-    rank,
-    model,
-    role,
-    url,
+    ...aboutOf(target),
     state,
-    known: target.isKnown,
+    known: isKnown,
     held_blocks: heldOf(index.digests(id)),
-    events: engineOf(engine(worker, rank)),
-    total_blocks: target.totalBlocks,
-    batch_tokens_max: target.batchTokensMax,
+    events: engineOf(engines.find(worker, rank)),
     spaces: target.spaces.map(spaceOf),
     load: loadOf(load.of(id)),
   };
@@ -350,21 +293,10 @@ const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests
 
 /** A worker without a known model, which cannot receive requests yet. */
 function pendingOf(listed: ListedWorker) {
-  const { name, role, url, totalBlocks, batchTokensMax } = listed;
   return {
-    worker: name,
-    rank: 0,
-    model: null,
-    role,
-    url,
-    state: "stale",
-    known: false,
-    held_blocks: null,
-    events: null,
-    total_blocks: totalBlocks,
-    batch_tokens_max: batchTokensMax,
-    spaces: [],
-    load: NO_LOAD,
+    ...aboutOf({ ...listed, worker: listed.name as WorkerId, rank: 0, model: null }),
+    ...{ state: "stale", known: false, held_blocks: null, events: null },
+    ...{ spaces: [], load: NO_LOAD },
   };
 }
 
@@ -377,13 +309,7 @@ function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLo
 }
 
 function potentialOf(load: PotentialLoad) {
-  const { worker, rank } = load;
-  return {
-    worker,
-    rank,
-    ...loadOf(load),
-    potential_prefill_tokens: load.potentialPrefillTokens,
-    potential_decode_blocks: load.potentialDecodeBlocks,
-    held_tokens: load.heldTokens,
-  };
+  const { worker, rank, potentialPrefillTokens, potentialDecodeBlocks, heldTokens } = load;
+  const potential = { worker, rank, potentialPrefillTokens, potentialDecodeBlocks, heldTokens };
+  return { ...snakeCase(potential), ...loadOf(load) };
 }

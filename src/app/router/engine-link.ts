@@ -1,7 +1,7 @@
+import type { EngineReport } from "../../api/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import {
   EngineIngest,
-  type FeedCounts,
   type NamedPrompt,
   PromptNames,
   type SavedIngest,
@@ -31,28 +31,6 @@ export interface EngineLinkOptions {
   readonly target: EngineTarget;
   /** The engine left, returned or restarted: its settings may have changed. */
   readonly onChanged: () => void;
-}
-
-/** State of one engine followed by the router. */
-export interface EngineReport {
-  readonly worker: WorkerId;
-  readonly rank: number;
-  readonly endpoint: string;
-  readonly isReached: boolean;
-  /** True if it was reached since this router follows it. */
-  readonly wasReached: boolean;
-  /** True if no event published since then is missing. */
-  readonly isCurrent: boolean;
-  readonly hasReplay: boolean;
-  /**
-   * Block size from the configuration, and from the engine's events. Null: not set, or no event so
-   * far.
-   */
-  readonly configuredBlockTokens: number | null;
-  readonly blockTokens: number | null;
-  /** Blocks whose prefix is unknown. */
-  readonly orphanBlocks: number;
-  readonly counts: FeedCounts;
 }
 
 /** Maximum prompts waiting to be named. Further prompts are skipped. */

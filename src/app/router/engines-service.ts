@@ -1,6 +1,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { open, rename } from "node:fs/promises";
 import { join } from "node:path";
+import type { EngineReport } from "../../api/index.ts";
 import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import { type Clock, messageOf, type Random, type WorkerId } from "../../core/index.ts";
 import { decodeSavedIngest, type SavedIngest } from "../../events/index.ts";
@@ -8,8 +9,7 @@ import type { Native } from "../../native/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
 import type { IndexSync, RouteRequest } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
-import { EngineLink, type EngineReport } from "./engine-link.ts";
-import type { EngineListening } from "./worker-registry.ts";
+import { EngineLink } from "./engine-link.ts";
 
 interface EnginesServiceParts {
   readonly native: Native;
@@ -37,7 +37,7 @@ interface Followed {
 }
 
 /** Follows the engines of workers without an agent, one connection per rank. */
-export class EnginesService implements EngineListening, AsyncDisposable {
+export class EnginesService implements AsyncDisposable {
   readonly #parts: EnginesServiceParts;
   readonly #followed = new Map<WorkerId, Followed>();
   /** Followers being closed. */
@@ -85,10 +85,12 @@ export class EnginesService implements EngineListening, AsyncDisposable {
     this.#followed.set(worker, { links, targets, sinceMs: this.#parts.clock.monotonicMs() });
   }
 
+  /** Stops following the engine. It may be followed again. */
   leave(worker: WorkerId): void {
     this.#end(worker);
   }
 
+  /** The worker is removed: drops all state of its engine. */
   forget(worker: WorkerId): void {
     this.#end(worker);
     this.#parts.saves?.forget(worker);
@@ -167,24 +169,18 @@ export class EnginesService implements EngineListening, AsyncDisposable {
       })
       .map(({ worker, rank, endpoint }) => `${worker}/${rank} at ${endpoint}`);
     lost.push(...lostApis(REACH_MS));
-    if (lost.length > 0) health.raise("ROUTER_ENGINE", lost.join(", "));
-    else health.clear("ROUTER_ENGINE");
-    const wrong = this.reports.filter(isMismatch).map(mismatchOf);
-    if (wrong.length > 0) health.raise("ROUTER_BLOCK_TOKENS", wrong.join(", "));
-    else health.clear("ROUTER_BLOCK_TOKENS");
+    health.report("ROUTER_ENGINE", lost.join(", ") || null);
+    const wrong = this.reports.flatMap(mismatchesOf);
+    health.report("ROUTER_BLOCK_TOKENS", wrong.join(", ") || null);
   }
 }
 
-/** True if the configured block size differs from the engine's. */
-function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
-  const areKnown = configuredBlockTokens !== null && blockTokens !== null;
-  return areKnown && configuredBlockTokens !== blockTokens;
-}
-
-function mismatchOf(report: EngineReport): string {
+/** Describes a configured block size that differs from the engine's. */
+function mismatchesOf(report: EngineReport): string[] {
   const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
-  const name = `${worker}/${rank}`;
-  return `${name}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
+  if (configured === null || blockTokens === null || configured === blockTokens) return [];
+  const sizes = `block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
+  return [`${worker}/${rank}: ${sizes}`];
 }
 
 interface EngineStateStoreOptions {

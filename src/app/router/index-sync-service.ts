@@ -1,7 +1,7 @@
-import { type Bus, type BusLog, createLocalBus, LocalHub, openBus } from "../../bus/index.ts";
+import { type Bus, type BusLog, createLocalBus, LocalHub } from "../../bus/index.ts";
 import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
-import type { Health, Logger, RouterSnapshot } from "../../observability/index.ts";
+import type { Health, Logger } from "../../observability/index.ts";
 import {
   type ActiveLoad,
   type BusyThresholds,
@@ -11,7 +11,7 @@ import {
   REPLICA_DEFAULTS,
   type WorkerTable,
 } from "../../router/index.ts";
-import { natsFilesOf } from "../credentials.ts";
+import { openConfiguredBus } from "../credentials.ts";
 
 interface IndexSyncServiceParts {
   readonly config: RouterConfig;
@@ -49,7 +49,13 @@ export class IndexSyncService implements AsyncDisposable {
     const { router, events, replicas } = config;
     this.#parts = parts;
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
-    this.bus = parts.bus ?? openRouterBus(parts, log);
+    const name = `hearth router ${router.id}`;
+    const basics = { clock, random, log };
+    // Without a NATS server: engine events and predictions need no broker.
+    this.bus =
+      parts.bus ??
+      openConfiguredBus(config.nats, name, basics) ??
+      createLocalBus(new LocalHub(), basics);
     this.sync = new IndexSync({
       ...{ bus: this.bus, clock, random, log, table, index, load },
       cluster: events.cluster,
@@ -91,33 +97,6 @@ export class IndexSyncService implements AsyncDisposable {
     return this.sync.ingest.stats().stalled === 0;
   }
 
-  snapshot(): NonNullable<RouterSnapshot["events"]> {
-    const stats = this.sync.ingest.stats();
-    return {
-      kinds: {
-        batch: stats.batches,
-        change: stats.changes,
-        heartbeat: stats.heartbeats,
-        duplicate: stats.duplicates,
-        early: stats.early,
-        stale: stats.stale,
-        unannounced: stats.unannounced,
-        refused: stats.refused,
-        overfull: stats.overfull,
-        pending_dropped: stats.pendingDropped,
-      },
-      resyncs: {
-        gap: stats.gaps,
-        incarnation: stats.incarnations,
-        range: stats.ranges,
-        picture: stats.snapshots,
-        picture_failed: stats.snapshotsFailed,
-        mismatch: stats.mismatches,
-        doubt: stats.doubts,
-      },
-    };
-  }
-
   #look(): void {
     const { config, clock, health } = this.#parts;
     const { status, why } = this.bus.state;
@@ -131,17 +110,4 @@ export class IndexSyncService implements AsyncDisposable {
     await this.sync[Symbol.asyncDispose]();
     if (this.#parts.bus === undefined) await this.bus.close(CLOSE_MS);
   }
-}
-
-/**
- * Without a NATS server, creates an in-process bus: engine events and predictions need no broker.
- */
-function openRouterBus({ config, clock, random }: IndexSyncServiceParts, log: BusLog): Bus {
-  const { nats, router } = config;
-  const basics = { clock, random, log };
-  if (nats.url === null) return createLocalBus(new LocalHub(), basics);
-  const name = `hearth router ${router.id}`;
-  const { inboxPrefix, replyPrefixes } = nats;
-  const inboxes = { inboxPrefix, replyPrefixes };
-  return openBus({ url: nats.url, name, ...natsFilesOf(nats), ...inboxes, ...basics });
 }

@@ -2,7 +2,6 @@ export { type CommanderOptions, createCommander } from "./policies-service.ts";
 export { createPolicyObserver, proxyModels, proxySettings } from "./proxy-service.ts";
 export { RouterService, type RouterServiceParts } from "./router-service.ts";
 export {
-  type RouterHttp,
   type RunRouterOptions,
   readRouterConfig,
   runRouter,

@@ -27,7 +27,7 @@ interface ProxyServiceParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
-  readonly health: Pick<Health, "raise" | "clear">;
+  readonly health: Pick<Health, "raise" | "report">;
   readonly router: Router;
   readonly table: WorkerTable;
   /** Receive what the proxy observes. */
@@ -126,8 +126,7 @@ function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
       logger.warn("worker excluded", { worker, reason: why });
     }
     const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
-    if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
-    else health.clear("ROUTER_WORKER_OUT");
+    health.report("ROUTER_WORKER_OUT", details || null);
   };
 }
 
@@ -178,37 +177,21 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
   const { proxy, api, models } = config;
   return {
     ...PROXY_DEFAULTS,
-    bodyBytesMax: proxy.bodyBytesMax,
+    ...proxy,
     bodyBudgetBytes: Math.max(proxy.bodyBytesMax, proxy.streamsMax * BODY_BYTES_PER_STREAM),
-    streamsMax: proxy.streamsMax,
-    firstByteMs: proxy.firstByteMs,
-    idleMs: proxy.idleMs,
     healthEveryMs: proxy.healthCheck ? PROXY_DEFAULTS.healthEveryMs : null,
     busyStatus: api.busyStatus,
     authorization: authorizationOf(proxy, hasTokens),
     clientsMayRoute: proxy.clientRouting,
-    tokenThreads: proxy.tokenThreads,
     models: proxyModels(models),
   };
 }
 
 export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
-  return models.map(({ model, reasoningStart, reasoningEnd, ...kept }) => ({
+  return models.map(({ model, reasoningStart: start, reasoningEnd: end, ...settings }) => ({
+    ...settings,
     name: model,
-    tokenizer: kept.tokenizer,
-    chatTemplate: kept.chatTemplate,
-    templateKwargs: kept.templateKwargs,
-    fallback: kept.fallback,
-    engine: kept.engine,
-    loras: kept.loras,
-    stripFields: kept.stripFields,
-    bootstrapPort: kept.bootstrapPort,
-    kvHints: kept.kvHints,
-    kvHintActions: kept.kvHintActions,
-    reasoning:
-      reasoningStart === null || reasoningEnd === null
-        ? null
-        : { start: reasoningStart, end: reasoningEnd },
+    reasoning: start === null || end === null ? null : { start, end },
   }));
 }
 

@@ -1,17 +1,9 @@
+import { RouterMetrics, type RouterSources } from "../../api/index.ts";
 import type { Bus } from "../../bus/index.ts";
-import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
-import { type Clock, loopTurns, type Random, type WorkerId } from "../../core/index.ts";
+import { diffRouterReload, type RouterConfig } from "../../config/index.ts";
+import { type Clock, loopTurns, type Random } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
-import {
-  createHealth,
-  createRouterMetrics,
-  type Health,
-  type Logger,
-  type LoopLag,
-  type MetricRegistry,
-  type RouterMetrics,
-  watchLoopLag,
-} from "../../observability/index.ts";
+import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
   type ActiveLoad,
   type BusyThresholds,
@@ -20,21 +12,17 @@ import {
   createRouter,
   createWorkerTable,
   INGEST_DEFAULTS,
-  POLICY_NAMES,
   type PolicyAction,
-  type PolicyCounts,
   type PolicyMarks,
   type PrefixIndex,
+  RouteCounts,
   type RouteDecision,
   type RouteOutcome,
   type RouteRequest,
   type Router,
   type RouterObserver,
-  type Target,
   type WorkerTable,
 } from "../../router/index.ts";
-import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
-import type { EngineReport } from "./engine-link.ts";
 import { IndexSyncService } from "./index-sync-service.ts";
 import { PoliciesService } from "./policies-service.ts";
 import { engineAuthorization, ProxyService } from "./proxy-service.ts";
@@ -67,12 +55,14 @@ export class RouterService {
   readonly load: ActiveLoad;
   /** Used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
-  readonly metrics: RouterMetrics;
+  /** Workers and the engines that are followed without an agent. */
+  readonly workers: WorkersService;
+  readonly metrics = new RouterMetrics();
   readonly health: Health;
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
+  readonly #counts: RouteCounts;
   readonly #core: Router & Disposable;
-  readonly #workers: WorkersService;
   readonly #indexSync: IndexSyncService;
   readonly #policies: PoliciesService;
   readonly #watch: Disposable;
@@ -88,8 +78,8 @@ export class RouterService {
     this.#config = config;
     this.#startedMs = clock.monotonicMs();
     const settings = routerSettings(config);
-    this.health = createHealth({ clock, log: logger });
-    this.metrics = createRouterMetrics(parts);
+    this.health = new Health({ clock, log: logger });
+    this.#counts = new RouteCounts(clock, this.metrics.observeSeconds);
     loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
     this.table = createWorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
@@ -99,25 +89,24 @@ export class RouterService {
     this.#indexSync = new IndexSyncService({
       ...{ ...parts, table, index, health },
       load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
-      isConfigured: (worker, rank) => this.#workers.registry.has(worker, rank),
+      isConfigured: (worker, rank) => this.workers.registry.has(worker, rank),
       applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
     });
     const { load } = this.#indexSync.sync;
     this.load = load;
     this.#core = createRouter({ clock, random, native, settings, table, index, load });
     this.router = new MeasuredRouter(this.#core, {
-      ...{ metrics: this.metrics, clock, blockTokens },
+      ...{ metrics: this.#counts, clock, blockTokens },
       onThresholds: (model, thresholds) =>
         this.#indexSync.sync.publishThresholds(model, thresholds),
-      onPrompt: (request) => this.#workers.engines.prompted(request),
+      onPrompt: (request) => this.workers.engines.prompted(request),
     });
     const { sync } = this.#indexSync;
-    this.#workers = new WorkersService({
+    this.workers = new WorkersService({
       ...{ ...parts, table, index, health, sync, authorization },
     });
     const { router } = this;
     this.#policies = new PoliciesService({ ...parts, router, table, bus: this.#indexSync.bus });
-    this.#observe();
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
 
@@ -126,12 +115,12 @@ export class RouterService {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
       await service.#indexSync.begin();
-      service.#workers.registry.replaceListed(parts.config.workers);
+      service.workers.registry.replaceListed(parts.config.workers);
       const { router, table, health } = service;
       const { policies } = service.#policies;
       service.#proxy = await ProxyService.open({
         ...{ ...parts, health, router, table, policies },
-        onBack: (worker) => service.#workers.registry.askAgain(worker),
+        onBack: (worker) => service.workers.registry.askAgain(worker),
       });
     } catch (error) {
       await service.#stopParts();
@@ -163,33 +152,10 @@ export class RouterService {
   /** Reasons the router is not ready. Empty if it is. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
-    if (this.#isComplete && !this.#workers.isCutOff) return [];
-    const { unreached } = this.#workers;
+    if (this.#isComplete && !this.workers.isCutOff) return [];
+    const { unreached } = this.workers;
     if (unreached.length > 0) return [...unreached];
     return ["not all known workers have reported their blocks yet"];
-  }
-
-  /** Workers that were never reached, one line each. */
-  get unreached(): readonly string[] {
-    return this.#workers.unreached;
-  }
-
-  /** State of the engine of a worker without an agent. Null if it is not followed. */
-  engine(worker: WorkerId, rank: number): EngineReport | null {
-    return this.#workers.engines.find(worker, rank);
-  }
-
-  /** Workers without a known model, because their API has not answered. */
-  get pendingWorkers(): readonly ListedWorker[] {
-    return this.#workers.registry.pending;
-  }
-
-  register(worker: ListedWorker): Target[] {
-    return this.#workers.registry.register(worker);
-  }
-
-  unregister(worker: WorkerId): number {
-    return this.#workers.registry.unregister(worker);
   }
 
   /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
@@ -200,7 +166,7 @@ export class RouterService {
       logger.warn("configuration key needs a restart, keeping its old value", { key, from, to });
     }
     this.#config = effective;
-    this.#workers.registry.replaceListed(effective.workers);
+    this.workers.registry.replaceListed(effective.workers);
     this.#policies.configure(effective);
     await this.#proxy?.reload(effective);
     logger.setLevel(effective.log.level);
@@ -225,45 +191,41 @@ export class RouterService {
     const { clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= COMPLETE_WITHIN_MS;
     // Latched: a worker that joins later must not make the router unready.
-    this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.#workers.isSettled);
+    this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.workers.isSettled);
     if (!this.#isComplete) return;
-    if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
-    else
-      this.health.raise("ROUTER_NO_WORKERS", "no worker is configured, registered or heard from");
+    const isAlone = this.table.targets.length === 0;
+    const why = "no worker is configured, registered or heard from";
+    this.health.report("ROUTER_NO_WORKERS", isAlone ? why : null);
   }
 
-  #observe(): void {
-    const { metrics, health, lag, index, load } = this;
-    metrics.observeRouter(() => {
-      const { targets } = this.table;
-      const workers = { live: 0, stale: 0, draining: 0 };
-      for (const { state } of targets) if (state !== "gone") workers[state]++;
-      return {
-        workers,
-        known: targets.filter(({ isKnown }) => isKnown).length,
-        activeRequests: load.requests,
-        index: index.stats,
-        events: this.#indexSync.snapshot(),
-      };
-    });
-    metrics.observe((registry) => {
-      this.#indexSync.sync.write(registry);
-      this.#workers.write(registry);
-      writePolicies(registry, this.#policies.policies.counts);
-      if (this.#proxy !== null) writeProxy(registry, this.#proxy.proxy.snapshot());
-    });
-    metrics.observeHealth(() => health.counts());
-    metrics.observeProcess(() => ({
-      loop: lag,
-      logLinesDropped: this.#parts.logger.dropped,
-    }));
+  /** Where the numbers of the router are read. */
+  get sources(): Omit<RouterSources, "refusals"> {
+    const { version, commit, clock, logger } = this.#parts;
+    const { health, lag, index } = this;
+    const { sync } = this.#indexSync;
+    return {
+      ...{ version, commit, clock, logger, health, lag, index },
+      startedMs: this.#startedMs,
+      counts: this.#counts,
+      activeRequests: this.load.requests,
+      targets: this.table.targets,
+      ingest: sync.ingest.stats(),
+      replicas: sync.group?.stats ?? null,
+      snapshotsTaken: sync.fromReplicas.taken,
+      locate: sync.locate?.stats() ?? null,
+      saves: sync.snapshots?.stats ?? null,
+      reached: this.workers.registry.reached,
+      engines: this.workers.engines.reports,
+      policies: this.#policies.policies.counts,
+      proxy: this.#proxy?.proxy.snapshot() ?? null,
+    };
   }
 
   async #stopParts(): Promise<void> {
     this.#watch[Symbol.dispose]();
     await this.#proxy?.stop(AbortSignal.abort());
     await this.#policies[Symbol.asyncDispose]();
-    await this.#workers[Symbol.asyncDispose]();
+    await this.workers[Symbol.asyncDispose]();
     await this.#indexSync[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();
@@ -273,7 +235,7 @@ export class RouterService {
 }
 
 interface MeasuredOptions {
-  readonly metrics: RouterMetrics;
+  readonly metrics: RouteCounts;
   readonly clock: Clock;
   /** From the settings. */
   readonly blockTokens: number;
@@ -286,7 +248,7 @@ interface MeasuredOptions {
 /** Adds metrics to the router's decisions and forwards thresholds that were set. */
 class MeasuredRouter implements Router {
   readonly #router: Router;
-  readonly #metrics: RouterMetrics;
+  readonly #metrics: RouteCounts;
   readonly #clock: Clock;
   readonly #onThresholds: MeasuredOptions["onThresholds"];
   readonly #onPrompt: MeasuredOptions["onPrompt"];
@@ -377,7 +339,7 @@ class MeasuredRouter implements Router {
   }
 }
 
-function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: number): void {
+function note(metrics: RouteCounts, decision: RouteDecision, blockTokens: number): void {
   const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
   // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
   const tokens = (blocks: number, before: number) =>
@@ -386,46 +348,4 @@ function note(metrics: RouterMetrics, decision: RouteDecision, blockTokens: numb
   const host = tokens(terms.hostBlocks, device);
   const disk = tokens(terms.diskBlocks, device + host);
   metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
-}
-
-/** Writes the proxy's counters. */
-function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {
-  for (const outcome of PROXY_OUTCOMES) {
-    registry.set("proxyRequests", proxy.outcomes[outcome], { outcome });
-  }
-  registry.set("proxyActive", proxy.active);
-  registry.set("proxyRetries", proxy.retries);
-  registry.set("proxyWorkersOut", proxy.workersOut);
-  registry.set("proxyPulses", proxy.pulses);
-  registry.set("proxyTimesOut", proxy.timesOut);
-  registry.set("proxyPrefills", proxy.prefills, { outcome: "done" });
-  registry.set("proxyPrefills", proxy.prefillsFailed, { outcome: "failed" });
-  registry.set("proxyOutputTokens", proxy.outputTokens);
-  const { prompts, failed, late } = proxy.tokens;
-  registry.set("proxyPrompts", prompts - failed - late, { outcome: "done" });
-  registry.set("proxyPrompts", failed, { outcome: "failed" });
-  registry.set("proxyPrompts", late, { outcome: "late" });
-  registry.set("proxyTokenChecks", proxy.checks.equal, { outcome: "equal" });
-  registry.set("proxyTokenChecks", proxy.checks.different, { outcome: "different" });
-}
-
-const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;
-
-/** Writes the policies' counters. Policies that are off have none. */
-function writePolicies(registry: MetricRegistry, counts: readonly PolicyCounts[]): void {
-  for (const policy of POLICY_NAMES) {
-    const found = counts.find((one) => one.policy === policy);
-    registry.set("policyMode", MODES[found?.mode ?? "off"], { policy });
-    if (found === undefined) continue;
-    const outcome = (name: string, count: number) =>
-      registry.set("policyCommands", count, { policy, outcome: name });
-    outcome("sent", found.commands);
-    outcome("receipt", found.receipts);
-    outcome("refused", found.refused);
-    outcome("no_answer", found.noAnswer);
-    const declined = Object.values(found.declined).reduce((sum, count) => sum + count, 0);
-    outcome("declined", declined);
-    registry.set("policyInFlight", found.inFlight, { policy });
-    registry.set("policyBytes", found.bytes, { policy });
-  }
 }

@@ -13,10 +13,8 @@ import type { EngineFacts } from "./engine-discovery.ts";
 export function routerSettings({ router }: RouterConfig): RouterSettings {
   return {
     ...ROUTER_DEFAULTS,
-    mode: router.mode,
+    ...router,
     cost: costOf(router),
-    temperature: router.temperature,
-    blockTokens: router.blockTokens,
     useKvEvents: router.kvEvents,
     prediction: {
       ttlMs: router.ttlMs,
@@ -24,28 +22,15 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
       pruneRatio: router.pruneTargetRatio,
       besideEventsMs: router.besideEventsMs,
     },
-    trackActiveBlocks: router.trackActiveBlocks,
-    trackPrefillTokens: router.trackPrefillTokens,
-    activeDecodeBlocksThreshold: router.activeDecodeBlocksThreshold,
-    activePrefillTokensThreshold: router.activePrefillTokensThreshold,
     queue: { requestsMax: router.queueRequests, waitMs: router.queueWaitMs },
     affinity: { ...ROUTER_DEFAULTS.affinity, ttlMs: router.sessionAffinityTtlMs },
-    requestExpiryMs: router.requestExpiryMs,
   };
 }
 
 function costOf(router: RouterConfig["router"]): CostSettings {
   const { overlapScoreWeight } = router;
   if (router.cost === "classic") return { kind: "classic", overlapScoreWeight };
-  return {
-    kind: "credits",
-    overlapCredit: router.overlapCredit,
-    creditDecay: router.creditDecay,
-    hostCredit: router.hostCredit,
-    diskCredit: router.diskCredit,
-    prefillLoadScale: router.prefillLoadScale,
-    activeRequestWeight: router.activeRequestWeight,
-  };
+  return { kind: "credits", ...router };
 }
 
 /** Default block size if neither configuration nor engine gives one. */

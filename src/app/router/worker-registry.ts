@@ -2,28 +2,14 @@ import { isDeepStrictEqual } from "node:util";
 import type { ListedWorker } from "../../config/index.ts";
 import type { Clock, WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../../router/index.ts";
-import { type EngineFacts, NO_FACTS, withFacts } from "./engine-discovery.ts";
+import { type EngineDiscovery, type EngineFacts, NO_FACTS, withFacts } from "./engine-discovery.ts";
+import type { EnginesService } from "./engines-service.ts";
 import { specsOf } from "./router-settings.ts";
-
-/** Follows the events of workers' engines. */
-export interface EngineListening {
-  listen(worker: ListedWorker, facts: EngineFacts): void;
-  /** Stops following the engine. It may be followed again. */
-  leave(worker: WorkerId): void;
-  /** The worker is removed: drop all state of its engine. */
-  forget(worker: WorkerId): void;
-}
-
-/** Queries engines for their settings. */
-export interface EngineAsking {
-  ask(worker: WorkerId, url: string): void;
-  stop(worker: WorkerId): void;
-}
 
 export interface WorkerRegistryParts {
   readonly table: WorkerTable;
-  readonly engines: EngineListening;
-  readonly asking: EngineAsking;
+  readonly engines: Pick<EnginesService, "listen" | "leave" | "forget">;
+  readonly asking: Pick<EngineDiscovery, "ask" | "stop">;
   /**
    * True to also follow engines that report where they publish, without a line in the
    * configuration.

@@ -1,18 +1,10 @@
 import { join } from "node:path";
 import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random } from "../../core/index.ts";
-import { DROP_REASONS } from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
-import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
-import {
-  ENGINE_BLOCKS,
-  type Health,
-  type Logger,
-  type MetricRegistry,
-} from "../../observability/index.ts";
+import type { Health, Logger } from "../../observability/index.ts";
 import type { IndexSync, PrefixIndex, Target, WorkerTable } from "../../router/index.ts";
 import { EngineDiscovery } from "./engine-discovery.ts";
-import type { EngineReport } from "./engine-link.ts";
 import { EngineStateStore, EnginesService } from "./engines-service.ts";
 import { WorkerRegistry } from "./worker-registry.ts";
 
@@ -101,16 +93,6 @@ export class WorkersService implements AsyncDisposable {
     return this.registry.unreached.length === 0 && this.engines.isSettled;
   }
 
-  write(registry: MetricRegistry): void {
-    const { table, index } = this.#parts;
-    writeHeldBlocks(registry, table, index);
-    writeEngines(registry, this.engines.reports);
-    registry.clear("routerWorkerReached");
-    for (const { worker, isReached } of this.registry.reached) {
-      registry.set("routerWorkerReached", isReached ? 1 : 0, { worker });
-    }
-  }
-
   #lostApis(ms: number): string[] {
     const latestMs = this.#parts.clock.monotonicMs() - ms;
     return this.registry.unreached
@@ -132,55 +114,4 @@ function savesOf({ config, logger }: WorkersParts): EngineStateStore | null {
     everyMs: STATE_EVERY_MS,
     logger,
   });
-}
-
-/** Writes the number of blocks per worker. Series of removed workers are deleted. */
-function writeHeldBlocks(
-  registry: MetricRegistry,
-  { targets }: Pick<WorkerTable, "targets">,
-  index: Pick<PrefixIndex, "digests">,
-): void {
-  registry.clear("routerWorkerBlocks");
-  registry.clear("routerWorkerKnown");
-  for (const { id, worker, rank, isKnown } of targets) {
-    const labels = { worker, rank: `${rank}` };
-    registry.set("routerWorkerKnown", isKnown ? 1 : 0, labels);
-    index.digests(id)?.forEach(({ blocks }, place) => {
-      registry.set("routerWorkerBlocks", blocks, { ...labels, tier: RESIDENCY_TIERS[place]! });
-    });
-  }
-}
-
-/** Writes the counters of engines followed without an agent. */
-function writeEngines(registry: MetricRegistry, reports: readonly EngineReport[]): void {
-  for (const metric of [
-    "routerEngineReached",
-    "routerEngineBlockTokens",
-    "routerEngineEvents",
-    "routerEngineBlocks",
-    "routerEngineDropped",
-    "routerEngineResyncs",
-  ] as const) {
-    registry.clear(metric);
-  }
-  for (const report of reports) {
-    const { worker, counts } = report;
-    const labels = { worker, rank: `${report.rank}` };
-    registry.set("routerEngineReached", report.isReached ? 1 : 0, labels);
-    const sizes = { engine: report.blockTokens, configured: report.configuredBlockTokens };
-    for (const [source, size] of Object.entries(sizes)) {
-      if (size !== null) registry.set("routerEngineBlockTokens", size, { ...labels, source });
-    }
-    registry.set("routerEngineEvents", counts.events, labels);
-    for (const kind of ENGINE_BLOCKS) {
-      registry.set("routerEngineBlocks", counts[kind], { ...labels, kind });
-    }
-    for (const reason of DROP_REASONS) {
-      registry.set("routerEngineDropped", counts.dropped[reason], { ...labels, reason });
-    }
-    const resyncs = { gap: counts.gaps, replay: counts.replays, restart: counts.restarts };
-    for (const [kind, count] of Object.entries({ ...resyncs, lost_batch: counts.lostBatches })) {
-      registry.set("routerEngineResyncs", count, { ...labels, kind });
-    }
-  }
 }

@@ -1,3 +1,4 @@
+import { METRICS } from "../../api/index.ts";
 import { renderConfigReference, renderRouterReference } from "../../config/index.ts";
 import { BLOCK_REASONS, REFUSALS } from "../../control/index.ts";
 import { choiceKind, ERROR_CODES, type ErrorCode } from "../../core/index.ts";
@@ -9,7 +10,7 @@ const PAGES = {
   config: renderConfigReference,
   errors: renderErrorReference,
   health: renderHealthReference,
-  metrics: renderMetricsReference,
+  metrics: () => renderMetricsReference(METRICS),
   router: renderRouterReference,
 } as const;
 

@@ -1,4 +1,4 @@
-import { assert, ShardedMap, yieldToLoop } from "../../core/index.ts";
+import { assert, Column, HashTable, NO_ENTRY, yieldToLoop } from "../../core/index.ts";
 import {
   VLLM_DEFAULT_SEED,
   type VllmHashAlgorithm,
@@ -11,12 +11,16 @@ import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activit
 import type { EngineHash } from "../engine-events.ts";
 
 /**
- * An engine's hash as a map key. Digests become text, because equal bytes are different objects.
+ * An engine's hash in 64 bits. Of a digest these are the last eight bytes, which vLLM itself uses
+ * as the block's hash in its events by default.
  */
-export type BlockName = bigint | string;
+export type BlockName = bigint;
 
 export function blockNameOf(hash: EngineHash): BlockName {
-  return typeof hash === "bigint" ? hash : Buffer.from(hash).toString("latin1");
+  if (typeof hash === "bigint") return BigInt.asUintN(64, hash);
+  if (hash.length >= 8) return vllmExternalHash(hash);
+  // No engine has such short digests; a damaged event may.
+  return hash.reduce((sum, byte) => (sum << 8n) | BigInt(byte), 0n);
 }
 
 /** Number of copies per tier, in the order of RESIDENCY_TIERS. */
@@ -38,11 +42,15 @@ export interface KnownBlock {
   /** Certain copies. */
   readonly copies: Copies;
   /** Possible further copies on the device, because their events are ambiguous. */
-  perhaps: number;
+  readonly perhaps: number;
 }
 
 /** A block without its copies. */
 export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
+
+/** Lists of the table: blocks with copies, and former ones in the order of their last copies' end. */
+const [RESIDENT, FORMER] = [0, 1];
+const [HAS_PARENT, HAS_BEFORE] = [1, 2];
 
 /**
  * Maps an engine's hashes to blocks while the engine has a copy, and for some time after, because a
@@ -51,24 +59,29 @@ export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
  */
 export class KnownBlocks {
   readonly #max: number;
-  readonly #held: ShardedMap<BlockName, KnownBlock>;
-  /** Blocks without copies, in the order in which they lost the last one. */
-  readonly #left = new Map<BlockName, KnownBlock>();
-  /** Blocks with possible copies. */
-  readonly #perhaps = new Set<KnownBlock>();
+  readonly #names: HashTable;
+  readonly #sequence = new Column(BigUint64Array);
+  readonly #parent = new Column(BigUint64Array);
+  readonly #before = new Column(BigUint64Array);
+  readonly #salt = new Column(BigUint64Array);
+  readonly #flags = new Column(Uint8Array);
+  /** By tier, in the order of RESIDENCY_TIERS. */
+  readonly #copies = [new Column(Uint32Array), new Column(Uint32Array), new Column(Uint32Array)];
+  readonly #perhaps = new Column(Uint32Array);
+  /** Entries with possible copies. */
+  readonly #withPerhaps = new Set<number>();
   #deviceCopies = 0;
   #doubts = 0;
   /** Doubts about blocks that were forgotten since. */
   #forgottenDoubts = 0;
 
   constructor(max: number) {
-    assert(max > 0, "max must be at least 1");
     this.#max = max;
-    this.#held = new ShardedMap(max);
+    this.#names = new HashTable(max, 2);
   }
 
   get size(): number {
-    return this.#held.size + this.#left.size;
+    return this.#names.size;
   }
   /** Blocks for which it is unknown whether the device has a copy. */
   get doubts(): number {
@@ -83,11 +96,13 @@ export class KnownBlocks {
   }
 
   get(name: BlockName): KnownBlock | null {
-    return this.#held.get(name) ?? this.#left.get(name) ?? null;
+    const entry = this.#names.find(name);
+    return entry === NO_ENTRY ? null : this.#blockAt(entry);
   }
 
   holds(name: BlockName, tier: ResidencyTier): boolean {
-    return (this.#held.get(name)?.copies[placeOf(tier)] ?? 0) > 0;
+    const entry = this.#names.find(name);
+    return entry !== NO_ENTRY && this.#copies[placeOf(tier)]!.get(entry) > 0;
   }
 
   /**
@@ -100,44 +115,43 @@ export class KnownBlocks {
     block: () => PlacedBlock,
     count = 1,
   ): boolean | null {
-    let known = this.#held.get(name);
-    if (known === undefined) {
-      const left = this.#left.get(name);
-      if (left === undefined && !this.#makeRoom()) return null;
-      this.#left.delete(name);
-      known = left ?? { ...block(), copies: [0, 0, 0], perhaps: 0 };
-      this.#held.set(name, known);
-    }
+    let entry = this.#names.find(name);
+    if (entry === NO_ENTRY) {
+      if (!this.#makeRoom()) return null;
+      entry = this.#add(name, block());
+    } else if (this.#names.listOf(entry) === FORMER) this.#names.move(entry, RESIDENT);
     const place = placeOf(tier);
     if (place === 0) {
       this.#deviceCopies += count;
-      if (isDoubtful(known)) this.#doubts--;
+      if (this.#isDoubtful(entry)) this.#doubts--;
     }
-    known.copies[place] += count;
-    return known.copies[place] === count;
+    const copies = this.#copies[place]!.get(entry) + count;
+    this.#copies[place]!.set(entry, copies);
+    return copies === count;
   }
 
   /** Adds a possible copy of a block that is on the device. */
   addPerhaps(name: BlockName): void {
-    const known = this.#held.get(name)!;
-    known.perhaps++;
-    this.#perhaps.add(known);
+    const entry = this.#names.find(name);
+    assert(entry !== NO_ENTRY, "the block is known");
+    this.#perhaps.set(entry, this.#perhaps.get(entry) + 1);
+    this.#withPerhaps.add(entry);
   }
 
   /** Confirms that the device has a copy of a known block. Returns true if that was unknown. */
   prove(name: BlockName): boolean {
     if (this.holds(name, "device")) return false;
-    const known = this.get(name)!;
-    const { perhaps } = known;
-    this.addCopies(name, "device", () => known);
-    if (perhaps > 0) this.#lessPerhaps(known);
+    const entry = this.#names.find(name);
+    const perhaps = this.#perhaps.get(entry);
+    this.addCopies(name, "device", () => this.#blockAt(entry));
+    if (perhaps > 0) this.#lessPerhaps(entry);
     return true;
   }
 
   /** Discards possible copies. */
   settle(): void {
-    for (const known of this.#perhaps) known.perhaps = 0;
-    this.#perhaps.clear();
+    for (const entry of this.#withPerhaps) this.#perhaps.set(entry, 0);
+    this.#withPerhaps.clear();
     this.#doubts = 0;
     this.#forgottenDoubts = 0;
   }
@@ -147,45 +161,52 @@ export class KnownBlocks {
    * there was none.
    */
   dropCopy(name: BlockName, tier: ResidencyTier): KnownBlock | "others" | null {
-    const known = this.get(name);
+    const entry = this.#names.find(name);
+    if (entry === NO_ENTRY) return null;
     const place = placeOf(tier);
-    if (known !== null && place === 0 && isDoubtful(known)) {
-      this.#lessPerhaps(known);
-      if (known.perhaps === 0) this.#doubts--;
+    if (place === 0 && this.#isDoubtful(entry)) {
+      this.#lessPerhaps(entry);
+      if (this.#perhaps.get(entry) === 0) this.#doubts--;
       return "others";
     }
-    if (known === null || known.copies[place] === 0) return null;
+    const copies = this.#copies[place]!.get(entry);
+    if (copies === 0) return null;
     if (place === 0) this.#deviceCopies--;
-    if (--known.copies[place] > 0) return "others";
-    if (place === 0 && isDoubtful(known)) this.#doubts++;
-    if (known.copies.every((copies) => copies === 0)) {
-      this.#held.delete(name);
-      this.#left.set(name, known);
-    }
-    return known;
+    this.#copies[place]!.set(entry, copies - 1);
+    if (copies > 1) return "others";
+    if (place === 0 && this.#isDoubtful(entry)) this.#doubts++;
+    if (this.#copies.every((column) => column.get(entry) === 0)) this.#names.move(entry, FORMER);
+    return this.#blockAt(entry);
   }
 
   /** Resident blocks first, then former ones, each in an order that `restore` preserves. */
   *entries(): Generator<readonly [BlockName, KnownBlock]> {
-    yield* this.#held;
-    yield* this.#left;
+    for (const list of [RESIDENT, FORMER]) {
+      for (const entry of this.#names.entries(list)) {
+        yield [this.#names.keyOf(entry), this.#blockAt(entry)];
+      }
+    }
   }
 
   /** Adds a block of `entries`; the caller ensures that there is room. */
   restore(name: BlockName, block: KnownBlock): void {
-    const isHeld = block.copies.some((copies) => copies > 0);
-    (isHeld ? this.#held : this.#left).set(name, block);
+    // A damaged file may name a block twice.
+    if (this.#names.find(name) !== NO_ENTRY) return;
+    const entry = this.#add(name, block);
+    for (const [place, copies] of block.copies.entries()) this.#copies[place]!.set(entry, copies);
+    this.#perhaps.set(entry, block.perhaps);
+    if (block.copies.every((copies) => copies === 0)) this.#names.move(entry, FORMER);
     this.#deviceCopies += block.copies[0];
-    if (block.perhaps > 0) this.#perhaps.add(block);
-    if (isDoubtful(block)) this.#doubts++;
+    if (block.perhaps > 0) this.#withPerhaps.add(entry);
+    if (this.#isDoubtful(entry)) this.#doubts++;
   }
 
   /** Removes the blocks with copies in portions, then all others. */
   *takeAll(atOnce: number): Generator<readonly KnownBlock[], void> {
     let some: KnownBlock[] = [];
-    for (const [name, known] of this.#held) {
-      this.#held.delete(name);
-      some.push(known);
+    for (const entry of this.#names.entries(RESIDENT)) {
+      some.push(this.#blockAt(entry));
+      this.#names.delete(entry);
       if (some.length < atOnce) continue;
       yield some;
       some = [];
@@ -195,32 +216,56 @@ export class KnownBlocks {
   }
 
   clear(): void {
-    this.#held.clear();
-    this.#left.clear();
-    this.#deviceCopies = 0;
     this.settle();
+    this.#names.clear();
+    this.#deviceCopies = 0;
   }
 
-  #lessPerhaps(known: KnownBlock): void {
-    known.perhaps--;
-    if (known.perhaps === 0) this.#perhaps.delete(known);
+  #add(name: BlockName, { sequence, parent, before, salt }: PlacedBlock): number {
+    const entry = this.#names.add(name, RESIDENT);
+    this.#sequence.set(entry, sequence);
+    this.#parent.set(entry, parent ?? 0n);
+    this.#before.set(entry, before ?? 0n);
+    this.#salt.set(entry, salt);
+    this.#flags.set(entry, (parent === null ? 0 : HAS_PARENT) | (before === null ? 0 : HAS_BEFORE));
+    for (const column of this.#copies) column.set(entry, 0);
+    this.#perhaps.set(entry, 0);
+    return entry;
+  }
+
+  #blockAt(entry: number): KnownBlock {
+    const flags = this.#flags.get(entry);
+    const [device, host, disk] = this.#copies;
+    return {
+      sequence: this.#sequence.get(entry),
+      parent: flags & HAS_PARENT ? this.#parent.get(entry) : null,
+      before: flags & HAS_BEFORE ? this.#before.get(entry) : null,
+      salt: this.#salt.get(entry),
+      copies: [device!.get(entry), host!.get(entry), disk!.get(entry)],
+      perhaps: this.#perhaps.get(entry),
+    };
+  }
+
+  #isDoubtful(entry: number): boolean {
+    return this.#perhaps.get(entry) > 0 && this.#copies[0]!.get(entry) === 0;
+  }
+
+  #lessPerhaps(entry: number): void {
+    const perhaps = this.#perhaps.get(entry) - 1;
+    this.#perhaps.set(entry, perhaps);
+    if (perhaps === 0) this.#withPerhaps.delete(entry);
   }
 
   #makeRoom(): boolean {
     if (this.size < this.#max) return true;
-    const oldest = this.#left.entries().next();
-    if (oldest.done) return false;
-    const [name, block] = oldest.value;
-    this.#left.delete(name);
-    if (!this.#perhaps.delete(block)) return true;
+    const oldest = this.#names.oldest(FORMER);
+    if (oldest === NO_ENTRY) return false;
+    this.#names.delete(oldest);
+    if (!this.#withPerhaps.delete(oldest)) return true;
     this.#doubts--;
     this.#forgottenDoubts++;
     return true;
   }
-}
-
-function isDoubtful({ copies, perhaps }: KnownBlock): boolean {
-  return perhaps > 0 && copies[0] === 0;
 }
 
 /** vLLM's default first. */
@@ -267,13 +312,11 @@ export class PromptNames {
   ): Promise<readonly BlockName[]> {
     for (const hashing of this.#hashings) {
       const digests = await this.#digests(prompt, hashing, signal);
-      for (const nameOf of [vllmExternalHash, blockNameOf]) {
-        const names = digests.map((digest) => nameOf(digest));
-        const last = names.findLastIndex((name) => isWanted(name));
-        if (last < 0) continue;
-        this.#hashings = [hashing];
-        return names.slice(0, last + 1);
-      }
+      const names = digests.map((digest) => blockNameOf(digest));
+      const last = names.findLastIndex((name) => isWanted(name));
+      if (last < 0) continue;
+      this.#hashings = [hashing];
+      return names.slice(0, last + 1);
     }
     return [];
   }

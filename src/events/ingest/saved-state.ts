@@ -1,7 +1,7 @@
 import { yieldToLoop } from "../../core/index.ts";
 import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
 import type { OrphanBlock } from "./engine-blocks.ts";
-import type { BlockName, KnownBlock } from "./known-blocks.ts";
+import { type BlockName, blockNameOf, type KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
 /** Saved state of an ingest, as of the batch before `next`. */
@@ -82,7 +82,7 @@ function headOf(saved: SavedIngest, knownPages: number, orphanPages: number): Ui
   for (const [index, isMain] of groups) writer.int(index).bool(isMain);
   const gone = [...saved.gone];
   writer.array(gone.length);
-  for (const name of gone) writeName(writer, name);
+  for (const name of gone) writer.int(name);
   return writer.int(knownPages).int(orphanPages).done();
 }
 
@@ -131,23 +131,17 @@ function readPage<Item>(page: Uint8Array, read: (reader: MsgpackReader) => Item)
   return Array.from({ length: reader.array(PAGE_BLOCKS) }, () => read(reader));
 }
 
-function writeName(writer: MsgpackWriter, name: BlockName): void {
-  if (typeof name === "bigint") writer.int(name);
-  else writer.bin(Buffer.from(name, "latin1"));
-}
-
+/** Files of earlier releases have whole digests of engines that publish them. */
 function readName(reader: MsgpackReader): BlockName {
-  if (reader.kind() !== "bin") return reader.u64();
-  return Buffer.from(reader.bin(NAME_BYTES_MAX)).toString("latin1");
+  return reader.kind() === "bin" ? blockNameOf(reader.bin(NAME_BYTES_MAX)) : reader.u64();
 }
 
 function writeKnown(writer: MsgpackWriter, [name, block]: readonly [BlockName, KnownBlock]): void {
-  writeName(writer.array(7), name);
-  writer.int(block.sequence);
+  writer.array(7).int(name).int(block.sequence);
   if (block.parent === null) writer.nil();
   else writer.int(block.parent);
   if (block.before === null) writer.nil();
-  else writeName(writer, block.before);
+  else writer.int(block.before);
   writeCopies(writer.int(block.salt), block.copies);
   writer.int(block.perhaps);
 }
@@ -177,8 +171,7 @@ function* plainOrphans(orphans: Iterable<OrphanBlock>): Generator<OrphanBlock> {
 }
 
 function writeOrphan(writer: MsgpackWriter, orphan: OrphanBlock): void {
-  writeName(writer.array(6), orphan.name);
-  writeName(writer, orphan.parent);
+  writer.array(6).int(orphan.name).int(orphan.parent);
   writer.array(orphan.tokens.length);
   for (const token of orphan.tokens) writer.int(token);
   writeText(writer, orphan.loraName);

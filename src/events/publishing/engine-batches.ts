@@ -1,4 +1,4 @@
-import { LAYER_ALL, ShardedMap } from "../../core/index.ts";
+import { Column, HashTable, LAYER_ALL, NO_ENTRY } from "../../core/index.ts";
 import { blockKeys, type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 import type { EngineEvent } from "../index.ts";
@@ -222,14 +222,8 @@ interface KnownTokens {
   readonly at: number;
 }
 
-interface NamedTokens extends KnownTokens {
-  /** Eight words per key. */
-  keys: readonly Uint32Array[];
-  /** Number of blocks from the first of the prompt to this one; infinite if one is unknown. */
-  readonly depth: number;
-}
-
 const NO_KEYS: readonly Uint32Array[] = [];
+const NO_RUN = new Uint32Array();
 
 /** Copies the tokens of a block into `into`, as its block number `nth`. */
 function copyTokens(
@@ -254,32 +248,49 @@ const NAMESPACES_MAX = 4;
  */
 export class TokenTable {
   readonly #options: TokenTableOptions;
-  readonly #blocks: ShardedMap<bigint, NamedTokens>;
-  readonly #byKey: ShardedMap<bigint, bigint>;
+  readonly #sequences: HashTable;
+  readonly #parent = new Column(BigUint64Array);
+  readonly #hasParent = new Column(Uint8Array);
+  /** By entry; blocks of one event share a run. */
+  readonly #runs: Uint32Array[] = [];
+  /** Index in the run of the block's first token. */
+  readonly #at = new Column(Uint32Array);
+  /** Number of blocks from the first of the prompt to this one; 0: one is unknown. */
+  readonly #depth = new Column(Uint32Array);
+  /** By entry: the keys of blocks in namespaces of this host, eight words each. */
+  readonly #keys = new Map<number, Uint32Array[]>();
+  /** First eight bytes of keys, with the block's sequence hash. */
+  readonly #byKey: HashTable;
+  readonly #sequenceOfKey = new Column(BigUint64Array);
 
   constructor(options: TokenTableOptions) {
     this.#options = options;
-    this.#blocks = new ShardedMap(options.blocksMax);
-    this.#byKey = new ShardedMap(options.blocksMax);
+    this.#sequences = new HashTable(options.blocksMax);
+    this.#byKey = new HashTable(options.blocksMax);
   }
 
   get size(): number {
-    return this.#blocks.size;
+    return this.#sequences.size;
   }
 
   find(sequence: bigint): KnownTokens | null {
-    return this.#blocks.get(sequence) ?? null;
+    const entry = this.#sequences.find(sequence);
+    return entry === NO_ENTRY ? null : this.#blockAt(entry);
+  }
+
+  has(sequence: bigint): boolean {
+    return this.#sequences.find(sequence) !== NO_ENTRY;
   }
 
   /** The keys, eight words each, under which this host stores the block, if it does. */
   keysOf(sequence: bigint): readonly Uint32Array[] {
-    return this.#blocks.get(sequence)?.keys ?? [];
+    return this.#keys.get(this.#sequences.find(sequence)) ?? NO_KEYS;
   }
 
   /** `hash`: the first eight bytes of a block's key. */
   findKey(hash: bigint): KnownTokens | null {
-    const sequence = this.#byKey.get(hash);
-    return sequence === undefined ? null : this.find(sequence);
+    const entry = this.#byKey.find(hash);
+    return entry === NO_ENTRY ? null : this.find(this.#sequenceOfKey.get(entry));
   }
 
   /** Returns the key hashes whose tokens have become known. */
@@ -287,23 +298,40 @@ export class TokenTable {
     const { blockTokens } = this.#options;
     if (change.kind !== "stored" || tokens === null || !isPlain) return [];
     if (tokens.length !== change.hashes.length * blockTokens) return [];
-    const fresh: bigint[] = [];
+    const fresh = new Set<bigint>();
     const run = tokens.slice();
     let { parent } = change;
     change.hashes.forEach((sequence, i) => {
-      if (!this.#blocks.has(sequence)) {
-        const before = parent === null ? 0 : this.#blocks.get(parent)?.depth;
-        const depth = (before ?? Number.POSITIVE_INFINITY) + 1;
-        const at = i * blockTokens;
-        this.#blocks.set(sequence, { sequence, parent, run, at, keys: NO_KEYS, depth });
-        fresh.push(sequence);
+      if (!this.has(sequence)) {
+        this.#add(sequence, parent, run, i * blockTokens);
+        fresh.add(sequence);
       }
       parent = sequence;
     });
     const last = change.hashes.at(-1);
-    const named = fresh.length === 0 || last === undefined ? [] : this.#name(last, new Set(fresh));
+    const named = fresh.size === 0 || last === undefined ? [] : this.#name(last, fresh);
     this.#forgetOldest();
     return named;
+  }
+
+  #add(sequence: bigint, parent: bigint | null, run: Uint32Array, at: number): void {
+    const before = parent === null ? NO_ENTRY : this.#sequences.find(parent);
+    const isWhole = parent === null || (before !== NO_ENTRY && this.#depth.get(before) > 0);
+    const entry = this.#sequences.add(sequence);
+    this.#parent.set(entry, parent ?? 0n);
+    this.#hasParent.set(entry, parent === null ? 0 : 1);
+    this.#runs[entry] = run;
+    this.#at.set(entry, at);
+    this.#depth.set(entry, !isWhole ? 0 : parent === null ? 1 : this.#depth.get(before) + 1);
+  }
+
+  #blockAt(entry: number): KnownTokens {
+    return {
+      sequence: this.#sequences.keyOf(entry),
+      parent: this.#hasParent.get(entry) === 0 ? null : this.#parent.get(entry),
+      run: this.#runs[entry]!,
+      at: this.#at.get(entry),
+    };
   }
 
   /** Computes the keys of the blocks up to `last`. */
@@ -328,8 +356,12 @@ export class TokenTable {
         if (!fresh.has(sequence)) return;
         const hash = view.getBigUint64(i * KEY_BYTES, true);
         const key = new Uint32Array(packed.slice(i * KEY_BYTES, (i + 1) * KEY_BYTES).buffer);
-        block.keys = [...block.keys, key];
-        this.#byKey.set(hash, sequence);
+        const entry = this.#sequences.find(sequence);
+        const keys = this.#keys.get(entry);
+        if (keys === undefined) this.#keys.set(entry, [key]);
+        else keys.push(key);
+        const known = this.#byKey.find(hash);
+        this.#sequenceOfKey.set(known === NO_ENTRY ? this.#byKey.add(hash) : known, sequence);
         named.push(hash);
       });
     }
@@ -337,12 +369,13 @@ export class TokenTable {
   }
 
   /** Returns the blocks from the first of the prompt; null if one is unknown. */
-  #chainTo(last: bigint): NamedTokens[] | null {
-    const chain: NamedTokens[] = [];
-    if ((this.#blocks.get(last)?.depth ?? 0) > CHAIN_BLOCKS_MAX) return null;
+  #chainTo(last: bigint): KnownTokens[] | null {
+    const depth = this.#depth.get(this.#sequences.find(last));
+    if (depth === 0 || depth > CHAIN_BLOCKS_MAX) return null;
+    const chain: KnownTokens[] = [];
     for (let at: bigint | null = last; at !== null; ) {
-      const block = this.#blocks.get(at);
-      if (block === undefined) return null;
+      const block = this.find(at);
+      if (block === null) return null;
       chain.push(block);
       at = block.parent;
     }
@@ -350,10 +383,15 @@ export class TokenTable {
   }
 
   #forgetOldest(): void {
-    const excess = this.#blocks.size - this.#options.blocksMax;
-    if (excess <= 0) return;
-    for (const [, { keys }] of this.#blocks.takeOldest(excess)) {
-      for (const [lo, hi] of keys) this.#byKey.delete((BigInt(hi!) << 32n) | BigInt(lo!));
+    while (this.#sequences.size > this.#options.blocksMax) {
+      const entry = this.#sequences.oldest();
+      for (const [low, high] of this.#keys.get(entry) ?? NO_KEYS) {
+        const key = this.#byKey.find((BigInt(high!) << 32n) | BigInt(low!));
+        if (key !== NO_ENTRY) this.#byKey.delete(key);
+      }
+      this.#keys.delete(entry);
+      this.#runs[entry] = NO_RUN;
+      this.#sequences.delete(entry);
     }
   }
 }

@@ -1,4 +1,4 @@
-import { NO_NODE, type NodeId, ShardedMap } from "../../core/index.ts";
+import { HashTable, NO_ENTRY, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
@@ -141,9 +141,6 @@ export class EngineRank implements AsyncDisposable {
   }
 }
 
-/** Shared by all blocks that this host does not store, which may be most. */
-const NO_NODES: readonly NodeId[] = [];
-
 /**
  * Mirrors an engine's GPU contents for blocks that this host also stores, whichever of the two
  * becomes known first.
@@ -152,14 +149,16 @@ export class EngineMirror implements Disposable {
   readonly #store: Pick<TieredStore, "table" | "mirror">;
   readonly #book: TokenTable;
   readonly #window: Set<NodeId>;
-  /** Sequence hashes of blocks on the GPU, with their nodes in this host's table. */
-  readonly #onDevice: ShardedMap<bigint, readonly NodeId[]>;
+  /** Sequence hashes of blocks on the GPU. */
+  readonly #onDevice: HashTable;
+  /** Their nodes in this host's table, by entry, if this host stores them. */
+  readonly #nodes = new Map<number, readonly NodeId[]>();
 
   readonly #blocksMax: number;
 
   constructor(store: Pick<TieredStore, "table" | "mirror">, book: TokenTable, blocksMax: number) {
     this.#blocksMax = blocksMax;
-    this.#onDevice = new ShardedMap(blocksMax);
+    this.#onDevice = new HashTable(blocksMax);
     this.#store = store;
     this.#book = book;
     this.#window = store.mirror.openWindow();
@@ -186,7 +185,8 @@ export class EngineMirror implements Disposable {
       if (change.kind !== "stored" || change.tier === "device") continue;
       for (const key of change.hashes) {
         const known = this.#book.findKey(key);
-        if (known !== null && this.#onDevice.has(known.sequence)) this.#add(known.sequence);
+        if (known !== null && this.#onDevice.find(known.sequence) !== NO_ENTRY)
+          this.#add(known.sequence);
       }
     }
   }
@@ -197,29 +197,35 @@ export class EngineMirror implements Disposable {
 
   #add(sequence: bigint): void {
     const { table, mirror } = this.#store;
-    if (this.#book.find(sequence) === null) return;
-    const known = this.#onDevice.get(sequence) ?? NO_NODES;
-    let nodes = known;
+    if (!this.#book.has(sequence)) return;
+    let entry = this.#onDevice.find(sequence);
+    if (entry === NO_ENTRY) {
+      if (this.#onDevice.size >= this.#blocksMax) return;
+      entry = this.#onDevice.add(sequence);
+    }
+    const nodes = [...(this.#nodes.get(entry) ?? [])];
     for (const key of this.#book.keysOf(sequence)) {
       const node = table.find(key, 0);
       if (node === NO_NODE || table.residencyOf(node) === 0 || this.#window.has(node)) continue;
       mirror.hold(this.#window, node);
-      nodes = [...nodes, node];
+      nodes.push(node);
     }
-    const isNew = known === NO_NODES && !this.#onDevice.has(sequence);
-    if (isNew && this.#onDevice.size >= this.#blocksMax) return;
-    if (isNew || nodes !== known) this.#onDevice.set(sequence, nodes);
+    if (nodes.length > 0) this.#nodes.set(entry, nodes);
   }
 
   #remove(sequence: bigint): void {
-    for (const node of this.#onDevice.get(sequence) ?? []) {
+    const entry = this.#onDevice.find(sequence);
+    if (entry === NO_ENTRY) return;
+    for (const node of this.#nodes.get(entry) ?? []) {
       this.#store.mirror.letGo(this.#window, node);
     }
-    this.#onDevice.delete(sequence);
+    this.#nodes.delete(entry);
+    this.#onDevice.delete(entry);
   }
 
   #clear(): void {
     this.#onDevice.clear();
+    this.#nodes.clear();
     this.#store.mirror.closeWindow(this.#window);
   }
 }

@@ -1,4 +1,4 @@
-import { ShardedMap } from "../../core/index.ts";
+import { Column, HashTable, NO_ENTRY } from "../../core/index.ts";
 import {
   RESIDENCY_TIERS,
   type ResidencyChange,
@@ -29,19 +29,18 @@ const SLICE_BLOCKS = 4_096;
  */
 export class EngineBlockSet implements PublishedSet {
   readonly #blocksMax: number;
-  /** By tier: each block with its parent. */
-  readonly #tiers: readonly ShardedMap<bigint, bigint | null>[];
+  readonly #tiers: readonly TierBlocks[];
   readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
   #forgotten = 0;
   #isDeviceWhole = true;
 
   constructor(blocksMax: number) {
     this.#blocksMax = blocksMax;
-    this.#tiers = RESIDENCY_TIERS.map(() => new ShardedMap(blocksMax));
+    this.#tiers = RESIDENCY_TIERS.map(() => new TierBlocks(blocksMax));
   }
 
   get blocks(): number {
-    return this.#tiers.reduce((sum, { size }) => sum + size, 0);
+    return this.#tiers.reduce((sum, { hashes }) => sum + hashes.size, 0);
   }
   get forgotten(): number {
     return this.#forgotten;
@@ -72,8 +71,8 @@ export class EngineBlockSet implements PublishedSet {
     for (const [place, blocks] of this.#tiers.entries()) {
       const tier = RESIDENCY_TIERS[place]!;
       let chains = new Chains(tier);
-      for (const [hash, parent] of blocks) {
-        chains.add(hash, parent);
+      for (const entry of blocks.hashes.entries()) {
+        chains.add(blocks.hashes.keyOf(entry), blocks.parentOf(entry));
         if (chains.blocks < SLICE_BLOCKS) continue;
         yield chains.done();
         chains = new Chains(tier);
@@ -89,8 +88,7 @@ export class EngineBlockSet implements PublishedSet {
     let { parent } = change;
     let isNews = false;
     for (const hash of hashes) {
-      if (!blocks.has(hash)) {
-        blocks.set(hash, parent);
+      if (blocks.add(hash, parent)) {
         this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), 1);
         isNews = true;
       }
@@ -109,11 +107,7 @@ export class EngineBlockSet implements PublishedSet {
     for (const at of [place, 0, 1, 2]) {
       const oldest = this.#tiers[at]!.takeOldest(left);
       if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
-      this.#gone(
-        at,
-        BigUint64Array.from(oldest, ([hash]) => hash),
-        published,
-      );
+      this.#gone(at, oldest, published);
       left -= oldest.length;
     }
   }
@@ -139,8 +133,51 @@ export class EngineBlockSet implements PublishedSet {
       const name = RESIDENCY_TIERS[place]!;
       if (tier !== null && tier !== name) continue;
       if (place === DEVICE) this.#isDeviceWhole = true;
-      this.#remove(name, BigUint64Array.from(blocks.keys()), published);
+      this.#gone(place, blocks.takeOldest(blocks.hashes.size), published);
     }
+  }
+}
+
+/** The blocks of one tier, each with its parent, oldest first. */
+class TierBlocks {
+  readonly hashes: HashTable;
+  readonly #parents = new Column(BigUint64Array);
+  readonly #hasParent = new Column(Uint8Array);
+
+  constructor(max: number) {
+    this.hashes = new HashTable(max);
+  }
+
+  /** Returns false if the block is known. */
+  add(hash: bigint, parent: bigint | null): boolean {
+    if (this.hashes.find(hash) !== NO_ENTRY) return false;
+    const entry = this.hashes.add(hash);
+    this.#parents.set(entry, parent ?? 0n);
+    this.#hasParent.set(entry, parent === null ? 0 : 1);
+    return true;
+  }
+
+  parentOf(entry: number): bigint | null {
+    return this.#hasParent.get(entry) === 0 ? null : this.#parents.get(entry);
+  }
+
+  /** Returns false if the block is unknown. */
+  delete(hash: bigint): boolean {
+    const entry = this.hashes.find(hash);
+    if (entry === NO_ENTRY) return false;
+    this.hashes.delete(entry);
+    return true;
+  }
+
+  /** Removes and returns up to `count` blocks. */
+  takeOldest(count: number): BigUint64Array {
+    const taken = new BigUint64Array(Math.min(count, this.hashes.size));
+    for (let i = 0; i < taken.length; i++) {
+      const entry = this.hashes.oldest();
+      taken[i] = this.hashes.keyOf(entry);
+      this.hashes.delete(entry);
+    }
+    return taken;
   }
 }
 

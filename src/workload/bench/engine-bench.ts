@@ -11,7 +11,13 @@ import {
   systemClock,
   systemRandom,
 } from "../../core/index.ts";
-import { ENGINE_LIMITS, EngineClient, EngineServer, Outcome } from "../../engine/index.ts";
+import {
+  ENGINE_LIMITS,
+  EngineClient,
+  EngineServer,
+  FrameCounts,
+  Outcome,
+} from "../../engine/index.ts";
 import { encodeManifest, manifestOf, namespaceSecret, withMacKey } from "../../identity/index.ts";
 import {
   BlockMacs,
@@ -21,7 +27,6 @@ import {
   nativeBuffer,
   Queue,
 } from "../../native/index.ts";
-import { createFrameCounts } from "../../observability/index.ts";
 import {
   type AddressBatch,
   ArenaGrowth,
@@ -269,7 +274,7 @@ export async function serveEngineBench(native: Native, options: BenchServerOptio
     queue,
     clock: systemClock,
     incarnation: 1n,
-    frames: createFrameCounts(),
+    frames: new FrameCounts(),
     lookedUp: () => undefined,
     log: () => undefined,
   });

@@ -7,7 +7,6 @@ import {
 } from "../../../src/api/index.ts";
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { createRouterMetrics } from "../../../src/observability/index.ts";
 import {
   createActiveLoad,
   createRouter,
@@ -52,7 +51,6 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
   const random = seededRandom(1);
   const parts = { clock, random, native: loadNative(), settings: all, table, index, load };
   const router = createRouter(parts);
-  const metrics = createRouterMetrics({ clock, version: "1", commit: "c" });
   const faults: unknown[] = [];
   const told: string[] = [];
   const marks = {
@@ -64,18 +62,20 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
       ...{ router, table, load, index, marks },
       readiness: () => ({ ready: true, reasons: [] }),
       health: () => [],
-      metricsText: () => metrics.text(),
-      metricsContentType: metrics.contentType,
-      engine: () => null,
-      pending: () => [],
-      register: ({ name, ranks, model, url, role }) =>
-        Array.from({ length: ranks }, (_, rank) =>
-          table.put(spec(name, { rank, model: model ?? "m", url, role })),
-        ),
-      unregister(worker) {
-        const gone = table.targets.filter((target) => target.worker === worker);
-        for (const { id } of gone) table.remove(id);
-        return gone.length;
+      metricsText: async () => "",
+      metricsContentType: "text/plain",
+      engines: { find: () => null },
+      workers: {
+        pending: [],
+        register: ({ name, ranks, model, url, role }) =>
+          Array.from({ length: ranks }, (_, rank) =>
+            table.put(spec(name, { rank, model: model ?? "m", url, role })),
+          ),
+        unregister(worker) {
+          const gone = table.targets.filter((target) => target.worker === worker);
+          for (const { id } of gone) table.remove(id);
+          return gone.length;
+        },
       },
     },
     {

@@ -24,7 +24,7 @@ function problemsOf(text: string): string[] {
 }
 
 test("the file's defaults are the proxy's own", () => {
-  expect(proxySettings(configOf(""), false)).toEqual(PROXY_DEFAULTS);
+  expect(proxySettings(configOf(""), false)).toMatchObject(PROXY_DEFAULTS);
   const { models } = configOf(MODEL);
   expect(proxyModels(models)).toEqual([{ ...PROXY_MODEL_DEFAULTS, name: "meta/llama" }]);
 });

@@ -46,7 +46,7 @@ function pagesIn(input: Uint8Array): Uint8Array[] {
 
 const SAVED: SavedIngest = {
   ...{ next: 3, lastPayload: 9n, blockTokens: BLOCK, isSizeSure: true, isComplete: false },
-  ...{ groups: [[0, true]], gone: [5n, "digest"], hasForgottenGone: false },
+  ...{ groups: [[0, true]], gone: [5n, 6n], hasForgottenGone: false },
   known: [
     [7n, { sequence: 1n, parent: null, before: null, salt: 0n, copies: [2, 0, 1], perhaps: 1 }],
   ],

@@ -4,6 +4,7 @@ import {
   createFrameHandler,
   ENGINE_LIMITS,
   emptyEngineStats,
+  FrameCounts,
   FrameStatus,
   GpuPlane,
   GpuWarming,
@@ -16,7 +17,6 @@ import {
   pendingOutput,
 } from "../../../src/engine/protocol/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Namespaces } from "../../../src/store/index.ts";
 import { openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { goldenFrames, goldenManifests } from "../corpus.ts";
@@ -70,7 +70,7 @@ export function helloFrames(): Target {
       ...{ hashing: native, digests: native, incarnation: 1n, limits: ENGINE_LIMITS },
       gpu: new GpuPlane({ gpus: null, native, stats: emptyEngineStats(), clock, log }),
       warm: new GpuWarming({ clock, itemsMax: ENGINE_LIMITS.itemsMax }),
-      frames: createFrameCounts(),
+      frames: new FrameCounts(),
       nowMs: () => clock.monotonicMs(),
       lookedUp: log,
       draining: () => false,

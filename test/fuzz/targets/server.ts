@@ -4,11 +4,11 @@ import {
   ENGINE_LIMITS,
   emptyEngineStats,
   Feature,
+  FrameCounts,
   GpuPlane,
   GpuWarming,
 } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Namespaces } from "../../../src/store/index.ts";
 import { openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { endlessTurns } from "../../support/endless-turns.ts";
@@ -51,7 +51,7 @@ export function serverTarget(): Target {
     warm: new GpuWarming({ clock, itemsMax: 256 }),
     limits: { ...ENGINE_LIMITS, itemsMax: 256 },
     incarnation: 1n,
-    frames: createFrameCounts(),
+    frames: new FrameCounts(),
     nowMs: () => clock.monotonicMs(),
     lookedUp: () => undefined,
     draining: () => false,

@@ -5,11 +5,11 @@ import {
   ENGINE_LIMITS,
   type EngineLimits,
   emptyEngineStats,
+  FrameCounts,
   GpuPlane,
   GpuWarming,
 } from "../../../src/engine/index.ts";
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
-import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { Namespaces, TieredStore } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/index.ts";
@@ -100,7 +100,7 @@ export class Stage implements AsyncDisposable {
       warm: new GpuWarming({ clock: this.#clock, itemsMax: LIMITS.itemsMax }),
       limits: LIMITS,
       incarnation: 1n,
-      frames: createFrameCounts(),
+      frames: new FrameCounts(),
       nowMs: () => this.#clock.monotonicMs(),
       lookedUp: () => undefined,
       draining: () => this.draining,

@@ -1,10 +1,11 @@
 import { expect } from "bun:test";
-import { ControlService, createCommander, PeerSource } from "../../../src/app/index.ts";
+import { ControlService, createCommander } from "../../../src/app/index.ts";
 import { type Bus, createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { connectControl } from "../../../src/control/client/index.ts";
 import { createControlSubscriber } from "../../../src/control/index.ts";
 import { DIGEST_BYTES, seededRandom, type WorkerId } from "../../../src/core/index.ts";
-import { createHealth, createLogger } from "../../../src/observability/index.ts";
+import { createLogger, Health } from "../../../src/observability/index.ts";
+import { PeerSource } from "../../../src/peers/index.ts";
 import { type BlockNamer, PromptChain } from "../../../src/router/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { Namespaces } from "../../../src/store/index.ts";
@@ -64,7 +65,7 @@ class AgentUnderPolicies implements AsyncDisposable {
   ): Promise<AgentUnderPolicies> {
     const { clock, store, incarnation } = kit;
     const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
-    const health = createHealth({ clock, log: logger });
+    const health = new Health({ clock, log: logger });
     const namespaces = new Namespaces();
     const own = { clock, store, incarnation, logger, health, native: host.native };
     const source = new PeerSource(namespaces);

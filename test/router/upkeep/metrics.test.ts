@@ -1,8 +1,9 @@
 import { expect, test } from "bun:test";
+import { RouterMetrics } from "../../../src/api/index.ts";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
-import { createRouterMetrics } from "../../../src/observability/index.ts";
 import { createActiveLoad, createWorkerTable, IndexSync } from "../../../src/router/index.ts";
+import { routerSources } from "../../api/router/router-sources.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER } from "../intake/scripted-worker.ts";
@@ -39,9 +40,12 @@ test("replicas, block lookups and saves appear in the metrics", async () => {
     const { refused } = a.sync.locate!.stats();
     return refused + b.sync.locate!.stats().refused === 1;
   });
-  const metrics = createRouterMetrics({ clock: systemClock, version: "0", commit: "0" });
-  metrics.observe((registry) => a.sync.write(registry));
-  const text = await metrics.text();
+  const { group, locate, snapshots, fromReplicas } = a.sync;
+  const sources = routerSources({
+    ...{ replicas: group!.stats, locate: locate!.stats(), saves: snapshots!.stats },
+    snapshotsTaken: fromReplicas.taken,
+  });
+  const text = await new RouterMetrics().text(() => sources);
   expect(text).toContain("hearth_router_replicas 1");
   expect(text).toContain('hearth_router_saves_total{outcome="saved"} 1');
   expect(text).toMatch(/hearth_router_replica_news_total\{kind="received"\} [1-9]/);

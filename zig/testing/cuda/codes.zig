@@ -1,6 +1,6 @@
-//! The driver's answers (CUresult), as far as this stand-in gives them.
+//! The result codes (CUresult) that this stand-in returns.
 
-/// What a body of a call may end with.
+/// Errors of the functions behind the calls.
 pub const Fault = error{
     InvalidValue,
     OutOfMemory,
@@ -15,7 +15,7 @@ pub const Fault = error{
     NotRegistered,
     NotPermitted,
     NotSupported,
-    /// The device of a stream was lost while the call waited for it: `state.lost_code` says how.
+    /// The device was lost while the call waited for a stream: `state.lost_code` is the code.
     Lost,
 };
 
@@ -43,8 +43,8 @@ pub fn of(fault: Fault, lost_code: i32) i32 {
     };
 }
 
-/// After these nothing of a context works any more: bad memory, NVLink, illegal access, a kernel
-/// that ran too long, and the faults of kernels.
+/// Codes after which the context is unusable: bad memory, NVLink, illegal access, kernel timeouts,
+/// and kernel faults.
 pub fn isSticky(code: i32) bool {
     return switch (code) {
         46, 214, 220, 226, 700, 702, 710, 714...719, 721, 810, 911 => true,

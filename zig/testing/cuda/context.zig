@@ -12,7 +12,7 @@ const vmm = @import("vmm.zig");
 const Device = state.Device;
 const Fault = codes.Fault;
 
-/// Ends all that belongs to a context; what is queued is dropped.
+/// Destroys all objects of a context; queued work is dropped.
 fn destroy(device: *Device) void {
     if (device.default_stream) |default| stream.end(default, true);
     device.default_stream = null;
@@ -50,10 +50,10 @@ fn destroy(device: *Device) void {
     }
 }
 
-/// As a process that begins: no context, no memory, nothing counted.
+/// Resets the state as in a new process: no context, no memory, all counts zero.
 pub fn forgetAll() void {
     for (&state.devices) |*device| destroy(device);
-    // What a lost device could not free is taken from what it counts as used.
+    // The memory that a lost device could not free is subtracted from its use.
     vmm.forgetAll();
     for (&state.devices, 0..) |*device, index| device.* = .{ .index = @intCast(index) };
     state.is_initialized = false;
@@ -107,7 +107,7 @@ fn attribute(out: ?*i32, which: i32, index: i32) Fault!void {
     const device = try state.deviceAt(index);
     const plan = &state.plan;
     (out orelse return error.InvalidValue).* = switch (which) {
-        // Warps, threads of a block, processors: of the size of a real device.
+        // Warp size, threads per block, processors: the values of a real device.
         10 => 32,
         1 => 1024,
         16 => 132,
@@ -148,7 +148,7 @@ fn retain(out: ?*types.Handle, index: i32) Fault!void {
 fn release(index: i32) Fault!void {
     const device = try state.deviceAt(index);
     if (device.retains == 0) return error.InvalidContext;
-    // As long as a copy is under way this waits, as the driver does.
+    // Waits for copies under way, as the driver does.
     if (device.retains == 1) {
         stream.finishAll(device) catch |fault| if (fault != error.Lost) return fault;
     }
@@ -159,7 +159,7 @@ fn release(index: i32) Fault!void {
     destroy(device);
 }
 
-/// Ends the context without waiting for what is queued. Who retained it gives it back still.
+/// Destroys the context without waiting for queued work. Its holders must still release it.
 fn reset(index: i32) Fault!void {
     const device = try state.deviceAt(index);
     device.is_reset = device.retains > 0;

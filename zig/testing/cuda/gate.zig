@@ -1,5 +1,5 @@
-//! What each call of the driver does first: count itself, go wrong where the plan says so, and ask
-//! for what it needs.
+//! The entry of each driver call: it counts the call, applies the plan's faults, and checks what
+//! the call requires.
 
 const std = @import("std");
 const codes = @import("codes.zig");
@@ -9,7 +9,7 @@ const Plan = @import("plan.zig").Plan;
 
 pub const Needs = enum { nothing, driver, context };
 
-/// Calls `body` with the mutex held, and gives its fault as a code.
+/// Calls `body` with the mutex held and converts its error to a code.
 pub fn call(comptime name: []const u8, needs: Needs, comptime body: anytype, args: anytype) i32 {
     state.lock();
     defer state.unlock();
@@ -43,7 +43,7 @@ fn missing(needs: Needs) ?i32 {
     return if (device.lost != 0) device.lost else null;
 }
 
-/// Takes the environment's plan, where nobody said another.
+/// Loads the plan from the environment, unless one was set.
 fn load() void {
     if (state.is_loaded) return;
     state.is_loaded = true;
@@ -51,7 +51,7 @@ fn load() void {
     state.plan = Plan.parse(.{}, text, 0) catch std.debug.panic("STANDIN_CUDA: {s}", .{text});
 }
 
-/// Begins anew with a plan, or adds to the one there is where the text begins with `+`.
+/// Starts over with a plan; a text that begins with `+` changes the current one.
 pub fn configure(text: ?[*:0]const u8) error{BadPlan}!void {
     state.lock();
     defer state.unlock();

@@ -1,4 +1,4 @@
-//! The call that finds the others by their base names, each in the version that was asked for.
+//! The call that finds the others by their base names, in the requested version.
 
 const std = @import("std");
 const gate = @import("gate.zig");
@@ -16,7 +16,7 @@ const sets = .{
 
 const Status = enum(i32) { found = 0, not_found = 1, version_too_low = 2 };
 
-/// Calls that came with a version; the others were there always.
+/// Calls that have a first version; all others always existed.
 const since = .{
     .cuMemcpyBatchAsync = 12080,
     .cuMemcpyBatchAsync_v2 = 13000,
@@ -52,7 +52,7 @@ fn find(
             const first = if (@hasField(@TypeOf(since), each.name)) @field(since, each.name) else 0;
             if (std.mem.eql(u8, name, base) and !isLeftOut(each.name)) {
                 if (limit >= first) {
-                    // A later version of a call stands behind the earlier one.
+                    // The table lists a later version of a call after the earlier one.
                     to.* = @ptrCast(&@field(set, each.name));
                     said = .found;
                 } else if (said == .not_found) {

@@ -1,5 +1,5 @@
-//! Memory of devices: files in memory, at addresses that the host cannot touch. Each file is also
-//! mapped elsewhere, where only streams go.
+//! Device memory: memfds, at addresses that the host cannot access. Each file has a second mapping
+//! that only streams use.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,10 +8,10 @@ const Fault = @import("codes.zig").Fault;
 const Device = state.Device;
 
 pub const page_bytes = 4096;
-/// What an allocation begins at and is a multiple of, as with the driver.
+/// Alignment and granularity of an allocation, as with the driver.
 pub const granularity = 2 << 20;
 const window_bytes = 4 << 40;
-/// How the files are called: what has another name is no memory of ours.
+/// The name of the files: descriptors with another name are refused.
 const file_name = "standin-cuda";
 
 /// The memory behind addresses.
@@ -21,7 +21,7 @@ pub const Physical = struct {
     shadow: [*]u8,
     device: *Device,
     references: u32 = 1,
-    /// Taken from the device's memory; not so what another process allocated.
+    /// Counted as used on the device; false for memory that another process allocated.
     is_own: bool,
     /// Whether it may be exported as a descriptor.
     is_exportable: bool = false,
@@ -38,19 +38,19 @@ pub const Physical = struct {
 
 pub const Kind = enum { allocated, opened, mapped };
 
-/// Addresses with memory behind them.
+/// An address range with memory behind it.
 pub const Range = struct {
     address: u64,
     bytes: u64,
     physical: *Physical,
     kind: Kind,
     device: *Device,
-    /// Of the file, for handles of other processes; how often one of them was opened.
+    /// Inode of the file, and how often a handle of it is open, for IPC.
     inode: u64 = 0,
     opens: u32 = 1,
-    /// Mapped memory may be touched once it was said who may.
+    /// Mapped memory is accessible only after cuMemSetAccess.
     is_accessible: bool = true,
-    /// Copies queued that go to it or come from it: it stays until they are over.
+    /// Queued copies that use it: it stays until they are done.
     copies: u32 = 0,
     is_gone: bool = false,
 
@@ -73,7 +73,7 @@ pub var ranges: std.ArrayList(*Range) = .empty;
 var window: u64 = 0;
 var window_used: u64 = 0;
 
-/// Addresses that nobody had before, so that stale ones are found.
+/// Returns addresses that were never used before, so that stale ones are detected.
 pub fn reserve(bytes: u64) Fault!u64 {
     if (window == 0) {
         const flags: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
@@ -102,7 +102,7 @@ pub fn create(device: *Device, bytes: u64) Fault!*Physical {
     return physical;
 }
 
-/// Takes the descriptor over where it succeeds.
+/// Owns the descriptor if it succeeds.
 pub fn adopt(device: *Device, fd: i32, bytes: u64) Fault!*Physical {
     const prot: linux.PROT = .{ .READ = true, .WRITE = true };
     const flags: linux.MAP = .{ .TYPE = .SHARED, .NORESERVE = true };
@@ -120,7 +120,7 @@ pub fn adopt(device: *Device, fd: i32, bytes: u64) Fault!*Physical {
     return physical;
 }
 
-/// Takes the reference to `range.physical` over where it succeeds.
+/// Owns the reference to `range.physical` if it succeeds.
 pub fn addRange(range: Range) Fault!*Range {
     const added = state.allocator.create(Range) catch return error.OutOfMemory;
     errdefer state.allocator.destroy(added);
@@ -129,7 +129,7 @@ pub fn addRange(range: Range) Fault!*Range {
     return added;
 }
 
-/// Copies still queued for it are a mistake of the caller: they are counted, and do no harm here.
+/// Copies still queued for it are a caller's mistake: they are counted and do no harm here.
 pub fn removeRange(range: *Range) void {
     const at = std.mem.indexOfScalar(*Range, ranges.items, range).?;
     _ = ranges.swapRemove(at);
@@ -145,7 +145,7 @@ pub fn find(address: u64) ?*Range {
     return null;
 }
 
-/// The size of a file that a driver like this one made; InvalidValue for any other.
+/// The size of a file that this stand-in created; InvalidValue for any other file.
 pub fn sizeOfOurs(fd: i32) Fault!u64 {
     var path: [32]u8 = undefined;
     var target: [64]u8 = undefined;

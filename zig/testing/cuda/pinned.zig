@@ -1,4 +1,4 @@
-//! Memory of the host that was registered with the driver.
+//! Host memory that is registered with the driver.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,9 +12,9 @@ pub const Pinned = struct {
     bytes: u64,
     device: *Device,
     is_portable: bool,
-    /// Of cuMemHostAlloc, not registered by the caller.
+    /// Allocated by cuMemHostAlloc, not registered by the caller.
     is_own: bool,
-    /// Copies queued that go to it or come from it.
+    /// Queued copies that use it.
     copies: u32 = 0,
     is_gone: bool = false,
 
@@ -48,7 +48,7 @@ pub fn add(pinned: Pinned) Fault!void {
     state.count(counterOf(added), 1);
 }
 
-/// Copies still queued for it are a mistake of the caller, and counted.
+/// Copies still queued for it are a caller's mistake, and counted.
 pub fn remove(pinned: *Pinned) void {
     const at = std.mem.indexOfScalar(*Pinned, all.items, pinned).?;
     _ = all.swapRemove(at);
@@ -65,8 +65,8 @@ pub fn beginningAt(address: u64) ?*Pinned {
     return null;
 }
 
-/// The registration that a span lies in; null: pageable memory. A span that is registered in part,
-/// or in two pieces, is refused: drivers do that too.
+/// The registration that contains a span; null for pageable memory. A span that is registered
+/// partly or in two registrations is refused, as some drivers do.
 pub fn holding(address: u64, bytes: u64, device: *const Device) Fault!?*Pinned {
     if (bytes > std.math.maxInt(u64) - address) return error.InvalidValue;
     for (all.items) |each| {
@@ -78,7 +78,7 @@ pub fn holding(address: u64, bytes: u64, device: *const Device) Fault!?*Pinned {
     return null;
 }
 
-/// Whether all of it is mapped in this process, and not an address of a device.
+/// Whether the whole span is mapped in this process and is not a device address.
 pub fn isHost(address: u64, bytes: u64) bool {
     if (address == 0 or bytes == 0 or memory.isDevice(address)) return false;
     var at = std.mem.alignBackward(u64, address, memory.page_bytes);

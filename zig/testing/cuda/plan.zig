@@ -1,18 +1,19 @@
-//! What devices there are and what goes wrong, as a text of items separated by `;`:
+//! The devices and their faults, as a text of items separated by `;`:
 //!
-//! - `devices=2`, `memory=1g` (of each; `k`, `m`, `g`), `driver=12080`, `numa=0,1` (one a device).
-//! - `no-batch`, `no-vmm`, `no-ipc`, `dma-buf=off`: what this driver cannot do.
-//! - `init=100`: cuInit answers this.
-//! - `cuMemAlloc_v2=2`: each call answers 2. `=2@3`: the third does; `=2@3+`: the third and all
-//!   that follow. Numbers count from the plan's beginning. `=hang`: the call comes back when
-//!   `release` is said.
+//! - `devices=2`, `memory=1g` (of each; `k`, `m`, `g`), `driver=12080`, `numa=0,1` (one per
+//!   device).
+//! - `no-batch`, `no-vmm`, `no-ipc`, `dma-buf=off`: capabilities that this driver lacks.
+//! - `init=100`: the result of cuInit.
+//! - `cuMemAlloc_v2=2`: each call returns 2. `=2@3`: only the third call; `=2@3+`: the third and
+//!   all
+//!   that follow. Numbers count from the start of the plan. `=hang`: the call returns after
+//!   `release`.
 //! - `copy=700@3`: the third copy fails on its stream, after its call has succeeded.
 //! - `delay=20`: milliseconds of each copy. `flip@2`: the second copy has one wrong bit.
 //! - `stall`, `stall@3`: from now, or from the third copy on, copies wait for `release`.
 //!
-//! Codes after which a context is gone (`codes.isSticky`) stay with their device. A text that
-//! begins with `+` changes what goes wrong from now on and keeps everything else; `release` has a
-//! meaning only there.
+//! Codes that destroy a context (`codes.isSticky`) stay with their device. A text that begins with
+//! `+` changes later faults and keeps everything else; `release` is valid only there.
 
 const std = @import("std");
 
@@ -22,18 +23,18 @@ const name_max = 48;
 
 pub const BadPlan = error{BadPlan};
 
-/// What the calls of one name answer.
+/// The result of the calls of one name.
 pub const Rule = struct {
     name_bytes: [name_max]u8,
     name_length: usize,
-    /// What is answered; null: nothing, for as long as nobody releases it.
+    /// The code to return; null: the call hangs until `release`.
     code: ?i32,
-    /// The first call that it holds for, counted from 1.
+    /// The first call that the rule applies to, counted from 1.
     first: u64 = 1,
     is_onwards: bool = true,
     seen: u64 = 0,
 
-    /// Counts a call; whether the rule holds for it.
+    /// Counts a call; returns whether the rule applies to it.
     fn holds(rule: *Rule) bool {
         rule.seen += 1;
         return rule.seen == rule.first or (rule.is_onwards and rule.seen > rule.first);
@@ -49,7 +50,7 @@ pub const Plan = struct {
     has_ipc: bool = true,
     has_dma_buf: bool = true,
     delay_ms: u64 = 0,
-    /// Copies are counted from 1; 0: none.
+    /// Number of the copy with a flipped bit, counted from 1; 0: none.
     flip_at: u64 = 0,
     stall_at: u64 = 0,
     is_release: bool = false,
@@ -57,7 +58,7 @@ pub const Plan = struct {
     rules: [rules_max]Rule = undefined,
     rule_count: usize = 0,
 
-    /// The rule that holds for this call of `name`, which is counted.
+    /// Counts this call of `name` and returns the rule that applies to it.
     pub fn ruleOf(plan: *Plan, name: []const u8) ?*Rule {
         var found: ?*Rule = null;
         for (plan.rules[0..plan.rule_count]) |*rule| {
@@ -67,7 +68,7 @@ pub const Plan = struct {
         return found;
     }
 
-    /// `start` with what the text says. `copies`: how many there were, for `stall`.
+    /// `start` changed by the text. `copies`: the number of copies so far, for `stall`.
     pub fn parse(start: Plan, text: []const u8, copies: u64) BadPlan!Plan {
         var plan = start;
         plan.is_release = false;
@@ -173,7 +174,7 @@ fn size(text: []const u8) BadPlan!u64 {
     return try unsigned(text[0 .. text.len - 1]) << shift;
 }
 
-test "a plan is what its text says" {
+test "a plan has the values of its text" {
     const text = "devices=2; memory=64m;numa=0,1;no-vmm;dma-buf=off;flip@3;copy=700@2;delay=5";
     var plan = try Plan.parse(.{}, text, 0);
     try std.testing.expectEqual(2, plan.devices);
@@ -188,7 +189,7 @@ test "a plan is what its text says" {
     for (wrong) |bad| try std.testing.expectError(error.BadPlan, Plan.parse(.{}, bad, 0));
 }
 
-test "rules hold from a call on, and what is added later counts from there" {
+test "rules apply from a call on, and added rules count from their addition" {
     var plan = try Plan.parse(.{}, "cuMemAlloc_v2=2@2+;cuInit=hang", 0);
     try std.testing.expectEqual(null, plan.ruleOf("cuMemAlloc_v2"));
     for (0..3) |_| try std.testing.expectEqual(2, plan.ruleOf("cuMemAlloc_v2").?.code.?);

@@ -1,25 +1,24 @@
-//! A stand-in for libcuda.so.1: the calls of the driver that the library uses, without a GPU.
+//! A stand-in for libcuda.so.1: the driver calls that the library uses, without a GPU.
 //!
-//! Memory of devices cannot be touched by the host, streams are threads, what is asynchronous is
-//! so here, and handles work between processes. It is stricter than a driver where that one is
-//! believed to be strict, or where its answer is not known: spans of the host that lie in two
-//! registrations are refused, and memory that is freed or unmapped under a copy is counted as
-//! `misuse`. plan.zig tells how faults are planned. It encodes how its authors read the interface;
-//! a real device has the last word.
+//! The host cannot access device memory, streams are threads, asynchronous calls are asynchronous,
+//! and handles work between processes. The stand-in is stricter than a driver if the driver is
+//! believed to be strict or its behaviour is unknown: host spans that cover two registrations are
+//! refused, and memory that is freed or unmapped under a copy is counted as `misuse`. plan.zig
+//! describes planned faults. The stand-in implements its authors' reading of the interface; a real
+//! device decides.
 
 const std = @import("std");
 const gate = @import("gate.zig");
 const state = @import("state.zig");
 
-/// Begins anew with what `text` says of devices and faults; null: with what the environment says.
-/// A text that begins with `+` adds to the plan there is. -1: nobody understands it, and nothing
-/// changed.
+/// Starts over with the devices and faults of `text`, or of the environment if it is null. A text
+/// that begins with `+` changes the current plan. -1: the text is invalid, and nothing changed.
 export fn standin_configure(text: ?[*:0]const u8) i32 {
     gate.configure(text) catch return -1;
     return 0;
 }
 
-/// Writes a line `name count` for each thing it counted; the bytes written.
+/// Writes a line `name count` for each counter; returns the bytes written.
 export fn standin_counters(out: [*]u8, room: u32) i32 {
     state.lock();
     defer state.unlock();

@@ -1,5 +1,5 @@
-//! The calls by which another process, or another device, gets at memory: handles, and dma-bufs.
-//! A handle says which descriptor of which process the memory is; who opens it goes through /proc.
+//! The calls with which another process or device accesses memory: handles and dma-bufs. A handle
+//! contains the process and the descriptor of the memory; opening it goes through /proc.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -13,7 +13,7 @@ const Pointer = types.Pointer;
 const magic = 0x5354414e44494e31;
 const lazy_peer_access = 1;
 
-/// What the 64 bytes are.
+/// The content of the 64 bytes.
 const Ticket = extern struct {
     magic: u64,
     pid: i32,
@@ -29,9 +29,9 @@ fn ipcHandle(out: ?*types.IpcHandle, address: Pointer) Fault!void {
     const to = out orelse return error.InvalidValue;
     if (!state.plan.has_ipc) return error.NotSupported;
     const range = memory.find(address) orelse return error.InvalidValue;
-    // Memory that was mapped, or came from another process, has no handle of this kind.
+    // Mapped memory and memory of another process have no handle of this kind.
     if (range.kind != .allocated) return error.InvalidValue;
-    // Some drivers take any place in it; only this one is documented.
+    // Some drivers accept any address in the allocation; only its base is documented.
     if (range.address != address) return error.InvalidValue;
     const ticket: Ticket = .{
         .magic = magic,
@@ -75,7 +75,7 @@ fn openIpc(out: ?*Pointer, handle: types.IpcHandle, flags: u32) Fault!void {
         .device = device,
         .inode = ticket.inode,
     }) catch |fault| {
-        // The descriptor is closed by what hands it back here.
+        // The caller, which returns the error, closes the descriptor.
         _ = linux.munmap(physical.shadow, physical.bytes);
         state.allocator.destroy(physical);
         return fault;
@@ -103,8 +103,8 @@ fn closeIpc(address: Pointer) Fault!void {
     state.count("open.imports", -1);
 }
 
-/// The descriptor's position says where in the file the range begins, for libraries that take the
-/// file for a dma-buf.
+/// The descriptor's file position is the offset of the range, for libraries that use the file as a
+/// dma-buf.
 fn rangeHandle(out: ?*anyopaque, address: Pointer, bytes: usize, kind: u32, flags: u64) Fault!void {
     const to: *align(1) i32 = @ptrCast(out orelse return error.InvalidValue);
     if (!state.plan.has_dma_buf) return error.NotSupported;

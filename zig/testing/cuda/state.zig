@@ -1,4 +1,4 @@
-//! All that this driver remembers, behind one mutex: the plan, the devices, what is counted.
+//! All state of this driver, behind one mutex: plan, devices, counters.
 
 const std = @import("std");
 const c = std.c;
@@ -12,16 +12,16 @@ const counters_max = 160;
 
 pub const Device = struct {
     index: u32 = 0,
-    /// How often its primary context is held; 0: there is none.
+    /// How often its primary context is retained; 0: there is none.
     retains: u32 = 0,
-    /// Of its streams, those included that were destroyed and have work left.
+    /// Number of its streams, including destroyed ones with work left.
     threads: u32 = 0,
-    /// It was reset: who holds it holds nothing until it is retained anew.
+    /// The context was reset: it is unusable until it is retained again.
     is_reset: bool = false,
     /// The code with which it was lost, or 0.
     lost: i32 = 0,
     used_bytes: u64 = 0,
-    /// What calls without a stream run on, from the first of them on.
+    /// The stream of calls without a stream, from the first such call on.
     default_stream: ?*Stream = null,
 };
 
@@ -34,11 +34,11 @@ pub var plan: Plan = .{};
 pub var is_loaded = false;
 pub var is_initialized = false;
 pub var devices: [devices_max]Device = @splat(.{});
-/// Copies that began, ever since the plan.
+/// Copies started since the plan was set.
 pub var copies: u64 = 0;
-/// Told to those who hang: how often `release` was said.
+/// How often `release` was given, for calls that hang.
 pub var releases: u64 = 0;
-/// Handles are numbers, so that a stale one is found to be stale.
+/// Handles are numbers, so that stale ones are detected.
 pub var last_handle: usize = 0x10_0000;
 var counters: [counters_max]Counter = undefined;
 var counters_used: usize = 0;
@@ -55,7 +55,7 @@ pub fn unlock() void {
     std.debug.assert(c.pthread_mutex_unlock(&inner) == .SUCCESS);
 }
 
-/// With the mutex held, which others take meanwhile; wakes may be spurious.
+/// Requires the mutex, which is released meanwhile; wakes may be spurious.
 pub fn wait() void {
     std.debug.assert(c.pthread_cond_wait(&changed, &inner) == .SUCCESS);
 }
@@ -97,20 +97,20 @@ pub fn newHandle() usize {
     return last_handle;
 }
 
-/// From now on nothing of the device works; who waits for it hears so.
+/// Marks the device as lost and wakes all waiting calls.
 pub fn lose(device: *Device, code: i32) void {
     if (device.lost == 0) device.lost = code;
     wake();
 }
 
-/// The first fault of the device wins, also for those who waited.
+/// The first fault of the device wins, also for waiting calls.
 pub fn checkLost(device: *const Device) codes.Fault!void {
     if (device.lost == 0) return;
     lost_code = device.lost;
     return error.Lost;
 }
 
-/// A call that asked for a context has one.
+/// A call that requires a context has one.
 pub fn currentDevice() *Device {
     return current.?;
 }

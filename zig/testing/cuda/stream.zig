@@ -1,4 +1,4 @@
-//! Streams: threads that do what was queued, one after the other.
+//! Streams: threads that execute queued work in order.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,14 +12,14 @@ const Fault = codes.Fault;
 
 const stack_bytes = 1024 * 1024;
 
-/// Bytes that lie in one piece on both sides. It keeps the memory that it goes to or comes from.
+/// Bytes that are contiguous on both sides. Keeps the memory that it reads and writes.
 pub const Segment = struct {
     to: [*]u8,
     from: [*]const u8,
     bytes: u64,
     ranges: [2]?*Range = .{ null, null },
     pinned: ?*Pinned = null,
-    /// Segments of one piece that the caller named are one copy.
+    /// The segments of one piece of the caller count as one copy.
     is_first: bool,
 };
 
@@ -48,16 +48,16 @@ pub const Stream = struct {
     device: *Device,
     queue: std.DoublyLinkedList = .{},
     is_busy: bool = false,
-    /// Nothing more comes; the thread ends after what is queued.
+    /// No more work will be queued; the thread ends after the queue.
     is_ending: bool = false,
-    /// What is queued is dropped: the context is gone.
+    /// Queued work is dropped: the context is destroyed.
     is_dropped: bool = false,
 
     pub fn isIdle(stream: *const Stream) bool {
         return stream.queue.first == null and !stream.is_busy;
     }
 
-    /// Until all that is queued now has been done, or the device is lost.
+    /// Waits until all work queued so far is done or the device is lost.
     pub fn finish(stream: *Stream) Fault!void {
         const device = stream.device;
         while (!stream.isIdle()) {
@@ -67,7 +67,7 @@ pub const Stream = struct {
         try state.checkLost(device);
     }
 
-    /// Takes the segments of copies over where it succeeds.
+    /// Owns the segments of copies if it succeeds.
     pub fn push(stream: *Stream, task: Task) Fault!void {
         const work = state.allocator.create(Work) catch return error.OutOfMemory;
         work.* = .{ .task = task };
@@ -196,7 +196,7 @@ pub fn create(device: *Device) Fault!*Stream {
     return stream;
 }
 
-/// The stream that a handle means: 0, 1 and 2 are those that need not be created.
+/// The stream of a handle: 0, 1 and 2 are the default streams.
 pub fn find(handle: types.Handle) Fault!*Stream {
     const number = @intFromPtr(handle);
     if (number <= 2) {
@@ -217,7 +217,7 @@ pub fn findEvent(number: usize) ?*Event {
     return null;
 }
 
-/// All streams of a device, as a call that synchronizes it.
+/// Waits for all streams of a device, as a synchronizing call does.
 pub fn finishAll(device: *Device) Fault!void {
     if (device.default_stream) |stream| try stream.finish();
     var at: usize = 0;
@@ -228,7 +228,7 @@ pub fn finishAll(device: *Device) Fault!void {
             continue;
         }
         try state.checkLost(device);
-        // Meanwhile streams may come and go.
+        // Streams may be created and destroyed meanwhile.
         state.wait();
         at = 0;
     }
@@ -247,13 +247,13 @@ fn sleep(ms: u64) void {
         .sec = @intCast(nanoseconds / 1_000_000_000),
         .nsec = @intCast(nanoseconds % 1_000_000_000),
     };
-    // A signal may end it early, which no test could tell.
+    // A signal may shorten the sleep, which no test can notice.
     _ = linux.nanosleep(&request, null);
 }
 
 fn now() u64 {
     var time: linux.timespec = undefined;
-    // It cannot fail for this clock.
+    // clock_gettime cannot fail for this clock.
     _ = linux.clock_gettime(.MONOTONIC, &time);
     return @as(u64, @intCast(time.sec)) * 1_000_000_000 + @as(u64, @intCast(time.nsec));
 }

@@ -1,4 +1,4 @@
-//! What the stand-in promises to those who test on it, call by call.
+//! Tests of the stand-in's behaviour, call by call.
 
 const std = @import("std");
 const context = @import("context.zig").entries;
@@ -63,7 +63,7 @@ fn host(bytes: usize) ![]u8 {
     return memory;
 }
 
-test "registered memory is copied both ways, and the event says when" {
+test "registered memory is copied in both directions, and the event reports the end" {
     var bench = try Bench.begin("");
     const bytes = try host(3 * mib);
     defer std.testing.allocator.free(bytes);
@@ -85,7 +85,7 @@ test "registered memory is copied both ways, and the event says when" {
     try expectEqual(0, timing.cuEventQuery(event));
     try expectEqual(null, counted("pageable"));
     const into = @intFromPtr(back.ptr);
-    // Not registered: it is over when the call is.
+    // For unregistered memory the copy is done when the call returns.
     try expectEqual(0, copying.cuMemcpyDtoHAsync_v2(into, to, back.len, bench.stream));
     try expect(std.mem.eql(u8, bytes, back));
     try expectEqual(1, counted("pageable").?);
@@ -95,7 +95,7 @@ test "registered memory is copied both ways, and the event says when" {
     try bench.end();
 }
 
-test "wrong spans are refused" {
+test "invalid spans are refused" {
     var bench = try Bench.begin("");
     const bytes = try host(mib);
     defer std.testing.allocator.free(bytes);
@@ -107,7 +107,7 @@ test "wrong spans are refused" {
     const half = std.mem.alignBackward(u64, from + mib / 2, 4096);
     try expectEqual(0, allocating.cuMemHostRegister_v2(from, half - from, 1));
     try expectEqual(0, allocating.cuMemHostRegister_v2(half, from + mib - half, 1));
-    // In two registrations.
+    // The span covers two registrations.
     try expectEqual(1, copy(bench.memory, from, mib, bench.stream));
     try expectEqual(0, copy(bench.memory, from, half - from, bench.stream));
     try expectEqual(0, timing.cuStreamSynchronize(bench.stream));
@@ -116,7 +116,7 @@ test "wrong spans are refused" {
     try bench.end();
 }
 
-test "batches say which piece is wrong" {
+test "a batch reports the index of the invalid piece" {
     var bench = try Bench.begin("");
     const bytes = try host(mib);
     defer std.testing.allocator.free(bytes);
@@ -145,7 +145,7 @@ test "batches say which piece is wrong" {
     try bench.end();
 }
 
-test "a lost device stays lost, and nobody waits for it" {
+test "a lost device stays lost, and no call waits for it" {
     const bench = try Bench.begin("copy=700@2;cuMemAlloc_v2=2@2");
     var memory: types.Pointer = 0;
     try expectEqual(2, allocating.cuMemAlloc_v2(&memory, 64));
@@ -169,7 +169,7 @@ test "a lost device stays lost, and nobody waits for it" {
     try gate.configure("");
 }
 
-test "a reset ends what would never end" {
+test "a reset ends copies that would never end" {
     const bench = try Bench.begin("stall");
     const bytes = try host(4096);
     defer std.testing.allocator.free(bytes);
@@ -184,7 +184,7 @@ test "a reset ends what would never end" {
     try gate.configure("");
 }
 
-test "one wrong bit, where the plan wants it" {
+test "the planned copy has one wrong bit" {
     var bench = try Bench.begin("flip@2");
     const bytes = try host(4096);
     defer std.testing.allocator.free(bytes);
@@ -198,7 +198,7 @@ test "one wrong bit, where the plan wants it" {
     try bench.end();
 }
 
-test "memory and addresses apart: exported, imported, mapped, freed" {
+test "memory and addresses are exported, imported, mapped and freed separately" {
     var bench = try Bench.begin("");
     const property: types.Property = .{
         .kind = 1,
@@ -244,7 +244,7 @@ test "memory and addresses apart: exported, imported, mapped, freed" {
     try bench.end();
 }
 
-test "handles are not opened where they were made, and an old driver lacks what is new" {
+test "a process cannot open its own handles, and an old driver lacks new calls" {
     var bench = try Bench.begin("no-vmm;driver=12040");
     var handle: types.IpcHandle = undefined;
     var opened: types.Pointer = 0;
@@ -265,7 +265,7 @@ test "handles are not opened where they were made, and an old driver lacks what 
     try bench.end();
 }
 
-test "a call that hangs comes back when it is released" {
+test "a call that hangs returns after its release" {
     var bench = try Bench.begin("cuStreamQuery=hang");
     const other = try std.Thread.spawn(.{}, struct {
         fn run() void {

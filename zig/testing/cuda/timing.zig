@@ -1,4 +1,4 @@
-//! The calls about streams and events.
+//! The calls for streams and events.
 
 const std = @import("std");
 const gate = @import("gate.zig");
@@ -26,7 +26,7 @@ fn createWithPriority(out: ?*Handle, flags: u32, priority: i32) Fault!void {
     return create(out, flags);
 }
 
-/// What is queued is still done.
+/// Queued work is still executed.
 fn destroy(handle: Handle) Fault!void {
     const number = @intFromPtr(handle);
     if (number <= 2) return error.InvalidHandle;

@@ -1,4 +1,4 @@
-//! What the driver's calls take and give, in the layout of its public interface.
+//! Parameter types of the driver's calls, in the layout of its public interface.
 
 pub const Pointer = u64;
 pub const Handle = ?*anyopaque;

@@ -1,4 +1,4 @@
-//! The calls that allocate memory and addresses apart from each other.
+//! The calls that allocate memory and addresses separately.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -78,7 +78,7 @@ fn find(number: u64) Fault!*Handle {
     return error.InvalidValue;
 }
 
-/// What is mapped stays until it is unmapped.
+/// Mapped memory stays until it is unmapped.
 fn release(number: u64) Fault!void {
     const handle = try find(number);
     handle.references -= 1;
@@ -89,7 +89,8 @@ fn release(number: u64) Fault!void {
     _ = handles.swapRemove(at);
 }
 
-/// A handle for what is mapped at an address: the one that it was mapped by, or a new one.
+/// Returns a handle for the memory mapped at an address: the handle it was mapped with, or a new
+/// one.
 fn retainHandle(out: ?*u64, address: u64) Fault!void {
     try require();
     const to = out orelse return error.InvalidValue;
@@ -118,7 +119,7 @@ fn duplicate(fd: i32) usize {
     return linux.fcntl(fd, linux.F.DUPFD_CLOEXEC, 3);
 }
 
-/// The descriptor stays the caller's.
+/// The caller still owns the descriptor.
 fn importHandle(out: ?*u64, descriptor: ?*anyopaque, kind: u32) Fault!void {
     try require();
     const to = out orelse return error.InvalidValue;
@@ -140,7 +141,7 @@ fn reserve(out: ?*Pointer, bytes: usize, alignment: usize, hint: u64, flags: u64
     try require();
     const to = out orelse return error.InvalidValue;
     if (bytes == 0 or bytes % memory.granularity != 0 or flags != 0) return error.InvalidValue;
-    // Addresses are multiples of the granularity whatever is asked for, and a hint binds nobody.
+    // Addresses are multiples of the granularity whatever is requested, and a hint is optional.
     _ = .{ alignment, hint };
     const address = try memory.reserve(bytes);
     const reservation: Reservation = .{ .address = address, .bytes = bytes };
@@ -191,7 +192,7 @@ fn map(address: Pointer, bytes: usize, offset: usize, number: u64, flags: u64) F
     state.count("open.mappings", 1);
 }
 
-/// Whole mappings only.
+/// Unmaps whole mappings only.
 fn unmap(address: Pointer, bytes: usize) Fault!void {
     try eachMapped(address, bytes, removeMapped);
 }
@@ -223,7 +224,7 @@ fn forbid(range: *memory.Range) void {
     range.is_accessible = false;
 }
 
-/// Nothing is done unless mappings cover exactly these addresses.
+/// Does nothing unless mappings cover exactly these addresses.
 fn eachMapped(address: Pointer, bytes: usize, body: *const fn (*memory.Range) void) Fault!void {
     var at = address;
     while (at < address + bytes) {

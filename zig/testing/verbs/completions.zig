@@ -1,4 +1,4 @@
-//! Completion queues, and the channels over which they wake who sleeps.
+//! Completion queues, and the channels that wake waiting threads.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,20 +10,20 @@ const Context = @import("devices.zig").Context;
 
 const allocator = std.heap.c_allocator;
 const busy = @intFromEnum(linux.E.BUSY);
-/// A real library waits for ever for events that nobody acknowledges.
+/// A real library waits for ever for events that are never acknowledged.
 const acknowledge_ns = 2 * std.time.ns_per_s;
 
 const Channel = struct {
     channel: layout.Channel,
     era: u32,
-    /// Where events are written.
+    /// Descriptor to which events are written.
     fd: i32,
 };
 
 pub const Completion = struct {
     wc: layout.Wc,
     pair: u32,
-    /// Requests of the queue pair that are over with it, since its beginning.
+    /// Requests of the queue pair that have completed with this one, since its creation.
     reclaims: u64,
 };
 
@@ -35,7 +35,7 @@ pub const Queue = struct {
     count: usize = 0,
     armed: enum { no, for_any, for_solicited } = .no,
     is_broken: bool = false,
-    events_told: u32 = 0,
+    events_reported: u32 = 0,
     children: u32 = 0,
     next: ?*Queue = null,
 
@@ -64,7 +64,7 @@ pub const Queue = struct {
         std.debug.assert(linux.write(kept.fd, word, 8) == 8);
     }
 
-    /// What a library that sized it too small deserves: it works no more.
+    /// Overflow because the queue was created too small: it stops working.
     fn overrun(queue: *Queue) void {
         if (queue.is_broken) return;
         queue.is_broken = true;
@@ -73,7 +73,7 @@ pub const Queue = struct {
     }
 };
 
-/// All that exist: an event may outlive its queue.
+/// All queues: an event may outlive its queue.
 var queues: ?*Queue = null;
 
 fn find(wanted: *Queue) ?*Queue {
@@ -162,7 +162,7 @@ export fn ibv_destroy_cq(cq: *layout.Cq) i32 {
     if (state.entered(.ibv_destroy_cq)) |code| return code;
     const queue = Queue.of(cq);
     if (queue.children > 0) return busy;
-    if (!state.waitUntilEqual(&queue.events_told, &cq.comp_events_completed, acknowledge_ns)) {
+    if (!state.waitUntilEqual(&queue.events_reported, &cq.comp_events_completed, acknowledge_ns)) {
         return busy;
     }
     var link = &queues;
@@ -176,7 +176,7 @@ export fn ibv_destroy_cq(cq: *layout.Cq) i32 {
     return 0;
 }
 
-/// Waits for an event unless the descriptor was made non-blocking.
+/// Waits for an event unless the descriptor is non-blocking.
 export fn ibv_get_cq_event(
     channel: *layout.Channel,
     out: **layout.Cq,
@@ -190,16 +190,16 @@ export fn ibv_get_cq_event(
         return -1;
     }
     while (true) {
-        var told: *Queue = undefined;
-        const got = linux.read(channel.fd, @ptrCast(&told), 8);
+        var named: *Queue = undefined;
+        const got = linux.read(channel.fd, @ptrCast(&named), 8);
         if (linux.errno(got) != .SUCCESS) {
             state.setErrno(@intFromEnum(linux.errno(got)));
             return -1;
         }
         state.lock.lock();
         defer state.lock.unlock();
-        const queue = find(told) orelse continue;
-        queue.events_told += 1;
+        const queue = find(named) orelse continue;
+        queue.events_reported += 1;
         out.* = &queue.cq;
         cq_context.* = queue.cq.cq_context;
         return 0;
@@ -213,7 +213,7 @@ export fn ibv_ack_cq_events(cq: *layout.Cq, count: u32) void {
     cq.comp_events_completed += count;
 }
 
-/// The next completion raises an event; one that is there already does not.
+/// The next completion raises an event; a completion that is already queued does not.
 pub fn arm(cq: *layout.Cq, solicited: i32) callconv(.c) i32 {
     state.lock.lock();
     defer state.lock.unlock();

@@ -1,4 +1,4 @@
-//! Devices and what opens them. Devices stay for the life of the process, as pointers to them do.
+//! Devices and contexts. Devices exist for the life of the process, as their pointers do.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -16,13 +16,13 @@ const allocator = std.heap.c_allocator;
 pub const Context = struct {
     verbs: layout.VerbsContext,
     era: u32,
-    /// Of the device.
+    /// Index of the device.
     index: u32,
     fabric: *fabrics.Fabric,
-    /// Asynchronous events: read by the library, written by the engine.
+    /// Asynchronous events: the library reads them, the engine writes them.
     pipe: [2]i32,
     is_fatal: bool = false,
-    /// What must be gone before it can be closed.
+    /// Number of objects that must be destroyed before it can be closed.
     children: u32 = 0,
     next: ?*Context = null,
 
@@ -37,7 +37,7 @@ pub const Context = struct {
 };
 
 var devices: [plans.devices_max]layout.Device = undefined;
-/// All that are open.
+/// All open contexts.
 pub var contexts: ?*Context = null;
 
 export fn ibv_get_device_list(count: ?*i32) ?[*]?*layout.Device {
@@ -68,13 +68,13 @@ fn describe(device: *layout.Device, at: usize) !void {
     if (state.plan.numa >= 0) try describePlace(device);
 }
 
-/// A folder as sysfs has one, which says what node the device is near.
+/// Creates a folder like that in sysfs, which contains the device's NUMA node.
 fn describePlace(device: *layout.Device) !void {
     const node = state.plan.numa;
     var path: [256]u8 = @splat(0);
     const base = "/dev/shm/standin-verbs-{d}-node{d}";
     _ = try std.fmt.bufPrint(&device.ibdev_path, base, .{ linux.getuid(), node });
-    // What is there already is as good.
+    // An existing folder is fine.
     _ = linux.mkdir(@ptrCast(&device.ibdev_path), 0o700);
     _ = try std.fmt.bufPrint(&path, base ++ "/device", .{ linux.getuid(), node });
     _ = linux.mkdir(@ptrCast(&path), 0o700);
@@ -129,7 +129,7 @@ fn open(device: *layout.Device) !*Context {
     errdefer allocator.destroy(context);
     var pipe: [2]i32 = undefined;
     if (linux.errno(linux.pipe2(&pipe, .{ .CLOEXEC = true })) != .SUCCESS) return error.System;
-    // Any process of this user may read what is lent, as the fabric's members do.
+    // Lets any process of this user read lent memory, as peers on the fabric can.
     const set_ptracer = 0x59616d61;
     _ = linux.prctl(set_ptracer, std.math.maxInt(usize), 0, 0, 0);
     context.* = .{
@@ -163,7 +163,7 @@ fn open(device: *layout.Device) !*Context {
     return context;
 }
 
-/// Strict where the real one leaks: what was made with it has to be gone.
+/// Stricter than the real library, which leaks: all objects of the context must be destroyed.
 export fn ibv_close_device(opened: *layout.Context) i32 {
     state.lock.lock();
     defer state.lock.unlock();
@@ -182,7 +182,8 @@ export fn ibv_close_device(opened: *layout.Context) i32 {
     return 0;
 }
 
-/// After a change of the plan: ports that went up or down say so, and so do dead devices.
+/// Called after a change of the plan: ports report that they went up or down, and dead devices
+/// report their failure.
 pub fn follow(before: *const plans.Plan) void {
     var each = contexts;
     while (each) |context| : (each = context.next) {

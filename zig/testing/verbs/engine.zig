@@ -1,5 +1,5 @@
-//! What a NIC does: carries out what was posted, in order for each queue pair, by a thread of its
-//! own. A READ copies out of the memory of the process that lent it.
+//! The simulated NIC: one thread executes posted requests, in order for each queue pair. A READ
+//! copies from the memory of the process that lent it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,12 +19,12 @@ const State = layout.State;
 const Work = pairs.Work;
 
 const signalled = 2;
-/// How often it looks for what other processes did to its queue pairs.
+/// How often it checks for changes that other processes made to its queue pairs.
 const look_ns = 5 * std.time.ns_per_ms;
 const retry_ns = std.time.ns_per_ms;
 
 var wake_fd: i32 = -1;
-/// The process whose thread it is: a child that was forked has none.
+/// The process that started the thread: a forked child has no thread.
 var started_in: i32 = 0;
 
 pub fn start() !void {
@@ -47,7 +47,7 @@ pub fn wake() void {
 fn run() void {
     while (true) {
         var word: u64 = 0;
-        // Nothing to read is as good.
+        // An empty wake counter is fine.
         _ = linux.read(wake_fd, @ptrCast(&word), 8);
         state.lock.lock();
         const due = stepAll();
@@ -62,20 +62,20 @@ fn run() void {
     }
 }
 
-/// When to look again; null: when somebody wakes it.
+/// Returns when to look again; null: when woken.
 fn stepAll() ?u64 {
     var due: ?u64 = null;
     var each = pairs.all;
     while (each) |pair| {
         const at = step(pair);
         if (at) |time| due = @min(due orelse time, time);
-        // The lock was given up: the list may be another, and `pair` gone.
+        // The lock was released: the list may have changed and `pair` may not exist.
         each = if (pairs.find(&pair.qp) == null) pairs.all else pair.next;
     }
     return due;
 }
 
-/// Does what the queue pair has to do now.
+/// Does the next work of the queue pair.
 fn step(pair: *Pair) ?u64 {
     if (pair.is_busy or pair.qp.state < State.ready_to_receive) return null;
     if (@atomicLoad(u32, &pair.entry.is_killed, .acquire) != 0) {
@@ -104,7 +104,7 @@ fn publishPort(pair: *Pair) void {
     @atomicStore(u32, &pair.entry.is_port_up, is_up, .release);
 }
 
-/// One request; when to go on.
+/// Executes one request; returns when to continue.
 fn carryOut(pair: *Pair, work: *Work) ?u64 {
     const plan = &state.plan;
     if (plan.port_down.hits(work.nth) or plan.fatal_at.hits(work.nth)) {
@@ -143,17 +143,17 @@ fn carryOut(pair: *Pair, work: *Work) ?u64 {
     }
 }
 
-/// Looks for the other side until the time of its attributes is over.
+/// Retries to reach the other side until the time of the pair's attributes has passed.
 fn retry(pair: *Pair, work: *const Work) u64 {
     const now = monotonic.now();
     if (pair.qp.state == State.failed) return 0;
     if (pair.retries_since == 0) pair.retries_since = now;
     const attr = &pair.attr;
-    // Soft-RoCE takes 7 for ever, and so does every device a timeout of 0.
+    // Soft-RoCE retries for ever with 7, and so does every device with a timeout of 0.
     if (attr.timeout == 0 or attr.retry_cnt == 7) return now + look_ns;
     const once = @as(u64, 4096) << @intCast(attr.timeout);
-    const patience = @min(once * (attr.retry_cnt + 1), state.plan.retry_ns);
-    if (now - pair.retries_since < patience) return now + retry_ns;
+    const timeout = @min(once * (attr.retry_cnt + 1), state.plan.retry_ns);
+    if (now - pair.retries_since < timeout) return now + retry_ns;
     complete(pair, work, Status.retries_exceeded, 0);
     fail(pair);
     return 0;
@@ -168,7 +168,7 @@ fn complete(pair: *Pair, work: *const Work, status: u32, bytes: u32) void {
         .wc = std.mem.zeroInit(layout.Wc, .{
             .wr_id = work.wr_id,
             .status = status,
-            // After an error nobody may look at these.
+            // After an error these fields are undefined, so a caller must not read them.
             .opcode = if (is_good) opcode else 0xdead,
             .byte_len = if (is_good) bytes else 0xdeadbeef,
             .vendor_err = if (is_good) 0 else 0x80 + status,
@@ -193,7 +193,7 @@ fn flush(pair: *Pair) void {
 
 const Outcome = union(enum) { done: u64, unreachable_for_now, failed: u32 };
 
-/// Without the lock, and while nobody can take memory away.
+/// Without the lock, while the memory cannot be deregistered.
 fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     const fabric = pair.context.fabric;
     fabric.lock.lock();
@@ -215,11 +215,11 @@ fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     else
         Access.remote_write;
     if (other.rights & wanted == 0) return refuse(other, Status.remote_access);
-    // Nobody may write to the other side in what is tested: that the right is there is too much.
+    // Hearth never writes to the other side, so a granted write access is a fault.
     if (work.opcode != layout.Opcode.read) return refuse(other, Status.remote_access);
     const lent = fabric.memoryOf(work.key) orelse return refuse(other, Status.remote_access);
     fabric.hold(lent);
-    defer fabric.letGo(lent);
+    defer fabric.release(lent);
     const from = spanOf(fabric, work.key, other.domain, work.remote, bytes, wanted) orelse
         return refuse(other, Status.remote_access);
     return read(pieces[0..work.sges_count], other, from, flips);
@@ -228,7 +228,7 @@ fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
 fn read(pieces: []const []u8, other: *const fabrics.Pair, from: u64, flips: bool) Outcome {
     var done: u64 = 0;
     for (pieces) |into| {
-        // The process may be gone, or its memory.
+        // The process may have ended or its memory may be unmapped.
         if (!memory.copy(other.owner, into, from + done)) return .unreachable_for_now;
         if (flips and done == 0 and into.len > 0) into[into.len / 2] ^= 1;
         done += into.len;
@@ -236,13 +236,13 @@ fn read(pieces: []const []u8, other: *const fabrics.Pair, from: u64, flips: bool
     return .{ .done = done };
 }
 
-/// Both queue pairs are dead after that.
+/// Both queue pairs fail after that.
 fn refuse(other: *fabrics.Pair, status: u32) Outcome {
     @atomicStore(u32, &other.is_killed, 1, .release);
     return .{ .failed = status };
 }
 
-/// Where the span lies in the owner's memory, if the key opens it.
+/// The address of the span in the owner's memory, if the key permits the access.
 fn spanOf(
     fabric: *fabrics.Fabric,
     key: u32,
@@ -258,7 +258,7 @@ fn spanOf(
     return entry.base + (address - entry.address);
 }
 
-/// The queue pair that this one is connected with, if packets would arrive there.
+/// The connected queue pair, if packets would arrive there.
 fn otherSide(pair: *Pair, fabric: *fabrics.Fabric) ?*fabrics.Pair {
     const attr = &pair.attr;
     if (!pair.context.isPortUp()) return null;
@@ -315,7 +315,7 @@ fn take(pair: *Pair, request: *const layout.SendWr) i32 {
     return 0;
 }
 
-/// Nobody sends here.
+/// The stand-in has no sends.
 pub fn postReceive(qp: *layout.Qp, first: ?*anyopaque, bad: *?*anyopaque) callconv(.c) i32 {
     state.lock.lock();
     defer state.lock.unlock();

@@ -1,6 +1,5 @@
-//! What processes share: one file with the queue pairs and the memory that are known by number and
-//! key, so that one process can read what another lent. A process that died leaves entries that
-//! count as free.
+//! State shared by processes: one file with queue pairs by number and memory by key, so that one
+//! process can read what another lent. Entries of a dead process count as free.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -11,14 +10,15 @@ const pairs_max = 4096;
 const memories_max = 32768;
 const key_shift = 8;
 const number_shift = 12;
-/// Of the open file, not of the process: whoever dies leaves none.
+/// Locks of the open file description: they end with the process.
 const set_lock = 37;
 const lock_shared = 0;
 const lock_exclusive = 1;
 const lock_none = 2;
-/// After so long it is looked why nobody lets go, and after so long nobody is waited for.
+/// Time after which a waiting thread checks whether the lock's owner is stopped, and time after
+/// which it gives up.
 const look_ns = 100 * std.time.ns_per_ms;
-const patience_ns = 5 * std.time.ns_per_s;
+const timeout_ns = 5 * std.time.ns_per_s;
 
 pub const Pair = extern struct {
     owner: i32,
@@ -34,7 +34,7 @@ pub const Pair = extern struct {
     reads_in: u32,
     lid: u32,
     is_port_up: u32,
-    /// The other side broke the rules: the owner's engine lets the queue pair fail.
+    /// The other side violated the protocol: the owner's engine fails the queue pair.
     is_killed: u32,
     uses: u32,
     gid: [16]u8,
@@ -46,9 +46,9 @@ pub const Memory = extern struct {
     since: u64,
     domain: u32,
     rights: u32,
-    /// What work requests say.
+    /// The address that work requests use.
     address: u64,
-    /// Where it lies in the owner.
+    /// The address in the owner.
     base: u64,
     bytes: u64,
     uses: u32,
@@ -68,23 +68,23 @@ pub const Fabric = struct {
     path: [128]u8 = @splat(0),
     fd: i32,
     file: *File,
-    /// Held for copies, and while memory of this process goes.
+    /// Held during copies, and while memory of this process is removed.
     lock: Mutex = .{},
 
     pub fn newDomain(fabric: *Fabric) u32 {
         return @atomicRmw(u32, &fabric.file.next_domain, .Add, 1, .monotonic) + 1;
     }
 
-    /// Until `letGo` the memory stays what it is, if its key still opens it.
+    /// The memory stays registered until `release`, if its key is still valid.
     pub fn hold(fabric: *Fabric, memory: *const Memory) void {
         fabric.range(fabric.placeOf(memory), lock_shared);
     }
 
-    pub fn letGo(fabric: *Fabric, memory: *const Memory) void {
+    pub fn release(fabric: *Fabric, memory: *const Memory) void {
         fabric.range(fabric.placeOf(memory), lock_none);
     }
 
-    /// Nobody reads the memory any more when it returns.
+    /// After this no process reads the memory.
     pub fn remove(fabric: *Fabric, memory: *Memory) void {
         fabric.lock.lock();
         defer fabric.lock.unlock();
@@ -97,7 +97,8 @@ pub const Fabric = struct {
         return @intFromPtr(memory) - @intFromPtr(fabric.file);
     }
 
-    /// Locks the byte of the file that stands for an entry; the first, for the making of entries.
+    /// Locks the byte of the file that stands for an entry; the first byte serialises the creation
+    /// of entries.
     fn range(fabric: *Fabric, place: u64, kind: i16) void {
         const wanted: linux.Flock = .{
             .type = kind,
@@ -110,10 +111,10 @@ pub const Fabric = struct {
         const began = monotonic.now();
         while (linux.errno(linux.fcntl(fabric.fd, set_lock, @intFromPtr(&wanted))) != .SUCCESS) {
             const waited = monotonic.now() - began;
-            // Who stands still with the lock, as tests make processes do, holds up nobody: what it
-            // copies was copied before it could be stopped.
+            // A process that tests have stopped while it has the lock must not block others: its
+            // copies were complete before it was stopped.
             if (waited > look_ns and fabric.someoneIsStopped()) return;
-            if (waited > patience_ns) return;
+            if (waited > timeout_ns) return;
             const time: linux.timespec = .{ .sec = 0, .nsec = std.time.ns_per_ms / 10 };
             _ = linux.nanosleep(&time, null);
         }
@@ -130,7 +131,7 @@ pub const Fabric = struct {
         return false;
     }
 
-    /// In state reset: nobody sends to it.
+    /// The pair is in state reset: no requests are sent to it.
     pub fn addPair(fabric: *Fabric) ?*Pair {
         fabric.range(0, lock_exclusive);
         defer fabric.range(0, lock_none);
@@ -144,7 +145,7 @@ pub const Fabric = struct {
             pair.owner = linux.getpid();
             pair.since = startOf(pair.owner);
             pair.uses = uses;
-            // Never 0 nor 1, which are special.
+            // Never 0 nor 1, which are reserved.
             pair.number = ((uses << number_shift) | file.next_pair) & 0xffffff;
             if (pair.number < 2) pair.number |= 1 << number_shift;
             return pair;
@@ -152,7 +153,7 @@ pub const Fabric = struct {
         return null;
     }
 
-    /// With what it is; its key is stored last.
+    /// The key is stored last, when all other fields are set.
     pub fn addMemory(fabric: *Fabric, wanted: Memory) ?*Memory {
         fabric.range(0, lock_exclusive);
         defer fabric.range(0, lock_none);
@@ -193,7 +194,7 @@ const fabrics_max = 8;
 var fabrics: [fabrics_max]Fabric = undefined;
 var fabrics_count: usize = 0;
 
-/// The fabric in this folder; made where it is missing. With the state's lock held.
+/// Opens the fabric in this folder, creating it if it is missing. Requires the state's lock.
 pub fn at(folder: []const u8) !*Fabric {
     var path: [128]u8 = @splat(0);
     _ = if (folder.len > 0)
@@ -224,7 +225,7 @@ fn positive(result: usize) error{System}!usize {
     return if (linux.errno(result) == .SUCCESS) result else error.System;
 }
 
-/// Whether it is the process that was there, and not another with its number.
+/// Whether the process is the same, and not another with its id.
 fn isAlive(pid: i32, since: u64) bool {
     if (pid == linux.getpid()) return since == startOf(pid);
     return since == startOf(pid) and since != 0;
@@ -233,7 +234,7 @@ fn isAlive(pid: i32, since: u64) bool {
 var own_pid: i32 = 0;
 var own_start: u64 = 0;
 
-/// When the process began, in ticks since boot; 0 for one that is gone or dead.
+/// The start time of the process in ticks since boot; 0 if it has ended.
 fn startOf(pid: i32) u64 {
     if (pid == own_pid) return own_start;
     const status = statusOf(pid) orelse return 0;
@@ -247,7 +248,7 @@ fn startOf(pid: i32) u64 {
 
 const Status = struct { state: u8, start: u64 };
 
-/// Null: it is gone.
+/// Null if the process does not exist.
 fn statusOf(pid: i32) ?Status {
     var path: [32]u8 = @splat(0);
     _ = std.fmt.bufPrint(&path, "/proc/{d}/stat", .{pid}) catch return null;
@@ -255,7 +256,7 @@ fn statusOf(pid: i32) ?Status {
     defer _ = linux.close(@intCast(fd));
     var text: [1024]u8 = undefined;
     const length = positive(linux.read(@intCast(fd), &text, text.len)) catch return null;
-    // The name, in brackets, may hold anything.
+    // The name, in brackets, may contain any characters.
     const name_end = std.mem.lastIndexOfScalar(u8, text[0..length], ')') orelse return null;
     var fields = std.mem.tokenizeScalar(u8, text[name_end + 1 .. length], ' ');
     const state = fields.next() orelse return null;

@@ -1,11 +1,11 @@
-//! The structures of libibverbs' header, version 1.14, as far as the stand-in fills or reads them.
-//! Written down apart from those of the library, so that one wrong reading shows.
+//! The structures of libibverbs' header, version 1.14, that the stand-in reads or fills. They are
+//! written independently of the library's, so that a mistake in either shows.
 
 const std = @import("std");
 
 pub const Gid = extern union {
     raw: [16]u8,
-    /// They align the union, as in the header.
+    /// Aligns the union, as in the header.
     words: [2]u64,
 };
 
@@ -82,7 +82,7 @@ pub const PortAttr = extern struct {
     phys_state: u8,
     link_layer: u8,
     flags: u8,
-    /// The exported ibv_query_port does not know what comes from here on.
+    /// The exported ibv_query_port does not fill the fields from here on.
     port_cap_flags2: u16,
 };
 
@@ -196,7 +196,7 @@ pub const SendWr = extern struct {
     imm_data: u32,
     remote_addr: u64,
     rkey: u32,
-    /// The rest of the unions, for atomics and others.
+    /// The rest of the unions, for atomics and other requests.
     rest: [19]u32,
 };
 
@@ -262,12 +262,12 @@ pub const Context = extern struct {
     abi_compat: usize,
 };
 
-/// What is around a context. It has grown towards its beginning.
+/// The struct around a context. It has grown at its start.
 pub const VerbsContext = extern struct {
     query_port: *const fn (*Context, u8, *PortAttr, usize) callconv(.c) i32,
     others: [37]Slot = @splat(null),
     placeholder: u64 = 0,
-    /// Bytes of the whole.
+    /// Size of the whole struct.
     sz: usize,
     context: Context,
 };
@@ -336,7 +336,7 @@ pub const Event = struct {
 };
 
 comptime {
-    // The sizes of the header on 64-bit Linux.
+    // The sizes in the header on 64-bit Linux.
     std.debug.assert(@sizeOf(DeviceAttr) == 232);
     std.debug.assert(@sizeOf(PortAttr) == 52);
     std.debug.assert(@sizeOf(Wc) == 48);

@@ -1,5 +1,5 @@
-//! Protection domains, and memory registered in them. Keys are looked up in the fabric, for this
-//! side's requests as for the other's: what is deregistered opens nothing, from that moment on.
+//! Protection domains and the memory registered in them. The fabric resolves keys of both sides: a
+//! deregistered key is invalid at once.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -27,7 +27,7 @@ const Registered = struct {
     mr: layout.Mr,
     era: u32,
     entry: *fabrics.Memory,
-    /// Of a buffer that came as a descriptor: its mapping.
+    /// The mapping of a buffer that was given as a descriptor.
     mapped: ?[]align(page) u8,
 };
 
@@ -63,7 +63,7 @@ export fn ibv_dealloc_pd(pd: *layout.Pd) i32 {
     return 0;
 }
 
-/// The real function's rights are 32 bits wide; optional ones belong to `ibv_reg_mr_iova2`.
+/// The real function's rights have 32 bits; optional ones belong to `ibv_reg_mr_iova2`.
 export fn ibv_reg_mr(pd: *layout.Pd, addr: ?[*]u8, length: usize, rights: i32) ?*layout.Mr {
     const wanted: u32 = @bitCast(rights);
     return registerMemory(.ibv_reg_mr, pd, addr, length, @intFromPtr(addr), wanted);
@@ -113,7 +113,7 @@ fn registerMemory(
     });
 }
 
-/// What the kernel and the plan have against it.
+/// The errno with which the kernel or the plan refuses a registration.
 fn refusal(pd: *layout.Pd, length: usize, rights: u32) ?i32 {
     const plan = &state.plan;
     state.registrations += 1;
@@ -139,7 +139,7 @@ fn isMapped(addr: ?[*]u8, length: usize) bool {
     return true;
 }
 
-/// Reads another process's memory, or this one's.
+/// Copies from the memory of another process, or of this one.
 pub fn copy(owner: i32, into: []u8, from: u64) bool {
     var done: usize = 0;
     while (done < into.len) {
@@ -197,7 +197,7 @@ fn add(pd: *layout.Pd, span: Span) ?*layout.Mr {
     return &kept.mr;
 }
 
-/// A buffer behind a descriptor, as a GPU's driver exports it.
+/// Registers a buffer behind a descriptor, as a GPU's driver exports it.
 export fn ibv_reg_dmabuf_mr(
     pd: *layout.Pd,
     offset: u64,
@@ -213,7 +213,7 @@ export fn ibv_reg_dmabuf_mr(
     const size = linux.lseek(fd, 0, linux.SEEK.END);
     if (linux.errno(size) != .SUCCESS) return failed(*layout.Mr, @intFromEnum(linux.E.BADF));
     const is_outside = offset > size or length > size - offset;
-    // The address of requests and the place in the buffer lie alike in their pages.
+    // Request address and buffer offset must have the same offset in a page.
     if (length == 0 or is_outside or offset % page != iova % page) {
         return failed(*layout.Mr, @intFromEnum(linux.E.INVAL));
     }
@@ -236,7 +236,7 @@ export fn ibv_reg_dmabuf_mr(
     };
 }
 
-/// Returns when nobody reads it any more.
+/// Returns when no process reads it any more.
 export fn ibv_dereg_mr(mr: *layout.Mr) i32 {
     state.lock.lock();
     defer state.lock.unlock();

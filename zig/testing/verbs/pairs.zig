@@ -1,5 +1,5 @@
-//! Queue pairs, reliable ones: what they go through before they may send, with the attributes that
-//! each step demands.
+//! Reliable queue pairs: their states before they may send, and the attributes that each transition
+//! requires.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -21,7 +21,7 @@ const works_max = 8192;
 pub const sges_max = 16;
 const acknowledge_ns = 2 * std.time.ns_per_s;
 
-/// A request that was posted.
+/// A posted request.
 pub const Work = struct {
     wr_id: u64,
     opcode: u32,
@@ -30,7 +30,7 @@ pub const Work = struct {
     sges_count: usize,
     remote: u64,
     key: u32,
-    /// Which READ since the beginning.
+    /// Number of the READ since the start.
     nth: u64,
     posted_at: u64,
 };
@@ -44,15 +44,15 @@ pub const Pair = struct {
     signals_all: bool,
     sges: u32,
     works: []Work,
-    /// Since the beginning: `reclaimed` <= `executed` <= `posted`.
+    /// Since creation: `reclaimed` <= `executed` <= `posted`.
     posted: u64 = 0,
     executed: u64 = 0,
     reclaimed: u64 = 0,
     /// The engine copies for it, without the lock.
     is_busy: bool = false,
-    /// When it began to look for its other side; 0: it does not.
+    /// When its retries began; 0: not retrying.
     retries_since: u64 = 0,
-    events_told: u32 = 0,
+    events_reported: u32 = 0,
     next: ?*Pair = null,
 
     pub fn of(qp: *layout.Qp) *Pair {
@@ -70,7 +70,7 @@ pub const Pair = struct {
     }
 };
 
-/// All that exist, in the order of their making.
+/// All queue pairs in the order of creation.
 pub var all: ?*Pair = null;
 
 pub fn find(qp: ?*layout.Qp) ?*Pair {
@@ -149,7 +149,7 @@ export fn ibv_destroy_qp(qp: *layout.Qp) i32 {
     defer state.lock.unlock();
     if (state.entered(.ibv_destroy_qp)) |code| return code;
     const pair = Pair.of(qp);
-    if (!state.waitUntilEqual(&pair.events_told, &qp.events_completed, acknowledge_ns)) {
+    if (!state.waitUntilEqual(&pair.events_reported, &qp.events_completed, acknowledge_ns)) {
         return @intFromEnum(linux.E.BUSY);
     }
     var link = &all;
@@ -213,7 +213,7 @@ export fn ibv_modify_qp(qp: *layout.Qp, attr: *const layout.QpAttr, mask: i32) i
 fn leave(pair: *Pair, target: u32) i32 {
     pair.setState(target);
     if (target == State.reset) {
-        // What was posted is gone without a completion.
+        // Posted requests are dropped without a completion.
         pair.waitUntilIdle();
         pair.posted = 0;
         pair.executed = 0;
@@ -226,7 +226,7 @@ fn leave(pair: *Pair, target: u32) i32 {
 
 const Step = struct { demanded: u32, allowed: u32 };
 
-/// The table of the InfiniBand architecture, for the steps that are used.
+/// The transition table of the InfiniBand architecture, as far as it is used.
 fn stepOf(from: u32, to: u32) ?Step {
     if (from == State.reset and to == State.init) return .{
         .demanded = Mask.pkey_index | Mask.port | Mask.access,
@@ -266,7 +266,7 @@ fn isValid(pair: *const Pair, attr: *const layout.QpAttr, given: u32) bool {
     return given & Mask.path == 0 or isPath(pair, &attr.ah_attr);
 }
 
-/// Ethernet needs a global address and a table entry of the own side that is not empty.
+/// Ethernet requires a global address and a local table entry that is not empty.
 fn isPath(pair: *const Pair, path: *const layout.AhAttr) bool {
     if (path.port_num != pair.attr.port_num) return false;
     if (!state.plan.infiniband) {
@@ -299,7 +299,7 @@ fn take(pair: *Pair, attr: *const layout.QpAttr, given: u32) void {
     if (given & Mask.rnr_timer != 0) own.min_rnr_timer = attr.min_rnr_timer;
 }
 
-/// What the other side must know of it.
+/// Writes the fields that the other side needs into the fabric.
 fn publish(pair: *Pair) void {
     const own = &pair.attr;
     const index = pair.context.index;

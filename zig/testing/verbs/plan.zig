@@ -1,29 +1,29 @@
-//! What the stand-in has and what goes wrong with it: items separated by `;`.
+//! The stand-in's devices and their faults: items separated by `;`.
 //!
 //!   devices=2 ports=1       named standin0 and so on; `no-device` is devices=0
-//!   layer=infiniband        else ethernet
-//!   gid=10.1.2.3            the address of the first port; `gid=none`: link-local ones alone
-//!   numa=1                  the node that the devices say they are near
+//!   layer=infiniband        otherwise ethernet
+//!   gid=10.1.2.3            the address of the first port; `gid=none`: link-local addresses only
+//!   numa=1                  the NUMA node of the devices
 //!   reads=16 message=BYTES  READs in flight of a queue pair; the largest message
-//!   port=down               or `up`; `port=down/1` of the second device alone
-//!   dir=FOLDER              where processes meet that are to reach each other
-//!   delay=MS                each READ takes so long
-//!   retry=MS                how long a queue pair looks for its other side, at most
-//!   read=STATUS@N           the Nth READ ends so; `@N+` from then on, none: each
+//!   port=down               or `up`; `port=down/1` only for the second device
+//!   dir=FOLDER              the folder that connects processes
+//!   delay=MS                duration of each READ
+//!   retry=MS                how long a queue pair retries to reach its other side, at most
+//!   read=STATUS@N           the Nth READ ends with the status; `@N+` from then on, no @: each
 //!   hang@N                  nothing completes from the Nth READ on; `release` ends it
 //!   flip@N                  the Nth READ has one wrong bit
-//!   port-down@N fatal@N     with the Nth READ
+//!   port-down@N fatal@N     at the Nth READ
 //!   reg=ERRNO@N             the Nth registration fails
-//!   memlock, memlock=BYTES  so much may be registered; none without a number
-//!   dmabuf=off no-relaxed   the device lacks them
+//!   memlock, memlock=BYTES  bytes that may be registered; 0 without a number
+//!   dmabuf=off no-relaxed   the device lacks the capability
 //!   ibv_NAME=ERRNO@N        that call fails
 //!
-//! A text that begins with `+` is added to what is there, and ports and hanging READs follow at
+//! A text that begins with `+` is added to the current plan, and ports and hanging READs follow at
 //! once: `+port=down`, `+port=up`, `+release`, `+fatal`.
 
 const std = @import("std");
 
-/// Which of several: none, the Nth, or all from the Nth on.
+/// Selects calls: none, the Nth, or all from the Nth on.
 pub const Nth = struct {
     first: u64 = 0,
     onwards: bool = false,
@@ -216,7 +216,7 @@ fn milliseconds(text: []const u8) error{BadPlan}!u64 {
     return try number(u64, text, 60_000) * std.time.ns_per_ms;
 }
 
-test "a plan says what there is and what fails when" {
+test "a plan has the devices and faults of its text" {
     var plan: Plan = .{};
     try plan.parse("devices=2;gid=10.1.2.3;read=12@3;hang@5+; ibv_create_qp=12@2;port=down/1");
     try std.testing.expectEqual(2, plan.devices);
@@ -230,7 +230,7 @@ test "a plan says what there is and what fails when" {
     try std.testing.expect(!plan.down[1] and !plan.hang.hits(6));
 }
 
-test "what is no plan is refused" {
+test "an invalid plan is refused" {
     for ([_][]const u8{ "read", "flop@1", "flip@0", "gid=1.2.3", "devices=9", "port=no" }) |text| {
         var plan: Plan = .{};
         try std.testing.expectError(error.BadPlan, plan.parse(text));

@@ -1,5 +1,5 @@
 //! A stand-in for libibverbs.so.1: RC queue pairs that read each other's memory, without a NIC.
-//! Processes of one user reach each other. plan.zig has the words for devices and faults.
+//! Processes of one user reach each other. plan.zig describes devices and faults.
 
 const std = @import("std");
 const state = @import("state.zig");
@@ -15,8 +15,8 @@ comptime {
     _ = @import("queries.zig");
 }
 
-/// Begins anew with what `text` says of devices and faults; null: with what the environment says.
-/// What is open then works on and is no longer counted. A text with `+` before it is added.
+/// Starts over with the devices and faults of `text`, or of the environment if it is null. Objects
+/// that are open continue to work and are no longer counted. A text that begins with `+` is added.
 export fn standin_configure(text: ?[*:0]const u8) i32 {
     state.lock.lock();
     defer state.lock.unlock();
@@ -35,7 +35,7 @@ fn configure(text: ?[]const u8) error{BadPlan}!void {
     devices.follow(&before);
 }
 
-/// Writes a line `name count` for each thing it counted; the bytes written.
+/// Writes a line `name count` for each counter; returns the bytes written.
 export fn standin_counters(out: [*]u8, room: u32) i32 {
     state.lock.lock();
     defer state.lock.unlock();

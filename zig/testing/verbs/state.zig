@@ -1,11 +1,11 @@
-//! What the whole stand-in shares: the plan, what was counted, and one lock for all of it.
+//! Shared state of the stand-in: the plan, the counters, and one lock for all of it.
 
 const std = @import("std");
 const Mutex = @import("mutex").Mutex;
 const monotonic = @import("monotonic");
 const plans = @import("plan.zig");
 
-/// Every call of the library; each is counted and can be made to fail.
+/// Every function of the library; each call is counted and can be made to fail.
 pub const Call = enum {
     ibv_get_device_list,
     ibv_free_device_list,
@@ -48,17 +48,17 @@ const Open = enum { contexts, pds, mrs, cqs, qps, channels };
 const open_kinds = @typeInfo(Open).@"enum".fields.len;
 const call_kinds = @typeInfo(Call).@"enum".fields.len;
 
-/// Held for everything but copies and waits.
+/// Held except during copies and waits.
 pub var lock: Mutex = .{};
 
 pub var plan: plans.Plan = .{};
 var is_planned = false;
-/// Grows with each new beginning: what is older is no longer counted.
+/// Increases with each new plan: objects of earlier eras are not counted.
 pub var era: u32 = 1;
 
 var calls: [call_kinds]u64 = @splat(0);
 var open: [open_kinds]i64 = @splat(0);
-/// READs that were begun, and carried out.
+/// READs started, and READs executed.
 pub var reads_begun: u64 = 0;
 pub var reads_done: u64 = 0;
 pub var bytes_read: u64 = 0;
@@ -69,11 +69,11 @@ pub fn setErrno(code: i32) void {
     std.c._errno().* = code;
 }
 
-/// Counts a call, with the lock held; the errno with which it is to fail.
+/// Counts a call and returns the errno with which it must fail. Requires the lock.
 pub fn entered(call: Call) ?i32 {
     if (!is_planned) begin(null) catch {
-        // A plan in the environment that nobody can read must not look like an empty one.
-        @panic("STANDIN_VERBS holds no plan");
+        // An invalid plan in the environment must not pass for an empty one.
+        @panic("STANDIN_VERBS contains an invalid plan");
     };
     const at = @intFromEnum(call);
     calls[at] += 1;
@@ -88,7 +88,7 @@ pub fn closed(kind: Open, of_era: u32) void {
     if (of_era == era) open[@intFromEnum(kind)] -= 1;
 }
 
-/// Begins anew: with the text, or with what the environment says.
+/// Starts over with the plan of the text or of the environment.
 pub fn begin(text: ?[]const u8) error{BadPlan}!void {
     var next: plans.Plan = .{};
     const from_environment = if (std.c.getenv("STANDIN_VERBS")) |value| std.mem.span(value) else "";
@@ -105,11 +105,11 @@ pub fn begin(text: ?[]const u8) error{BadPlan}!void {
     registered_bytes = 0;
 }
 
-/// Writes a line for each count that is not zero, and all of what is open.
+/// Writes a line for each nonzero counter, and for all kinds of open objects.
 pub fn writeCounters(out: []u8) usize {
     var writer: std.Io.Writer = .fixed(out);
     writeAll(&writer) catch |err| switch (err) {
-        // The caller's room ends it; what fits is told.
+        // The buffer is full: it contains all lines that fit.
         error.WriteFailed => {},
     };
     return writer.end;
@@ -129,9 +129,9 @@ fn writeAll(writer: *std.Io.Writer) !void {
     });
 }
 
-/// Waits with the lock held until both counts are equal; false when `patience_ns` have passed.
-pub fn waitUntilEqual(one: *const u32, other: *const u32, patience_ns: u64) bool {
-    const end = monotonic.now() + patience_ns;
+/// Waits with the lock held until both counts are equal; false after `timeout_ns`.
+pub fn waitUntilEqual(one: *const u32, other: *const u32, timeout_ns: u64) bool {
+    const end = monotonic.now() + timeout_ns;
     while (one.* != other.*) {
         if (monotonic.now() > end) return false;
         pause();
@@ -139,7 +139,7 @@ pub fn waitUntilEqual(one: *const u32, other: *const u32, patience_ns: u64) bool
     return true;
 }
 
-/// Lets others have the lock for a moment.
+/// Releases the lock for a moment.
 pub fn pause() void {
     lock.unlock();
     defer lock.lock();

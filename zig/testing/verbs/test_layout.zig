@@ -1,4 +1,4 @@
-//! Two readings of one header, the library's and the stand-in's: what both name lies alike.
+//! Compares the library's declarations of the header with those of the stand-in.
 
 const std = @import("std");
 const ours = @import("layout.zig");
@@ -65,7 +65,7 @@ const constants = .{
     .{ ours.Event.gid_change, theirs.event_gid_change },
 };
 
-test "structures and numbers are those of the library's reading" {
+test "structures and constants equal those of the library" {
     inline for (structs) |names| {
         const Ours = @field(ours, names[0]);
         const Theirs = @field(theirs, names[1]);

@@ -1,4 +1,4 @@
-//! What the stand-in promises to who tests with it.
+//! Tests of the stand-in's behaviour.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -26,7 +26,7 @@ fn couple(plan: [*:0]const u8) !Couple {
     return Couple.make(plan, &into, &from);
 }
 
-test "a READ brings the bytes and one completion" {
+test "a READ copies the bytes and raises one completion" {
     var both = try couple("");
     try expectEqual(0, both.read(7));
     const wc = try both.asker.next();
@@ -39,7 +39,7 @@ test "a READ brings the bytes and one completion" {
     try both.end();
 }
 
-test "each step of the state machine demands its attributes and no others" {
+test "each state transition requires exactly its attributes" {
     var both = try couple("");
     const Case = struct { from: u32, to: u32, mask: i32 };
     const steps = [_]Case{
@@ -74,7 +74,7 @@ test "each step of the state machine demands its attributes and no others" {
     try both.end();
 }
 
-test "a wrong key, a wrong span and a missing right kill both queue pairs" {
+test "a wrong key, a wrong span and a missing right fail both queue pairs" {
     const Case = enum { key, span, right, gone };
     for (std.enums.values(Case)) |case| {
         var both = try couple("");
@@ -103,7 +103,7 @@ test "a wrong key, a wrong span and a missing right kill both queue pairs" {
     }
 }
 
-test "the queue takes no more than it was made for" {
+test "a queue refuses requests beyond its capacity" {
     var both = try couple("hang@1");
     for (0..4) |at| try expectEqual(0, both.read(at));
     try expectEqual(12, both.read(5));
@@ -114,7 +114,7 @@ test "the queue takes no more than it was made for" {
     try both.end();
 }
 
-test "the nth READ fails as planned, and what was behind it is flushed" {
+test "the Nth READ fails as planned, and later ones are flushed" {
     var both = try couple("read=11@2;hang@1");
     for (0..3) |at| try expectEqual(0, both.read(at));
     try expectEqual(0, support.configure("+release"));
@@ -124,7 +124,7 @@ test "the nth READ fails as planned, and what was behind it is flushed" {
     try both.end();
 }
 
-test "what hangs is flushed by the state that says so" {
+test "the error state flushes READs that hang" {
     var both = try couple("hang@1");
     try expectEqual(0, both.read(1));
     try expectEqual(null, both.asker.poll());
@@ -135,7 +135,7 @@ test "what hangs is flushed by the state that says so" {
     try both.end();
 }
 
-test "a flipped bit is one" {
+test "a planned flip changes one bit" {
     var both = try couple("flip@1");
     try expectEqual(0, both.read(1));
     try expectEqual(Status.success, (try both.asker.next()).status);
@@ -145,7 +145,7 @@ test "a flipped bit is one" {
     try both.end();
 }
 
-test "the other side is looked for, not for ever" {
+test "retries to reach the other side are bounded" {
     var both = try couple("retry=50");
     var attr = std.mem.zeroes(layout.QpAttr);
     attr.qp_state = State.failed;
@@ -155,7 +155,7 @@ test "the other side is looked for, not for ever" {
     try both.end();
 }
 
-test "a port that goes down says so and lets READs fail; it comes back for others" {
+test "a port that goes down reports it and fails READs; it recovers for new pairs" {
     var both = try couple("retry=50");
     try expectEqual(0, support.configure("+port=down"));
     var event: layout.AsyncEvent = undefined;
@@ -170,10 +170,10 @@ test "a port that goes down says so and lets READs fail; it comes back for other
     try both.end();
 }
 
-test "an armed queue raises one event, and none for what lay there before" {
+test "an armed queue raises one event, and none for earlier completions" {
     var both = try couple("");
     const asker = &both.asker;
-    // A descriptor that does not wait shows that nothing is there.
+    // A non-blocking descriptor shows that no event is queued.
     const nonblock: u32 = @bitCast(linux.O{ .NONBLOCK = true });
     _ = linux.fcntl(asker.channel.fd, linux.F.SETFL, nonblock);
     var cq: *layout.Cq = undefined;
@@ -182,7 +182,7 @@ test "an armed queue raises one event, and none for what lay there before" {
     _ = try asker.next();
     try expectEqual(0, both.read(2));
     while (both.asker.context.ops.req_notify_cq(asker.cq, 0) != 0) {}
-    // The second READ may have been over before the queue was armed.
+    // The second READ may have completed before the queue was armed.
     _ = try asker.next();
     try expectEqual(0, both.read(3));
     while (ibv_get_cq_event(asker.channel, &cq, &user) != 0) try std.Thread.yield();
@@ -192,7 +192,7 @@ test "an armed queue raises one event, and none for what lay there before" {
     try both.end();
 }
 
-test "memory behind a descriptor is read into" {
+test "a READ writes to memory behind a descriptor" {
     var both = try couple("");
     const fd: i32 = @intCast(linux.memfd_create("buffer", 0));
     defer _ = linux.close(fd);

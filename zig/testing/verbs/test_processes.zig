@@ -1,4 +1,4 @@
-//! What one process may read of another, and what becomes of it when that one stops or dies.
+//! Tests of READs between processes, including stopped and killed ones.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -62,7 +62,7 @@ const Owner = struct {
     }
 };
 
-test "a READ comes from another process, also where that one stands still, until it dies" {
+test "a READ succeeds from a running and a stopped process, and fails after its death" {
     try expectEqual(0, support.configure("retry=100"));
     const owner = try Owner.start();
     var is_over = false;
@@ -76,7 +76,7 @@ test "a READ comes from another process, also where that one stands still, until
     try expectEqual(0, asker.read(1, lent.address, lent.key));
     try expectEqual(Status.success, (try asker.next()).status);
     for (into, 0..) |byte, at| try expectEqual(@as(u8, @truncate(at *% 13 +% 1)), byte);
-    // A NIC does not ask its host.
+    // A NIC reads memory without the host's processor.
     _ = linux.kill(owner.pid, .STOP);
     @memset(&into, 0);
     try expectEqual(0, asker.read(2, lent.address, lent.key));

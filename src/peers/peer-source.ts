@@ -1,0 +1,196 @@
+import {
+  type BlockName,
+  type BlockResult,
+  isWorkerId,
+  type NamespaceIndex,
+  type WorkerId,
+} from "../core/index.ts";
+import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.ts";
+import type { Fetcher } from "./fetcher/index.ts";
+import type { PeerFound, WantedBlock } from "./messages.ts";
+
+/** Blocks fetched per batch. Fetched blocks cannot be evicted until their batch is released. */
+const AT_ONCE = 256;
+/** Time limit per batch. A slower fetch does not help a warm. */
+const PULL_MS = 30_000;
+const FIND_MS = 5_000;
+/** Maximum namespaces learned from peers, in addition to those of local engines. */
+const NAMESPACES_MAX = 1_024;
+/**
+ * Maximum namespaces learned from one peer, because their numbers are never reused and the peer's
+ * claim is unverified.
+ */
+const NAMESPACES_OF_ONE = 128;
+/** Maximum namespaces per name. A hash occurs in few namespaces, and all of them are fetched. */
+const NAMESPACES_A_NAME = 4;
+/** Namespaces searched for a digest without a known alias. */
+const NAMESPACES_TRIED = 16;
+
+const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
+const DONE: BlockResult = Object.freeze({ outcome: "done" });
+const FULL: BlockResult = Object.freeze({
+  outcome: "rejected",
+  reason: "full: all RAM is used by warmer blocks",
+});
+const LATE: BlockResult = Object.freeze({
+  outcome: "deferred",
+  reason: "peers: the fetch timed out",
+});
+
+/** One block meant by a name, and its holders. */
+interface Meant extends WantedBlock {
+  readonly namespace: NamespaceIndex;
+  readonly sources: readonly WorkerId[];
+  /** Indexes into the list of names. */
+  readonly names: number[];
+}
+
+/** Fetches the blocks of warm commands from peers. Does nothing without a puller. */
+export class PeerSource implements BlockSourcePort {
+  readonly #namespaces: Namespaces;
+  /** Namespaces learned from each peer since start. */
+  readonly #taken = new Map<WorkerId, number>();
+  #puller: Fetcher | null = null;
+
+  constructor(namespaces: Namespaces) {
+    this.#namespaces = namespaces;
+  }
+
+  get puller(): Fetcher | null {
+    return this.#puller;
+  }
+
+  set puller(puller: Fetcher | null) {
+    this.#puller = puller;
+  }
+
+  async pull(
+    names: readonly BlockName[],
+    sources: readonly string[],
+    given: AbortSignal | null,
+  ): Promise<readonly BlockResult[]> {
+    const results: BlockResult[] = names.map(() => MISSING);
+    const puller = this.#puller;
+    if (puller === null) return results;
+    const signal = given ?? new AbortController().signal;
+    const workers = sources.filter(isWorkerId);
+    const meant = await this.#meant(puller, names, workers, signal);
+    for (const group of groupsOf(meant)) {
+      if (signal.aborted) break;
+      const outcomes = await puller.pull(group[0]!.namespace, group, {
+        priority: "warm",
+        deadlineMs: PULL_MS,
+        sources: [...new Set([...workers, ...group.flatMap((one) => one.sources)])],
+        signal,
+        always: true,
+        stopAtMiss: false,
+      });
+      for (const [at, outcome] of outcomes.entries()) note(results, group[at]!, outcome);
+    }
+    return results;
+  }
+
+  async #meant(
+    puller: Fetcher,
+    names: readonly BlockName[],
+    sources: readonly WorkerId[],
+    signal: AbortSignal,
+  ): Promise<Meant[]> {
+    const options = { deadlineMs: FIND_MS, signal };
+    const found = await puller.find(names.map(bytesOf), sources, options);
+    const meant = new Map<string, Meant>();
+    for (const [at, name] of names.entries()) {
+      this.#take(found[at] ?? []);
+      for (const block of found[at] ?? []) this.#add(meant, at, block, block.worker);
+      if (found[at]?.length || name.kind === "hash") continue;
+      // A digest does not say its namespace: try the namespaces most recently in use.
+      for (const namespace of this.#namespaces.keys().slice(-NAMESPACES_TRIED)) {
+        this.#add(meant, at, { namespace, digest: name.bytes, layer: name.layer }, null);
+      }
+    }
+    return [...meant.values()];
+  }
+
+  #add(
+    meant: Map<string, Meant>,
+    at: number,
+    { namespace: key, digest, layer }: Pick<PeerFound, "namespace" | "digest" | "layer">,
+    worker: WorkerId | null,
+  ): void {
+    const name = `${key.toHex()} ${digest.toHex()} ${layer}`;
+    const known = meant.get(name);
+    if (known === undefined) {
+      const namespace = this.#namespaces.find(key);
+      if (namespace === null) return;
+      const sources = worker === null ? [] : [worker];
+      meant.set(name, { namespace, digest, layer, sources, names: [at] });
+      return;
+    }
+    if (!known.names.includes(at)) known.names.push(at);
+    const isNew = worker !== null && !known.sources.includes(worker);
+    if (isNew) meant.set(name, { ...known, sources: [...known.sources, worker] });
+  }
+
+  /** Assigns numbers to namespaces found at peers, within the limits. */
+  #take(found: readonly (PeerFound & { readonly worker: WorkerId })[]): void {
+    const namespaces = this.#namespaces;
+    const here = new Map<WorkerId, number>();
+    for (const { namespace, worker } of found) {
+      if (namespaces.size >= NAMESPACES_MAX) return;
+      if (namespaces.find(namespace) !== null) continue;
+      const [now, ever] = [here.get(worker) ?? 0, this.#taken.get(worker) ?? 0];
+      if (now === NAMESPACES_A_NAME || ever === NAMESPACES_OF_ONE) continue;
+      here.set(worker, now + 1);
+      this.#taken.set(worker, ever + 1);
+      namespaces.indexOf(namespace);
+    }
+  }
+}
+
+/** Encodes a name for lookups at peers: 8 bytes little-endian for a hash, otherwise 32 bytes. */
+function bytesOf(name: BlockName): Uint8Array {
+  if (name.kind === "key") return name.bytes;
+  const bytes = new Uint8Array(8);
+  const view = new DataView(bytes.buffer);
+  view.setUint32(0, name.lo, true);
+  view.setUint32(4, name.hi, true);
+  return bytes;
+}
+
+/** Groups blocks by namespace, in batches of limited size. */
+function groupsOf(meant: readonly Meant[]): Meant[][] {
+  const byNamespace = Map.groupBy(meant, ({ namespace }) => namespace);
+  return [...byNamespace.values()].flatMap((blocks) =>
+    Array.from({ length: Math.ceil(blocks.length / AT_ONCE) }, (_, i) =>
+      blocks.slice(i * AT_ONCE, (i + 1) * AT_ONCE),
+    ),
+  );
+}
+
+/**
+ * Combines outcomes of the blocks behind one name: `done` if any block arrived, otherwise the worst
+ * outcome.
+ */
+function note(results: BlockResult[], { names }: Meant, outcome: FetchOutcome): void {
+  const result = resultOf(outcome);
+  for (const at of names) {
+    const before = results[at]!;
+    if (result === DONE || before === MISSING) results[at] = before === DONE ? DONE : result;
+  }
+}
+
+function resultOf(outcome: FetchOutcome): BlockResult {
+  switch (outcome.kind) {
+    case "ok":
+      outcome.arrival.release(false);
+      return DONE;
+    case "miss":
+      return MISSING;
+    case "full":
+      return FULL;
+    case "late":
+      return LATE;
+    default:
+      return outcome satisfies never;
+  }
+}
