@@ -49,7 +49,7 @@ import type { BudgetFigures, Holds } from "../store/pins/index.ts";
 
 /** One data-parallel rank that is published; null: not over this path. */
 export interface PublishedRank {
-  readonly feed: Pick<ResidencyLog, "lastSequence" | "ring">;
+  readonly residency: Pick<ResidencyLog, "lastSequence" | "ring">;
   readonly bus: BusPublisherState | null;
   readonly stream: StreamPublisherState | null;
   readonly zmq: ZmqPublisherState | null;
@@ -308,7 +308,7 @@ const PEER_METRICS = {
 /** Publishing of residency changes, over all ranks. */
 const PUBLISHING_METRICS = {
   hearth_feed_changes_total: counter("Numbered residency changes, over all ranks", ({ ranks }) =>
-    sum(ranks, ({ feed }) => feed.lastSequence),
+    sum(ranks, ({ residency }) => residency.lastSequence),
   ),
   hearth_feed_messages_total: counter(
     "Messages with changes; unsent: not connected, or the queue was full. Consumers request missed changes",
@@ -342,7 +342,7 @@ const PUBLISHING_METRICS = {
   ),
   hearth_feed_ring_blocks: gauge(
     "Blocks in the changes kept for consumers that missed some",
-    ({ ranks }) => sum(ranks, ({ feed }) => feed.ring.blocks),
+    ({ ranks }) => sum(ranks, ({ residency }) => residency.ring.blocks),
   ),
   hearth_feed_engine_blocks: gauge(
     "Blocks known from engines' own events",

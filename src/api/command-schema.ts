@@ -6,7 +6,7 @@ import {
   type MediaType,
   MSGPACK_TYPE,
   type Receipt,
-  type RefusalWord,
+  type RefusalCode,
 } from "../control/index.ts";
 import { COMMAND_OUTCOMES } from "../core/index.ts";
 import type { AnswerOptions } from "./body.ts";
@@ -29,7 +29,7 @@ const STATUS_OF_WORD = {
   fenced: 409,
   busy: 503,
   internal: 500,
-} as const satisfies Record<RefusalWord, number>;
+} as const satisfies Record<RefusalCode, number>;
 
 /**
  * Status of commands refused because of the host's state: a budget, or blocks that are not
@@ -46,7 +46,7 @@ const REJECTED_STATUSES: readonly number[] = [
 export function statusOfReceipt({ status, reason = "" }: Receipt): number {
   if (status !== "rejected") return 200;
   const word = /^\w+/.exec(reason)?.[0] ?? "";
-  return Object.hasOwn(STATUS_OF_WORD, word) ? STATUS_OF_WORD[word as RefusalWord] : CONFLICT;
+  return Object.hasOwn(STATUS_OF_WORD, word) ? STATUS_OF_WORD[word as RefusalCode] : CONFLICT;
 }
 
 /** Answers with the receipt as body, also if the command was refused. */

@@ -8,14 +8,11 @@ import {
 } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
 import {
-  type AuditLog,
+  AuditLog,
   type BoundIssuer,
   type CommandType,
-  type ControlPlane,
-  type ControlSubscriber,
-  createAuditLog,
-  createControlPlane,
-  createControlSubscriber,
+  ControlPlane,
+  ControlSubscriber,
   encodeReceipt,
   JSON_TYPE,
   type Role,
@@ -107,7 +104,7 @@ export class ControlService implements AsyncDisposable {
       holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),
       pulls: () => parts.source.puller,
     });
-    this.plane = createControlPlane({
+    this.plane = new ControlPlane({
       lifecycle: this.lifecycle,
       ledger,
       clock,
@@ -244,7 +241,7 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
 function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | null {
   const { auditFile, auditBytesMax } = config().control;
   if (auditFile === null) return null;
-  return createAuditLog({
+  return new AuditLog({
     path: auditFile,
     bytesMax: auditBytesMax,
     filesMax: AUDIT_FILES,
@@ -303,7 +300,7 @@ export class ControlBus implements AsyncDisposable {
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
     const bus = parts.bus ?? openConfiguredBus(nats, `hearth ${node.id}`, { clock, random, log });
     if (bus === null) return null;
-    const subscriber = createControlSubscriber({
+    const subscriber = new ControlSubscriber({
       bus,
       plane: control.plane,
       events: control.events,

@@ -33,7 +33,7 @@ const SNAPSHOT_EVERY_MS = 600_000;
 /** Publishes which blocks this host holds. */
 export class PublishingService implements PublishingSources, AsyncDisposable {
   readonly mode: "ring" | "stream";
-  readonly feeds: HostResidency;
+  readonly residency: HostResidency;
   readonly #parts: PublishingServiceParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
@@ -49,7 +49,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { engine } = config;
     this.mode = mode;
     this.#parts = parts;
-    this.feeds = new HostResidency({
+    this.residency = new HostResidency({
       worker: config.node.id as WorkerId,
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
@@ -61,7 +61,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
       hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
-    this.#publishers = bus === null ? [] : this.feeds.feeds.map((feed) => this.#speak(feed, bus));
+    this.#publishers = bus === null ? [] : this.residency.logs.map((log) => this.#speak(log, bus));
     this.#streams = bus === null || mode === "ring" ? [] : this.#write(bus);
     this.#engines = zmq.map((publisher, rank) => this.#rank(rank, publisher));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
@@ -78,8 +78,8 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   get ranks(): readonly PublishedRank[] {
-    return this.feeds.feeds.map((feed, at) => ({
-      feed,
+    return this.residency.logs.map((log, at) => ({
+      residency: log,
       bus: this.#publishers[at]?.state ?? null,
       stream: this.#streams[at]?.state ?? null,
       zmq: this.#engines[at]?.zmq?.state ?? null,
@@ -92,7 +92,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   get engineBlocks(): number {
-    return this.feeds.engineBlocks.blocks;
+    return this.residency.engineBlocks.blocks;
   }
 
   /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
@@ -112,16 +112,16 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
     for (const publisher of this.#publishers) await publisher[Symbol.asyncDispose]();
     for (const engine of this.#engines) await engine[Symbol.asyncDispose]();
-    this.feeds[Symbol.dispose]();
+    this.residency[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
     this.#parts.health.clear("FEED_ENGINE");
     this.#parts.health.clear("FEED_BLOCK_TOKENS");
   }
 
-  #speak(feed: ResidencyLog, bus: Bus): BusPublisher {
+  #speak(residency: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
     const { cluster } = config.peers;
-    return new BusPublisher({ feed, bus, cluster, clock, sendsBatches: this.mode === "ring" });
+    return new BusPublisher({ residency, bus, cluster, clock, sendsBatches: this.mode === "ring" });
   }
 
   #write(bus: Bus): StreamPublisher[] {
@@ -134,9 +134,9 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { durable } = bus;
     if (durable === null) return [];
     return this.#publishers.map(
-      ({ feed, snapshots }) =>
+      ({ residency, snapshots }) =>
         new StreamPublisher({
-          ...{ feed, snapshots, bus, durable, cluster, ...names, clock, log },
+          ...{ residency, snapshots, bus, durable, cluster, ...names, clock, log },
           ...{ snapshotMessages, snapshotEveryMs: SNAPSHOT_EVERY_MS },
         }),
     );
@@ -148,7 +148,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     const { kvModel, kvBlockTokens } = config.engine;
     const model = kvModel ?? "";
     return new EngineRank({
-      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native, model },
+      ...{ rank, zmq, engine, store, residency: this.residency, hashing: native, model },
       blockTokens: kvBlockTokens,
       blocksMax: ENGINE_BLOCKS_MAX,
       namespaces: (blockTokens) =>

@@ -1,4 +1,4 @@
-import type { BusMessage, ConsumeOptions, DurablePublishOptions, StoredMessage } from "./bus.ts";
+import type { BusMessage, DurablePublishOptions } from "./bus.ts";
 
 /** An outgoing message. */
 export interface Outgoing {
@@ -44,7 +44,7 @@ export interface BrokerConnection {
   /** Resolves with the reason when the connection ends. Never rejects. */
   readonly closed: Promise<string>;
   /** Null if the broker stores nothing. */
-  readonly durable: ConnectionDurable | null;
+  readonly durable: ClientJetStream | null;
   /** Ends the connection immediately. */
   end(why: string): void;
 }
@@ -78,56 +78,89 @@ export function messageBytes(message: Outgoing): number {
   return message.data.length + headerBytes(message.headers);
 }
 
-/** Default of `ConsumeOptions.silenceMs`. */
-export const SILENCE_MS = 10_000;
+/** Headers, as both client libraries have them. */
+export interface ClientHeaders {
+  readonly code: number;
+  set(name: string, value: string): void;
+  [Symbol.iterator](): Iterator<readonly [string, readonly string[]]>;
+}
 
-/** A message from a stream. The broker delivers it again unless it is acknowledged. */
-export interface StreamMessage {
-  readonly message: StoredMessage;
+/** A message, as both client libraries deliver it. */
+export interface ClientMessage {
+  readonly subject: string;
+  readonly reply?: string;
+  readonly data: Uint8Array;
+  readonly headers?: ClientHeaders | undefined;
+}
+
+/** A message of a stream, as both client libraries deliver it. */
+export interface ClientStreamMessage extends ClientMessage {
+  readonly info: {
+    readonly stream: string;
+    readonly streamSequence: number;
+    readonly deliveryCount: number;
+    readonly timestampNanos: number;
+  };
+  /** Without it, or `term`, the broker delivers the message again. */
   ack(): void;
   /** Handling failed: deliver it again after `ms`. */
-  again(ms: number): void;
-  /**
-   * Reports progress. Without it the broker redelivers the message after the consumer's
-   * `silenceMs`.
-   */
+  nak(ms?: number): void;
+  /** Reports progress, without which the message is redelivered after the consumer's `ack_wait`. */
   working(): void;
-  /** Do not deliver it again. */
-  drop(): void;
+  term(reason?: string): void;
 }
 
-/** Messages of a stream in order of arrival. Ends, or throws, with the connection. */
-export interface StreamMessages extends AsyncIterable<StreamMessage> {
-  stop(): void;
+/** Ends, or throws, with the connection. */
+export interface ClientStream extends AsyncIterable<ClientStreamMessage> {
+  close(): Promise<unknown>;
 }
 
-export interface ConnectionBucket {
-  /** Null if the key does not exist. */
-  get(key: string): Promise<Uint8Array | null>;
-  put(key: string, data: Uint8Array): Promise<void>;
+/** Settings of a consumer, with the field names of the JetStream API. */
+export interface ConsumerSettings {
+  readonly durable_name: string;
+  readonly filter_subject: string;
+  /** Nanoseconds. */
+  readonly ack_wait: number;
+  readonly max_deliver: number;
+  readonly max_ack_pending: number;
+}
+
+/** A bucket, as both client libraries have it. */
+export interface ClientBucket {
+  get(key: string): Promise<{ readonly value: Uint8Array; readonly operation: string } | null>;
+  put(key: string, data: Uint8Array): Promise<number>;
   delete(key: string): Promise<void>;
-  keys(): Promise<string[]>;
+  keys(): Promise<AsyncIterable<string>>;
 }
 
-export interface ConnectionObjects {
-  /** Null if the object does not exist. `too_large`: it has more than `bytesMax` bytes. */
-  get(name: string, bytesMax: number): Promise<Uint8Array | null | "too_large">;
-  put(name: string, data: Uint8Array): Promise<void>;
-  delete(name: string): Promise<void>;
-  list(): Promise<{ name: string; bytes: number }[]>;
+/** An object store, as both client libraries have it. */
+export interface ClientObjects {
+  info(name: string): Promise<{ readonly size: number; readonly deleted: boolean } | null>;
+  get(name: string): Promise<{ readonly data: ReadableStream<Uint8Array> } | null>;
+  put(meta: { name: string }, data: ReadableStream<Uint8Array>): Promise<unknown>;
+  delete(name: string): Promise<unknown>;
+  list(): Promise<readonly { readonly name: string; readonly size: number }[]>;
 }
 
-/** JetStream operations of one connection. Every call rejects with the client library's error. */
-export interface ConnectionDurable {
-  /** `duplicate`: the broker already had this id. `sequence`: number in the stream. */
+/** JetStream over one connection. Every call rejects with the client library's error. */
+export interface ClientJetStream {
+  /** `duplicate`: the broker already had this id. `seq`: number in the stream. */
   publish(
     subject: string,
     data: Uint8Array,
     options: DurablePublishOptions,
-  ): Promise<{ readonly duplicate: boolean; readonly sequence: number }>;
-  consume(options: ConsumeOptions): Promise<StreamMessages>;
-  bucket(name: string): Promise<ConnectionBucket>;
+  ): Promise<{ readonly duplicate: boolean; readonly seq: number }>;
+  /** Creates the consumer if it does not exist. */
+  addConsumer(stream: string, settings: ConsumerSettings): Promise<unknown>;
+  /** Messages in order of arrival. */
+  messages(
+    stream: string,
+    consumer: string,
+    options: { max_messages: number; abort_on_missing_resource: boolean },
+  ): Promise<ClientStream>;
+  bucket(name: string): Promise<ClientBucket>;
   /** Rejects if the bucket does not exist. */
-  objects(bucket: string): Promise<ConnectionObjects>;
-  purge(stream: string, subject: string, upTo: number): Promise<void>;
+  objects(bucket: string): Promise<ClientObjects>;
+  /** Removes messages with a sequence number below `seq`. */
+  purge(stream: string, options: { filter: string; seq: number }): Promise<unknown>;
 }

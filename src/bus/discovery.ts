@@ -17,7 +17,8 @@ type Verb = keyof typeof TYPES;
 const ANSWERS_PER_SECOND = 100;
 const ANSWERS_AT_ONCE = 200;
 
-interface Served {
+/** Counts of one endpoint. */
+export interface Served {
   readonly name: string;
   readonly subject: string;
   requests: number;
@@ -36,18 +37,13 @@ export function answerDiscovery(
   bus: Pick<Bus, "subscribe" | "publish">,
   spec: ServiceSpec,
   id: string,
+  served: readonly Served[],
   clock: Clock,
   ignored: () => void,
 ): void {
   const rates = new TokenBuckets();
   const started = new Date(clock.wallMs()).toISOString();
   const identity = { name: spec.name, id, version: spec.version, metadata: { ...spec.metadata } };
-  const served = spec.endpoints.map((endpoint) => {
-    const { name, subject } = endpoint;
-    const entry: Served = { name, subject, requests: 0, faults: 0, totalMs: 0 };
-    bus.subscribe(subject, (message) => timed(entry, clock, () => endpoint.handler(message)));
-    return entry;
-  });
   const answers: Record<Verb, () => object> = {
     PING: () => ({ ...identity, type: TYPES.PING }) satisfies Loose<ServiceIdentity>,
     INFO: () =>
@@ -85,19 +81,6 @@ export function answerDiscovery(
 
 /** A shape of the services module without its enum of types. */
 type Loose<Shape> = Omit<Shape, "type"> & { readonly type: string };
-
-function timed(entry: Served, clock: Clock, run: () => void): void {
-  const startedMs = clock.monotonicMs();
-  entry.requests++;
-  try {
-    run();
-  } catch (thrown) {
-    entry.faults++;
-    throw thrown;
-  } finally {
-    entry.totalMs += clock.monotonicMs() - startedMs;
-  }
-}
 
 function statsOf({ name, subject, requests, faults, totalMs }: Served) {
   const nanoseconds = Math.round(totalMs * 1e6);

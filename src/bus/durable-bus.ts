@@ -1,4 +1,4 @@
-import { type Clock, messageOf, sleep } from "../core/index.ts";
+import { type Clock, messageOf, sleep, yieldToLoop } from "../core/index.ts";
 import type {
   Bucket,
   BucketRead,
@@ -15,15 +15,15 @@ import type {
   ObjectStore,
   StoredMessage,
 } from "./bus.ts";
-import {
-  type BrokerConnection,
-  type ConnectionBucket,
-  type ConnectionDurable,
-  type ConnectionObjects,
-  SILENCE_MS,
-  type StreamMessage,
-  type StreamMessages,
+import type {
+  BrokerConnection,
+  ClientBucket,
+  ClientJetStream,
+  ClientObjects,
+  ClientStream,
+  ClientStreamMessage,
 } from "./connection.ts";
+import { plainMessage } from "./nats-connection.ts";
 
 /** Delay before the next attempt if the connection is down or the stream does not exist. */
 const RETRY_MS = 2_000;
@@ -32,8 +32,17 @@ const RETRY_MS = 2_000;
  */
 const AGAIN_MS = 1_000;
 const AGAIN_MS_MAX = 30_000;
+/** Default of `ConsumeOptions.silenceMs`. */
+const SILENCE_MS = 10_000;
 /** Progress reports per `silenceMs`. Several, because some may be lost or late. */
 const SIGNS = 4;
+/** Deliveries of a message that is never acknowledged. */
+const DELIVERIES_MAX = 10;
+/**
+ * Unacknowledged messages of a consumer. With more than one, messages behind a slow one would be
+ * redelivered, and messages behind a redelivered one would overtake it.
+ */
+const AT_ONCE = 1;
 
 export interface DurableContext {
   readonly clock: Clock;
@@ -43,6 +52,8 @@ export interface DurableContext {
   /** The current connection. Null while disconnected. */
   connection(): BrokerConnection | null;
 }
+
+const UNREACHABLE: unique symbol = Symbol("unreachable");
 
 /** The JetStream side of a bus, over the current connection. */
 export class BrokerDurableBus implements DurableBus {
@@ -57,11 +68,10 @@ export class BrokerDurableBus implements DurableBus {
     data: Uint8Array,
     options: DurablePublishOptions,
   ): Promise<DurableOutcome> {
-    const connection = this.#parts.connection()?.durable ?? null;
-    if (connection === null) return { kind: "unreachable" };
     try {
-      const { duplicate, sequence } = await connection.publish(subject, data, options);
-      return { kind: "acknowledged", duplicate, sequence };
+      const done = await this.#on((client) => client.publish(subject, data, options));
+      if (done === UNREACHABLE) return { kind: "unreachable" };
+      return { kind: "acknowledged", duplicate: done.duplicate, sequence: done.seq };
     } catch (thrown) {
       return refusal(thrown);
     }
@@ -75,55 +85,58 @@ export class BrokerDurableBus implements DurableBus {
     return new BrokerObjectStore(this.#parts, bucket);
   }
 
-  async purge(stream: string, subject: string, upTo: number): Promise<BucketWrite> {
-    const connection = this.#parts.connection()?.durable ?? null;
-    if (connection === null) return { kind: "unreachable" };
-    try {
-      await connection.purge(stream, subject, upTo);
-      return { kind: "done" };
-    } catch (thrown) {
-      return refusal(thrown);
-    }
+  purge(stream: string, subject: string, upTo: number): Promise<BucketWrite> {
+    return writing(this.#on((client) => client.purge(stream, { filter: subject, seq: upTo + 1 })));
   }
 
   bucket(name: string): Bucket {
-    const onBucket = async <Result>(use: (bucket: ConnectionBucket) => Promise<Result>) => {
-      const connection = this.#parts.connection()?.durable ?? null;
-      return connection === null ? null : use(await connection.bucket(name));
-    };
-    const write = async (
-      use: (bucket: ConnectionBucket) => Promise<void>,
-    ): Promise<BucketWrite> => {
-      try {
-        const done = await onBucket(async (bucket) => {
-          await use(bucket);
-          return true;
-        });
-        return { kind: done === null ? "unreachable" : "done" };
-      } catch (thrown) {
-        return refusal(thrown);
-      }
-    };
+    const onBucket = <T>(use: (bucket: ClientBucket) => Promise<T>) =>
+      this.#on((client) => client.bucket(name).then(use));
     return {
-      async get(key): Promise<BucketRead> {
-        try {
-          const read = await onBucket(async (bucket) => ({ data: await bucket.get(key) }));
-          if (read === null) return { kind: "unreachable" };
-          return read.data === null ? { kind: "missing" } : { kind: "value", data: read.data };
-        } catch (thrown) {
-          return { kind: refusal(thrown).kind === "refused" ? "missing" : "unreachable" };
-        }
-      },
-      put: (key, data) => write((bucket) => bucket.put(key, data)),
-      delete: (key) => write((bucket) => bucket.delete(key)),
-      async keys() {
-        try {
-          return await onBucket((bucket) => bucket.keys());
-        } catch {
-          return null;
-        }
-      },
+      get: (key) =>
+        reading(async () => {
+          const entry = await onBucket((bucket) => bucket.get(key));
+          if (entry === UNREACHABLE) return { kind: "unreachable" };
+          const isValue = entry !== null && entry.operation === "PUT";
+          if (!isValue) return { kind: "missing" };
+          return { kind: "value", data: new Uint8Array(entry.value) };
+        }),
+      put: (key, data) => writing(onBucket((bucket) => bucket.put(key, data))),
+      delete: (key) => writing(onBucket((bucket) => bucket.delete(key))),
+      keys: () =>
+        listing(onBucket(async (bucket) => (await Array.fromAsync(await bucket.keys())).sort())),
     };
+  }
+
+  async #on<T>(use: (client: ClientJetStream) => Promise<T>): Promise<T | typeof UNREACHABLE> {
+    const client = this.#parts.connection()?.durable ?? null;
+    return client === null ? UNREACHABLE : use(client);
+  }
+}
+
+async function writing(done: Promise<unknown>): Promise<BucketWrite> {
+  try {
+    return { kind: (await done) === UNREACHABLE ? "unreachable" : "done" };
+  } catch (thrown) {
+    return refusal(thrown);
+  }
+}
+
+async function reading(read: () => Promise<BucketRead>): Promise<BucketRead> {
+  try {
+    return await read();
+  } catch (thrown) {
+    return { kind: refusal(thrown).kind === "refused" ? "missing" : "unreachable" };
+  }
+}
+
+/** Null if the broker cannot be asked. */
+async function listing<T>(all: Promise<T | typeof UNREACHABLE>): Promise<T | null> {
+  try {
+    const listed = await all;
+    return listed === UNREACHABLE ? null : listed;
+  } catch {
+    return null;
   }
 }
 
@@ -137,7 +150,7 @@ class StreamConsumption implements Consumption {
   #why: string | null = "not connected yet";
   #handled = 0;
   #givenUp = 0;
-  #messages: StreamMessages | null = null;
+  #messages: ClientStream | null = null;
 
   constructor(
     parts: DurableContext,
@@ -164,7 +177,7 @@ class StreamConsumption implements Consumption {
 
   #stop(): void {
     this.#stopping.abort();
-    this.#messages?.stop();
+    this.#messages?.close().catch(() => undefined);
   }
 
   async #run(): Promise<void> {
@@ -178,14 +191,24 @@ class StreamConsumption implements Consumption {
     this.#set("closed", "closed");
   }
 
-  async #consumeOver(connection: ConnectionDurable, closed: Promise<string>): Promise<void> {
+  async #consumeOver(client: ClientJetStream, closed: Promise<string>): Promise<void> {
     try {
-      const messages = await connection.consume(this.#options);
+      const { stream, consumer, subject, silenceMs = SILENCE_MS } = this.#options;
+      await client.addConsumer(stream, {
+        durable_name: consumer,
+        filter_subject: subject,
+        ack_wait: silenceMs * 1e6,
+        max_deliver: DELIVERIES_MAX,
+        max_ack_pending: AT_ONCE,
+      });
+      const options = { max_messages: AT_ONCE, abort_on_missing_resource: true };
+      const messages = await client.messages(stream, consumer, options);
+      const stop = () => messages.close().catch(() => undefined);
       this.#messages = messages;
       // One of the client libraries keeps waiting for messages after its connection has ended.
-      void closed.then(() => messages.stop());
+      void closed.then(stop);
       this.#set("consuming", null);
-      if (this.#stopping.signal.aborted) messages.stop();
+      if (this.#stopping.signal.aborted) void stop();
       for await (const message of messages) {
         await this.#one(message);
         // Another step would request one more message, which would then be lost.
@@ -201,14 +224,14 @@ class StreamConsumption implements Consumption {
     }
   }
 
-  async #one(of: StreamMessage): Promise<void> {
-    const { message } = of;
+  async #one(client: ClientStreamMessage): Promise<void> {
     // The next consumer receives it.
-    if (this.#stopping.signal.aborted) return of.again(0);
-    const failure = await this.#failureOf(of);
+    if (this.#stopping.signal.aborted) return client.nak(0);
+    const message = storedMessage(client);
+    const failure = await this.#failureOf(message, client);
     if (failure === null) {
       this.#handled++;
-      of.ack();
+      client.ack();
       return;
     }
     const { subject, key, delivery } = message;
@@ -216,23 +239,23 @@ class StreamConsumption implements Consumption {
     if (message.isLast) {
       this.#givenUp++;
       this.#parts.log("warn", "stream message dropped, every delivery failed", fields);
-      of.drop();
+      client.term();
     } else {
       this.#parts.log("warn", "stream message failed, redelivering", fields);
       const isStopping = this.#stopping.signal.aborted;
-      of.again(isStopping ? 0 : Math.min(AGAIN_MS * 2 ** (delivery - 1), AGAIN_MS_MAX));
+      client.nak(isStopping ? 0 : Math.min(AGAIN_MS * 2 ** (delivery - 1), AGAIN_MS_MAX));
     }
   }
 
   /** Runs the handler while reporting progress to the broker. Null if it succeeded. */
-  async #failureOf({
-    message,
-    working,
-  }: StreamMessage): Promise<{ readonly thrown: unknown } | null> {
+  async #failureOf(
+    message: StoredMessage,
+    client: ClientStreamMessage,
+  ): Promise<{ readonly thrown: unknown } | null> {
     const { silenceMs = SILENCE_MS } = this.#options;
     using _signs = this.#parts.clock.every(silenceMs / SIGNS, () => {
       try {
-        working();
+        client.working();
       } catch {
         // The connection has ended. The loop over the messages notices that too.
       }
@@ -265,7 +288,13 @@ const NAME = /^[\x21-\x7e]{1,256}$/;
 const DAMAGED = /corrupt|digest/i;
 const NO_BUCKET = /not found|no responders/i;
 
-/** Objects over the current connection. A call fails if its connection ends. */
+/** Bytes of an object that are hashed and sent in one turn: about 1 ms of work. */
+const PIECE_BYTES = 128 * 1024;
+
+/**
+ * Objects over the current connection. A call fails if its connection ends. The client libraries
+ * hash objects in JavaScript at about 100 MB/s, so the event loop gets a turn between pieces.
+ */
 class BrokerObjectStore implements ObjectStore {
   readonly #parts: DurableContext;
   readonly #bucket: string;
@@ -278,10 +307,8 @@ class BrokerObjectStore implements ObjectStore {
   async get(name: string, bytesMax: number): Promise<ObjectRead> {
     if (!NAME.test(name)) return { kind: "missing" };
     try {
-      const data = await this.#on((objects) => objects.get(name, bytesMax));
-      if (data === UNREACHABLE) return { kind: "unreachable" };
-      if (data === "too_large") return { kind: "too_large" };
-      return data === null ? { kind: "missing" } : { kind: "value", data };
+      const read = await this.#on((objects) => readObject(objects, name, bytesMax));
+      return read === UNREACHABLE ? { kind: "unreachable" } : read;
     } catch (thrown) {
       if (DAMAGED.test(messageOf(thrown))) return { kind: "damaged" };
       return { kind: refusal(thrown).kind === "refused" ? "missing" : "unreachable" };
@@ -294,43 +321,29 @@ class BrokerObjectStore implements ObjectStore {
         kind: "refused",
         why: "invalid object name: use 1 to 256 printable ASCII characters without blanks",
       };
-    return this.#write((objects) => objects.put(name, data));
+    return writing(this.#on((objects) => objects.put({ name }, inPieces(data))));
   }
 
   async delete(name: string): Promise<BucketWrite> {
     if (!NAME.test(name)) return { kind: "done" };
-    return this.#write(async (objects) => {
-      try {
-        await objects.delete(name);
-      } catch (thrown) {
+    const deleted = this.#on((objects) =>
+      objects.delete(name).catch((thrown) => {
         // A missing object counts as deleted.
         if (!NO_BUCKET.test(messageOf(thrown))) throw thrown;
-      }
-    });
+      }),
+    );
+    return writing(deleted);
   }
 
-  async list(): Promise<readonly ObjectFacts[] | null> {
-    try {
-      const facts = await this.#on((objects) => objects.list());
-      return facts === UNREACHABLE ? null : facts;
-    } catch {
-      return null;
-    }
+  list(): Promise<readonly ObjectFacts[] | null> {
+    return listing(
+      this.#on(async (objects) =>
+        (await objects.list()).map(({ name, size }) => ({ name, bytes: size })),
+      ),
+    );
   }
 
-  async #write(use: (objects: ConnectionObjects) => Promise<void>): Promise<BucketWrite> {
-    try {
-      const done = await this.#on(async (objects) => {
-        await use(objects);
-        return true;
-      });
-      return { kind: done === UNREACHABLE ? "unreachable" : "done" };
-    } catch (thrown) {
-      return refusal(thrown);
-    }
-  }
-
-  async #on<T>(use: (objects: ConnectionObjects) => Promise<T>): Promise<T | typeof UNREACHABLE> {
+  async #on<T>(use: (objects: ClientObjects) => Promise<T>): Promise<T | typeof UNREACHABLE> {
     const connection = this.#parts.connection();
     if (connection === null || connection.durable === null) return UNREACHABLE;
     const over = new AbortController();
@@ -348,7 +361,53 @@ class BrokerObjectStore implements ObjectStore {
   }
 }
 
-const UNREACHABLE: unique symbol = Symbol("unreachable");
+async function readObject(
+  objects: ClientObjects,
+  name: string,
+  bytesMax: number,
+): Promise<ObjectRead> {
+  const info = await objects.info(name);
+  if (info === null || info.deleted) return { kind: "missing" };
+  if (info.size > bytesMax) return { kind: "too_large" };
+  const found = await objects.get(name);
+  if (found === null) return { kind: "missing" };
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of found.data) {
+    bytes += piece.length;
+    // The object may have grown since its size was read.
+    if (bytes > bytesMax) return { kind: "too_large" };
+    pieces.push(piece);
+    await yieldToLoop();
+  }
+  return { kind: "value", data: Buffer.concat(pieces) };
+}
+
+function inPieces(data: Uint8Array): ReadableStream<Uint8Array> {
+  let at = 0;
+  return new ReadableStream({
+    async pull(controller) {
+      await yieldToLoop();
+      if (at >= data.length) return controller.close();
+      controller.enqueue(data.subarray(at, at + PIECE_BYTES));
+      at += PIECE_BYTES;
+    },
+  });
+}
+
+/** Characters of the stream's name in a message's key. */
+const NAME_CHARACTERS = 64;
+
+/** The reply subject of a stream's message carries the acknowledgement, so it is hidden. */
+function storedMessage(message: ClientStreamMessage): StoredMessage {
+  const { status: _status, ...plain } = plainMessage(message);
+  const { stream, streamSequence, deliveryCount, timestampNanos } = message.info;
+  // A recreated stream restarts its sequence. The time distinguishes its messages from older ones.
+  const storedMs = Math.floor(timestampNanos / 1e6);
+  const key = `${stream.slice(0, NAME_CHARACTERS)}/${streamSequence}/${storedMs}`;
+  const isLast = deliveryCount >= DELIVERIES_MAX;
+  return { ...plain, reply: null, key, delivery: deliveryCount, isLast };
+}
 
 const WHY_CHARACTERS_MAX = 300;
 /** Error texts of the libraries if no answer arrived. Their error classes differ. */

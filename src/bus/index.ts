@@ -1,36 +1,4 @@
-export {
-  BUS_LIMITS,
-  type Bucket,
-  type BucketRead,
-  type BucketWrite,
-  type Bus,
-  type BusBasics,
-  type BusHandler,
-  type BusLimits,
-  type BusLog,
-  type BusMessage,
-  type BusState,
-  type ConsumeOptions,
-  type Consumption,
-  type ConsumptionState,
-  type DurableBus,
-  type DurableOutcome,
-  type DurablePublishOptions,
-  INBOX_PREFIX,
-  isPattern,
-  isSubject,
-  mayAnswerTo,
-  type ObjectFacts,
-  type ObjectRead,
-  type ObjectStore,
-  type PublishOptions,
-  type PublishOutcome,
-  type RequestOptions,
-  type RequestOutcome,
-  type ServiceSpec,
-  type StoredMessage,
-  type Subscription,
-} from "./bus.ts";
+export * from "./bus.ts";
 export {
   type BrokerConnection,
   type Dial,
@@ -38,6 +6,7 @@ export {
   messageBytes,
   type Outgoing,
 } from "./connection.ts";
+export { abortFault, hasNoResponders, Inbox, type Mailbox } from "./inbox.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export { type CredentialFiles, checkFiles, type TlsFiles } from "./nats-credentials.ts";
 export { natsVersionIn, type Reached, reach, type Target } from "./nats-probe.ts";

@@ -12,8 +12,9 @@ import {
 import { NodeTransport, nodeResolveHost } from "@nats-io/transport-node/lib/node_transport.js";
 import * as wsClient from "nats.ws";
 import { type Clock, HearthError, loopTurns } from "../core/index.ts";
-import type { BrokerConnection } from "./connection.ts";
-import { ClientConnection, ClientDurable, type ClientJetStream } from "./nats-connection.ts";
+import type { DurablePublishOptions } from "./bus.ts";
+import type { BrokerConnection, ClientHeaders, ClientJetStream } from "./connection.ts";
+import { ClientConnection, withHeaders } from "./nats-connection.ts";
 import { type Credentials, proofOf, type TlsMaterial } from "./nats-credentials.ts";
 import { explainFault, natsVersionIn, reach } from "./nats-probe.ts";
 import type { Server } from "./open-bus.ts";
@@ -104,7 +105,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     server: server.url,
     newHeaders: () => headers(),
     complain: options.complain,
-    durable: new ClientDurable(tcpDurableOf(client)),
+    durable: tcpDurableOf(client),
     explain: (thrown) => explainFault(thrown, options),
   });
   return { connection, others: client.info?.connect_urls ?? [] };
@@ -134,10 +135,20 @@ async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> 
   }
 }
 
-function tcpDurableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
+/** The options of both libraries. */
+function publishOptions<Headers extends ClientHeaders>(
+  { id, timeoutMs, headers = {} }: DurablePublishOptions,
+  empty: Headers,
+) {
+  const options = { msgID: id, timeout: timeoutMs };
+  const hasHeaders = Object.keys(headers).length > 0;
+  return hasHeaders ? { ...options, headers: withHeaders(empty, headers) } : options;
+}
+
+function tcpDurableOf(client: NatsConnection): ClientJetStream {
   return {
-    newHeaders: () => headers(),
-    publish: (subject, data, options) => jetstream(client).publish(subject, data, options),
+    publish: (subject, data, options) =>
+      jetstream(client).publish(subject, data, publishOptions(options, headers())),
     async addConsumer(stream, settings) {
       const manager = await jetstreamManager(client, { checkAPI: false });
       const { Explicit } = AckPolicy;
@@ -202,17 +213,17 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     server: server.url,
     newHeaders: () => wsClient.headers(),
     complain: options.complain,
-    durable: new ClientDurable(wsDurableOf(client)),
+    durable: wsDurableOf(client),
     explain,
     cut,
   });
   return { connection, others: client.info?.connect_urls ?? [] };
 }
 
-function wsDurableOf(client: wsClient.NatsConnection): ClientJetStream<wsClient.MsgHdrs> {
+function wsDurableOf(client: wsClient.NatsConnection): ClientJetStream {
   return {
-    newHeaders: () => wsClient.headers(),
-    publish: (subject, data, options) => client.jetstream().publish(subject, data, options),
+    publish: (subject, data, options) =>
+      client.jetstream().publish(subject, data, publishOptions(options, wsClient.headers())),
     async addConsumer(stream, settings) {
       const manager = await client.jetstreamManager({ checkAPI: false });
       const { Explicit } = wsClient.AckPolicy;

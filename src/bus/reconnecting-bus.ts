@@ -1,12 +1,4 @@
-import {
-  assert,
-  type Clock,
-  HearthError,
-  messageOf,
-  type Random,
-  randomBelow,
-  sleep,
-} from "../core/index.ts";
+import { assert, type Clock, messageOf, type Random, randomBelow, sleep } from "../core/index.ts";
 import {
   BUS_LIMITS,
   type Bus,
@@ -19,6 +11,7 @@ import {
   type DurableBus,
   INBOX_PREFIX,
   isPattern,
+  mayAnswerTo,
   type PublishOptions,
   type PublishOutcome,
   type RequestOptions,
@@ -29,8 +22,8 @@ import {
 import type { BrokerConnection, Dial, Incoming } from "./connection.ts";
 import { answerDiscovery } from "./discovery.ts";
 import { BrokerDurableBus } from "./durable-bus.ts";
+import { abortFault, hasNoResponders, Inbox } from "./inbox.ts";
 import { Sender } from "./sender.ts";
-import { Subscriptions } from "./subscriptions.ts";
 
 /** A connection that lasted this long resets the delay before the next attempt. */
 const GOOD_CONNECTION_MS = 10_000;
@@ -50,7 +43,7 @@ export class ReconnectingBus implements Bus {
   readonly #id: string;
   readonly #sender: Sender;
   readonly #subscriptions: Subscriptions;
-  readonly #requests: Requests;
+  readonly #inbox: Inbox;
   readonly #closing = new AbortController();
   readonly durable: DurableBus | null;
   readonly inboxPrefix: string;
@@ -79,7 +72,7 @@ export class ReconnectingBus implements Bus {
     this.inboxPrefix = basics.inboxPrefix ?? INBOX_PREFIX;
     const replyPrefixes = basics.replyPrefixes ?? null;
     this.#subscriptions = new Subscriptions(basics.clock, this.#log, replyPrefixes);
-    this.#requests = new Requests(`${this.inboxPrefix}.${this.#id}`, this.#limits.requestsMax);
+    this.#inbox = new Inbox(`${this.inboxPrefix}.${this.#id}`, basics.clock);
     this.#sender.onEmpty = () => this.#changed();
     this.durable = isDurable
       ? new BrokerDurableBus({
@@ -132,26 +125,51 @@ export class ReconnectingBus implements Bus {
   async request(
     subject: string,
     data: Uint8Array,
-    options: RequestOptions,
+    { timeoutMs, headers, signal }: RequestOptions,
   ): Promise<RequestOutcome> {
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the request was aborted");
-    if (this.#connection === null || this.#requests.isFull) return { kind: "unreachable" };
+    if (signal?.aborted) throw abortFault(signal);
+    const isFull = this.#inbox.size >= this.#limits.requestsMax;
+    if (this.#connection === null || isFull) return { kind: "unreachable" };
     if (!this.#hasInbox) {
       this.#hasInbox = true;
-      const { pattern } = this.#requests;
-      this.#subscriptions.addInternal(pattern, (message) => this.#requests.deliver(message));
+      this.#subscriptions.addInternal(this.#inbox.pattern, (message) =>
+        this.#inbox.deliver(withStatus(message)),
+      );
     }
-    const { reply, outcome } = this.#requests.open(this.#basics.clock, options);
-    const { headers } = options;
-    const published = this.publish(subject, data, headers ? { reply, headers } : { reply });
-    if (published === "dropped") this.#requests.giveUp(reply);
-    return outcome;
+    using mailbox = this.#inbox.open();
+    const options = { reply: mailbox.subject, ...(headers === undefined ? {} : { headers }) };
+    if (this.publish(subject, data, options) === "dropped") return { kind: "unreachable" };
+    try {
+      const message = await mailbox.next(timeoutMs, signal);
+      if (message === null) return { kind: "timeout" };
+      return hasNoResponders(message) ? { kind: "noResponders" } : { kind: "reply", message };
+    } catch (thrown) {
+      if (this.#isClosed) return { kind: "unreachable" };
+      throw thrown;
+    }
   }
 
   serve(spec: ServiceSpec): void {
     assert(!this.#isServing, "a bus serves one service");
     this.#isServing = true;
-    answerDiscovery(this, spec, this.#id, this.#basics.clock, () => void this.#ignored++);
+    const { clock } = this.#basics;
+    const served = spec.endpoints.map(({ name, subject, handler }) => {
+      const own = { name, subject, requests: 0, faults: 0, totalMs: 0 };
+      this.subscribe(subject, (message) => {
+        const startedMs = clock.monotonicMs();
+        own.requests++;
+        try {
+          handler(message);
+        } catch (thrown) {
+          own.faults++;
+          throw thrown;
+        } finally {
+          own.totalMs += clock.monotonicMs() - startedMs;
+        }
+      });
+      return own;
+    });
+    answerDiscovery(this, spec, this.#id, served, clock, () => void this.#ignored++);
   }
 
   onStatus(listener: (state: BusState) => void): Disposable {
@@ -191,7 +209,7 @@ export class ReconnectingBus implements Bus {
     this.#connection = null;
     this.#subscriptions.clear();
     this.#sender.close();
-    this.#requests.giveUpAll();
+    this.#inbox[Symbol.dispose]();
     connection?.end("closed by this process");
     this.#set("closed", "closed");
     this.#listeners.clear();
@@ -307,76 +325,128 @@ export class ReconnectingBus implements Bus {
   }
 }
 
+/** A message with its status, if it has one, as a header. */
+function withStatus({ status, ...message }: Incoming): BusMessage {
+  if (status === 0) return message;
+  return { ...message, headers: { ...message.headers, Status: `${status}` } };
+}
+
 function uniqueName(random: Random): string {
   return Array.from({ length: 4 }, () => random.u32().toString(36)).join("");
 }
 
-interface Waiting {
-  settle(outcome: RequestOutcome): void;
+/**
+ * Minimum interval between log lines about failing handlers, so that bad messages cannot flood the
+ * log.
+ */
+const FAULT_LOG_MS = 10_000;
+
+interface Entry {
+  readonly subject: string;
+  readonly queue: string | undefined;
+  readonly deliver: (message: Incoming) => void;
+  /** Ends the subscription on the current connection. Null while disconnected. */
+  detach: (() => void) | null;
 }
 
-/**
- * Requests that wait for their replies. All use one inbox subject, each with its own last token.
- */
-class Requests {
-  readonly #inbox: string;
-  readonly #max: number;
-  readonly #waiting = new Map<string, Waiting>();
-  #count = 0;
+/** The subscriptions of a bus. Each new connection receives all of them. */
+class Subscriptions {
+  readonly #clock: Clock;
+  readonly #log: BusLog;
+  readonly #replyPrefixes: readonly string[] | null;
+  readonly #entries = new Set<Entry>();
+  readonly #refused = new Set<string>();
+  #connection: BrokerConnection | null = null;
+  #faultsLoggedAtMs = Number.NEGATIVE_INFINITY;
+  received = 0;
+  faults = 0;
 
-  /** `inbox`: a subject prefix that is unique to this process. */
-  constructor(inbox: string, max: number) {
-    this.#inbox = inbox;
-    this.#max = max;
+  constructor(clock: Clock, log: BusLog, replyPrefixes: readonly string[] | null) {
+    this.#clock = clock;
+    this.#log = log;
+    this.#replyPrefixes = replyPrefixes;
   }
 
-  /** Subscription pattern for the replies. */
-  get pattern(): string {
-    return `${this.#inbox}.*`;
+  get refused(): readonly string[] {
+    return [...this.#refused];
   }
 
-  get isFull(): boolean {
-    return this.#waiting.size >= this.#max;
-  }
-
-  /** Registers a request. Returns its reply subject and a promise of its outcome. */
-  open(clock: Clock, options: RequestOptions): { reply: string; outcome: Promise<RequestOutcome> } {
-    const token = (++this.#count).toString(36);
-    const outcome = new Promise<RequestOutcome>((resolve, reject) => {
-      const end = () => {
-        this.#waiting.delete(token);
-        timer[Symbol.dispose]();
-        options.signal?.removeEventListener("abort", onAbort);
-      };
-      const onAbort = () => {
-        end();
-        reject(new HearthError("ABORTED", "the request was aborted"));
-      };
-      const settle = (settled: RequestOutcome) => {
-        end();
-        resolve(settled);
-      };
-      const timer = clock.after(options.timeoutMs, () => settle({ kind: "timeout" }));
-      options.signal?.addEventListener("abort", onAbort, { once: true });
-      this.#waiting.set(token, { settle });
+  add(subject: string, handler: BusHandler, queue?: string): Subscription {
+    return this.#add(subject, queue, (incoming) => {
+      this.received++;
+      const message = withStatus(incoming);
+      this.#handle(handler, { ...message, reply: this.#replyOf(message) });
     });
-    return { reply: `${this.#inbox}.${token}`, outcome };
   }
 
-  /** Delivers a reply. A reply without a waiting request is ignored. */
-  deliver({ status, ...message }: Incoming): void {
-    const waiting = this.#waiting.get(message.subject.slice(this.#inbox.length + 1));
-    if (waiting === undefined) return;
-    if (status === 503) waiting.settle({ kind: "noResponders" });
-    else waiting.settle({ kind: "reply", message: message satisfies BusMessage });
+  /** Subscription of the bus itself: it receives the status and is not counted. */
+  addInternal(subject: string, deliver: (message: Incoming) => void): Subscription {
+    return this.#add(subject, undefined, deliver);
   }
 
-  /** Ends a request as unreachable. */
-  giveUp(reply: string): void {
-    this.#waiting.get(reply.slice(this.#inbox.length + 1))?.settle({ kind: "unreachable" });
+  attach(connection: BrokerConnection): void {
+    this.#connection = connection;
+    for (const entry of this.#entries) this.#subscribe(connection, entry);
   }
 
-  giveUpAll(): void {
-    for (const waiting of [...this.#waiting.values()]) waiting.settle({ kind: "unreachable" });
+  detach(): void {
+    this.#connection = null;
+    this.#refused.clear();
+    for (const entry of this.#entries) entry.detach = null;
+  }
+
+  clear(): void {
+    this.#entries.clear();
+    this.detach();
+  }
+
+  #add(subject: string, queue: string | undefined, deliver: Entry["deliver"]): Subscription {
+    const entry: Entry = { subject, queue, deliver, detach: null };
+    this.#entries.add(entry);
+    if (this.#connection !== null) this.#subscribe(this.#connection, entry);
+    const unsubscribe = () => {
+      this.#entries.delete(entry);
+      entry.detach?.();
+      entry.detach = null;
+    };
+    return { subject, unsubscribe };
+  }
+
+  #subscribe(connection: BrokerConnection, entry: Entry): void {
+    const deliver = (message: Incoming) => {
+      // A message may still be in transit after its subscription has ended.
+      if (this.#entries.has(entry)) entry.deliver(message);
+    };
+    entry.detach = connection.subscribe(entry.subject, entry.queue, deliver, (why) => {
+      if (this.#connection !== connection || !this.#entries.has(entry)) return;
+      this.#refused.add(entry.subject);
+      const fields = { subject: entry.subject, why };
+      this.#log("warn", "NATS subscription refused", fields);
+    });
+  }
+
+  #replyOf({ reply }: Pick<Incoming, "reply">): string | null {
+    const prefixes = this.#replyPrefixes;
+    if (reply === null || prefixes === null) return reply;
+    return mayAnswerTo(reply, prefixes) ? reply : null;
+  }
+
+  #handle(handler: BusHandler, message: Omit<Incoming, "status">): void {
+    try {
+      const result: unknown = handler(message);
+      // TypeScript accepts an async function as a handler; its rejection must not end the process.
+      if (result instanceof Promise) result.catch((thrown) => this.#fault(message, thrown));
+    } catch (thrown) {
+      this.#fault(message, thrown);
+    }
+  }
+
+  #fault({ subject }: { readonly subject: string }, thrown: unknown): void {
+    this.faults++;
+    const nowMs = this.#clock.monotonicMs();
+    if (nowMs - this.#faultsLoggedAtMs < FAULT_LOG_MS) return;
+    this.#faultsLoggedAtMs = nowMs;
+    const fields = { subject, why: messageOf(thrown), faults: this.faults };
+    this.#log("warn", "NATS message handler threw", fields);
   }
 }

@@ -61,7 +61,8 @@ export class Sender {
   attach(connection: BrokerConnection): void {
     this.#connection = connection;
     this.payloadBytesMax = connection.payloadBytesMax;
-    this.#inFlight = new InFlight(connection, this.#clock, this.#limits, () => void this.#drain());
+    this.#inFlight = new InFlight(connection, this.#clock, this.#limits);
+    this.#inFlight.onRoom = () => void this.#drain();
     void this.#drain();
   }
 
@@ -137,15 +138,6 @@ function isSendable({ subject, reply, headers }: Outgoing): boolean {
   return headers === null || areHeaders(headers);
 }
 
-interface InFlightLimits {
-  /** Bytes that may be sent without the broker's confirmation. */
-  readonly windowBytes: number;
-  /** Interval of liveness checks on a silent connection. */
-  readonly pingMs: number;
-  /** How long the answer may take before the connection counts as dead. */
-  readonly silenceMs: number;
-}
-
 /**
  * Messages handed to one connection and not confirmed yet. Client libraries and kernels buffer
  * without limit towards a stalled server; this class bounds them and detects such a server.
@@ -153,30 +145,20 @@ interface InFlightLimits {
 class InFlight implements Disposable {
   readonly #connection: BrokerConnection;
   readonly #clock: Clock;
-  readonly #limits: InFlightLimits;
-  readonly #onRoom: () => void;
+  readonly #limits: BusLimits;
   readonly #timer: Disposable;
-  #messages = 0;
+  /** Number of unconfirmed messages. */
+  messages = 0;
   #bytes = 0;
   #askedAtMs: number | null = null;
+  /** Called when some messages have been confirmed. */
+  onRoom: () => void = () => undefined;
 
-  /** Calls `onRoom` when some messages have been confirmed. */
-  constructor(
-    connection: BrokerConnection,
-    clock: Clock,
-    limits: InFlightLimits,
-    onRoom: () => void,
-  ) {
+  constructor(connection: BrokerConnection, clock: Clock, limits: BusLimits) {
     this.#connection = connection;
     this.#clock = clock;
     this.#limits = limits;
-    this.#onRoom = onRoom;
     this.#timer = clock.every(limits.pingMs, () => this.#tick());
-  }
-
-  /** Number of unconfirmed messages. */
-  get messages(): number {
-    return this.#messages;
   }
 
   get isFull(): boolean {
@@ -184,7 +166,7 @@ class InFlight implements Disposable {
   }
 
   add(bytes: number): void {
-    this.#messages++;
+    this.messages++;
     this.#bytes += bytes;
     if (this.#bytes >= this.#limits.windowBytes / 4) this.#ask();
   }
@@ -205,16 +187,16 @@ class InFlight implements Disposable {
 
   #ask(): void {
     if (this.#askedAtMs !== null) return;
-    const messages = this.#messages;
+    const messages = this.messages;
     const bytes = this.#bytes;
     this.#askedAtMs = this.#clock.monotonicMs();
     this.#connection.confirm().then(
       () => {
         this.#askedAtMs = null;
-        this.#messages -= messages;
+        this.messages -= messages;
         this.#bytes -= bytes;
         if (this.#bytes >= this.#limits.windowBytes / 4) this.#ask();
-        this.#onRoom();
+        this.onRoom();
       },
       // The connection has ended; `closed` reports that too.
       () => undefined,
@@ -261,10 +243,6 @@ class Outbox {
     this.#waiting.push(message);
     this.#bytes += bytes;
     return true;
-  }
-
-  peek(): Outgoing | undefined {
-    return this.#waiting[this.#taken];
   }
 
   /** Removes the first message. */

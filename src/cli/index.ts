@@ -9,7 +9,7 @@ export {
   type Example,
   type ExitName,
 } from "./command.ts";
-export { nearest, type ParsedWords, parseWords, type Takes } from "./parse.ts";
+export { type ParsedWords, parseWords, type Takes } from "./parse.ts";
 export { runCli } from "./run.ts";
 export {
   createProgress,

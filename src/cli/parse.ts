@@ -86,7 +86,7 @@ function takeFlag(
 }
 
 function unknownFlag(shown: string, known: readonly string[]): HearthError {
-  const meant = nearest(shown, known);
+  const meant = nearestWord(shown, known);
   return new HearthError("USAGE", `unknown flag ${shown}`, {
     fix: meant === null ? `flags here are ${known.join(", ")}` : `did you mean ${meant}`,
   });
@@ -138,11 +138,4 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
     throw new HearthError("USAGE", `one argument too many: "${plain[at]!.slice(0, 100)}"`);
   }
   return values;
-}
-
-/** The most likely word of `known`: the only one with the prefix `word`, else the most similar. */
-export function nearest(word: string, known: readonly string[]): string | null {
-  if (word === "") return null;
-  const beginning = known.filter((candidate) => candidate.startsWith(word));
-  return beginning.length === 1 ? beginning[0]! : nearestWord(word, known);
 }

@@ -1,11 +1,11 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { HearthError, systemClock } from "../core/index.ts";
+import { HearthError, nearestWord, systemClock } from "../core/index.ts";
 import { CATALOGUE, type Entry } from "./catalogue.ts";
 import type { ArgumentTable, CommandContext, FlagTable } from "./command.ts";
 import { EXIT_CODES, type ExitName, exitOf } from "./command.ts";
 import { commandHelp, generalHelp, groupHelp } from "./help.ts";
-import { nearest, parseWords } from "./parse.ts";
+import { parseWords } from "./parse.ts";
 import type { Io } from "./terminal.ts";
 
 /**
@@ -67,7 +67,7 @@ function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entr
   const start = isGroup ? `${first} ` : "";
   const given = (isGroup ? second : first) ?? "";
   const names = (isGroup ? inGroup : catalogue).map(({ name }) => name.slice(start.length));
-  const meant = nearest(given, names);
+  const meant = nearestWord(given, names);
   const fix = meant === null ? {} : { fix: `did you mean \`hearth ${start}${meant}\`` };
   const what = `unknown command "${start}${given.slice(0, 100)}"`;
   return report(io, `hearth ${start}`.trimEnd(), new HearthError("USAGE", what, fix));

@@ -6,7 +6,7 @@ import {
   blocksOf,
   type Command,
   type Operation,
-  type RefusalWord,
+  type RefusalCode,
   type Sender,
 } from "./command.ts";
 import type { ControlStats } from "./control-plane.ts";
@@ -14,22 +14,6 @@ import type { Receipt } from "./receipt.ts";
 
 /** One line: names, hashes, counts and messages; never block bytes, tokens or secrets. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
-
-/**
- * Records every command: sender, content and outcome. Guarantees: a write never waits, throws or
- * allocates without bound when the disk is slow, and closing takes seconds at most. `dropped`
- * counts lines that found no room. The file is opened at once, so that an unusable path is reported
- * before the first line.
- */
-export interface AuditLog extends AsyncDisposable {
-  readonly dropped: number;
-  /**
-   * Why the latest lines were not written or the file was not opened; null after a successful
-   * write.
-   */
-  readonly failure: string | null;
-  write(record: AuditRecord): void;
-}
 
 export interface AuditLogOptions {
   readonly path: string;
@@ -47,11 +31,13 @@ const WRITE_BYTES_MAX = 256 * 1024;
 const MODE = 0o640;
 const NEWLINE = 0x0a;
 
-export function createAuditLog(options: AuditLogOptions): AuditLog {
-  return new AuditFile(options);
-}
-
-class AuditFile implements AuditLog {
+/**
+ * Records every command: sender, content and outcome. Guarantees: a write never waits, throws or
+ * allocates without bound when the disk is slow, and closing takes seconds at most. `dropped`
+ * counts lines that found no room. The file is opened at once, so that an unusable path is reported
+ * before the first line.
+ */
+export class AuditLog implements AsyncDisposable {
   readonly #options: AuditLogOptions;
   #waiting: Buffer[] = [];
   #waitingBytes = 0;
@@ -73,6 +59,10 @@ class AuditFile implements AuditLog {
     this.#writing = this.#begin();
   }
 
+  /**
+   * Why the latest lines were not written or the file was not opened; null after a successful
+   * write.
+   */
   get failure(): string | null {
     return this.#failure;
   }
@@ -236,11 +226,14 @@ function ignoreMissing(thrown: unknown): void {
   if ((thrown as NodeJS.ErrnoException).code !== "ENOENT") throw thrown;
 }
 
+/** Where records go. */
+export type AuditSink = Pick<AuditLog, keyof AuditLog>;
+
 interface RecorderOptions {
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: Logger;
-  readonly audit: AuditLog | null;
+  readonly audit: AuditSink | null;
 }
 
 /** Refusals per second that get a line each, so that a flood does not rotate the audit log. */
@@ -253,7 +246,7 @@ const NAMES_MAX = 8;
 export class Recorder {
   readonly #options: RecorderOptions;
   readonly #commands: Record<string, number> = {};
-  readonly #refused: Partial<Record<RefusalWord, number>> = {};
+  readonly #refused: Partial<Record<RefusalCode, number>> = {};
   readonly #lines = new TokenBuckets();
   #duplicates = 0;
   /** Refusals that were not written since the last refusal line. */
@@ -286,8 +279,8 @@ export class Recorder {
   }
 
   /** `command`: null if it could not be decoded. */
-  refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
-    this.#refused[word] = (this.#refused[word] ?? 0) + 1;
+  refused(command: Command | null, receipt: Receipt, code: RefusalCode, sender: Sender): void {
+    this.#refused[code] = (this.#refused[code] ?? 0) + 1;
     const { type, issuer, reason = "" } = receipt;
     const fields = { type, issuer, via: sender.via, from: sender.from, reason };
     this.#options.log.warn("command refused", fields);

@@ -1,4 +1,4 @@
-import type { BlockName } from "../core/index.ts";
+import { type BlockName, MSGPACK_LIMITS } from "../core/index.ts";
 
 export const COMMAND_TYPES = [
   "Warm",
@@ -13,19 +13,12 @@ export const COMMAND_TYPES = [
 export type CommandType = (typeof COMMAND_TYPES)[number];
 
 /**
- * Limits of one command. Parsing a body and looking up its blocks each take one turn of the event
- * loop; with 1,024 blocks either takes about a millisecond. Clients split longer lists into several
- * commands.
+ * Limits of one command. In JSON, commas are counted instead of values, including those in strings.
+ * Clients split longer lists of blocks into several commands.
  */
 export const COMMAND_LIMITS = {
-  bytesMax: 96 * 1024,
-  blocksMax: 1_024,
-  /**
-   * Members and items of all lists together. In JSON the commas are counted, including those in
-   * strings.
-   */
-  valuesMax: 2_048,
-  depthMax: 16,
+  ...MSGPACK_LIMITS.command,
+  blocksMax: MSGPACK_LIMITS.command.itemsMax,
   /** Maximum UTF-8 bytes of an id, issuer, owner, lease or source name. */
   nameBytesMax: 128,
   sourcesMax: 64,
@@ -79,10 +72,15 @@ export type Command = Envelope &
     | { readonly type: "Flush" }
   );
 
+/** Names of blocks in the command. */
+export function namesOf(command: Command): readonly BlockName[] {
+  if (command.type === "Prune") return [command.after];
+  return "blocks" in command ? command.blocks : [];
+}
+
 /** Number of blocks that the command names. */
 export function blocksOf(command: Command): number {
-  if (command.type === "Prune") return 1;
-  return "blocks" in command ? command.blocks.length : 0;
+  return namesOf(command).length;
 }
 
 /**
@@ -246,21 +244,21 @@ export const REFUSALS = {
   },
 } as const satisfies Record<string, { readonly retry: boolean; readonly meaning: string }>;
 
-export type RefusalWord = keyof typeof REFUSALS;
+export type RefusalCode = keyof typeof REFUSALS;
 
-/** `word` is the stable code. `words` is the message: one line, without secrets. */
+/** `code` is stable. `message` is one line, without secrets. */
 export interface Refusal {
-  readonly word: RefusalWord;
-  readonly words: string;
+  readonly code: RefusalCode;
+  readonly message: string;
 }
 
 /** Whether the command of a receipt was refused for a temporary reason. */
 export function isRefusedForNow({ status, reason = "" }: { status: string; reason?: string }) {
-  const word = reason.slice(0, reason.indexOf(":"));
-  return status === "rejected" && word in REFUSALS && REFUSALS[word as RefusalWord].retry;
+  const code = reason.slice(0, reason.indexOf(":"));
+  return status === "rejected" && code in REFUSALS && REFUSALS[code as RefusalCode].retry;
 }
 
 /** Formats the refusal as a receipt's `reason`. */
-export function reasonOf({ word, words }: Refusal): string {
-  return `${word}: ${words}`;
+export function reasonOf({ code, message }: Refusal): string {
+  return `${code}: ${message}`;
 }

@@ -10,7 +10,15 @@ import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../store/index.ts";
-import { type AuditLog, IDLE_MS, Recorder, within } from "./audit-log.ts";
+import { type AuditSink, IDLE_MS, Recorder, within } from "./audit-log.ts";
+import {
+  type BoundIssuer,
+  type Gate,
+  grantOf,
+  proveIssuer,
+  refusalAtGate,
+  refusalOfUnreadable,
+} from "./authorize.ts";
 import {
   blocksOf,
   type Command,
@@ -20,18 +28,18 @@ import {
   type Sender,
   type UnnamedBlock,
 } from "./command.ts";
-import { CarriedCommands, type Running, RunningCommands } from "./command-memory.ts";
-import { type CommandHead, commandDigest, decodeCommand, NO_HEAD } from "./decode-command.ts";
-import { type Gate, grantOf, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
-import { type BoundIssuer, proveIssuer } from "./issuer-proof.ts";
 import {
+  CarriedCommands,
   Fences,
   IssuerOrder,
   issuerAccount,
   type LanePosition,
+  type Running,
+  RunningCommands,
   SignedIds,
   scopeOf,
-} from "./issuers.ts";
+} from "./command-memory.ts";
+import { type CommandHead, commandDigest, decodeCommand, NO_HEAD } from "./decode-command.ts";
 import {
   finalReceipt,
   type Receipt,
@@ -95,45 +103,6 @@ export interface ControlStats {
  * them out again and completes them.
  */
 
-/**
- * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
- * fences, carries out, stores, and writes the audit log. Guarantees:
- *
- * - It never throws because of a command's content, and answers each command with one receipt.
- * - A command with an id is carried out once, also across restarts; repetitions of an executing
- *   command get its receipt when it ends.
- * - Commands of one issuer change pins, leases and marks in order of arrival where the order
- *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
- *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
- *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
- * - Commands beyond a limit are refused, not queued.
- */
-export interface ControlPlane extends AsyncDisposable {
-  /** `contentType`: media type of the body, by default JSON. */
-  submit(
-    body: Uint8Array,
-    contentType: string | null,
-    sender: Sender,
-    options?: SubmitOptions,
-  ): Promise<Receipt>;
-  /**
-   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
-   * several senders used the id, the command of `account` comes first.
-   */
-  find(id: string, issuer: string | null, account?: string): Receipt | null;
-  flush(sender: Sender): Promise<Receipt>;
-  /**
-   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
-   * whatever its `epoch`. Returns the number of removed scopes.
-   */
-  unfence(issuer: string, sender: Sender): number;
-  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
-  note(operation: Operation, sender: Sender): void;
-  stats(): ControlStats;
-  /** The current limits. */
-  limits(): ControlLimits;
-}
-
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
   /** Null: receipts are lost at process end, as pins and leases are. */
@@ -148,7 +117,7 @@ export interface ControlPlaneOptions {
   /** Issuers that must prove their names. Read for each command. */
   readonly issuers: () => readonly BoundIssuer[];
   /** Null: no audit log. The control plane closes it. */
-  readonly audit: AuditLog | null;
+  readonly audit: AuditSink | null;
 }
 
 /** A command with its state during processing. */
@@ -167,20 +136,30 @@ interface PendingCommand {
   progress: Receipt["progress"] | null;
   /** The command is in the ledger: a repetition must not be carried out. */
   isNoted: boolean;
-  /** The expected report, written to the ledger together with the change; null if none was. */
-  expected: LifecycleReport | null;
-  /** The final receipt, written to the ledger together with the change; null if none was. */
-  written: Receipt | null;
+  /**
+   * The expected report and its receipt, written to the ledger together with the change; null if
+   * none was.
+   */
+  expected: { readonly report: LifecycleReport; readonly receipt: Receipt } | null;
 }
 
 const PROGRESS_MS = 1_000;
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
-export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
-  return new CommandPlane(options);
-}
-
-class CommandPlane implements ControlPlane {
+/**
+ * The entry point for commands of every transport: decodes, authorizes, limits, deduplicates,
+ * fences, carries out, stores, and writes the audit log. Guarantees:
+ *
+ * - It never throws because of a command's content, and answers each command with one receipt.
+ * - A command with an id is carried out once, also across restarts; repetitions of an executing
+ *   command get its receipt when it ends.
+ * - Commands of one issuer change pins, leases and marks in order of arrival where the order
+ *   matters: commands on one lease, and commands on blocks (Cache, Think). A Pause takes effect
+ *   once its blocks are on SSD; only commands on its lease and commands that remove blocks wait for
+ *   it. Warm, Prune and Flush wait for earlier commands and delay no later one.
+ * - Commands beyond a limit are refused, not queued.
+ */
+export class ControlPlane implements AsyncDisposable {
   readonly #options: ControlPlaneOptions;
   readonly #carried: CarriedCommands;
   readonly #fences: Fences;
@@ -198,6 +177,7 @@ class CommandPlane implements ControlPlane {
     this.#recorder = new Recorder(options);
   }
 
+  /** `contentType`: media type of the body, by default JSON. */
   async submit(
     body: Uint8Array,
     contentType: string | null,
@@ -210,8 +190,8 @@ class CommandPlane implements ControlPlane {
     if (receipt !== null) return receipt;
     const startedMs = this.#options.clock.monotonicMs();
     const refusal = {
-      word: "busy",
-      words: "too many commands of this sender are waiting",
+      code: "busy",
+      message: "too many commands of this sender are waiting",
     } as const;
     return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
   }
@@ -251,6 +231,10 @@ class CommandPlane implements ControlPlane {
     return this.#take({ command, unnamed: [], sender, startedMs, isSigned: false }, {});
   }
 
+  /**
+   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
+   * several senders used the id, the command of `account` comes first.
+   */
   find(id: string, issuer: string | null, account?: string): Receipt | null {
     if (issuer !== null) {
       const proven = scopeOf({ account: issuerAccount(issuer) }, issuer);
@@ -263,6 +247,10 @@ class CommandPlane implements ControlPlane {
     return issuer === null || latest?.issuer === issuer ? latest : null;
   }
 
+  /**
+   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
+   * whatever its `epoch`. Returns the number of removed scopes.
+   */
   unfence(issuer: string, sender: Sender): number {
     const scopes = this.#fences.forget(issuer);
     this.#carried.unfence(issuer);
@@ -271,10 +259,12 @@ class CommandPlane implements ControlPlane {
     return scopes.length;
   }
 
+  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
   note(operation: Operation, sender: Sender): void {
     this.#recorder.operation(operation, sender);
   }
 
+  /** The current limits. */
   limits(): ControlLimits {
     return this.#options.limits();
   }
@@ -322,10 +312,10 @@ class CommandPlane implements ControlPlane {
       progress: null,
       isNoted: false,
       expected: null,
-      written: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
-    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent is stopping" });
+    if (this.#stop.signal.aborted)
+      return refuse({ code: "busy", message: "the agent is stopping" });
     const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
     const repeated = this.#repetition(pending);
@@ -349,13 +339,13 @@ class CommandPlane implements ControlPlane {
     const { id, notAfterS } = command;
     if (this.#signedIds.has(scope, id!, notAfterS!)) {
       return {
-        word: "replayed",
-        words: `${id} was accepted before: sign the command again with another id`,
+        code: "replayed",
+        message: `${id} was accepted before: sign the command again with another id`,
       };
     }
     const nowS = this.#options.clock.wallMs() / 1_000;
     if (this.#signedIds.add(scope, id!, notAfterS!, nowS)) return null;
-    return { word: "busy", words: "the limit of remembered signed commands is reached" };
+    return { code: "busy", message: "the limit of remembered signed commands is reached" };
   }
 
   #gate(): Gate {
@@ -376,13 +366,13 @@ class CommandPlane implements ControlPlane {
     const digest = running?.digest ?? this.#carried.memory.digest(scope, command.id);
     if (digest !== null && digest !== pending.digest) {
       return refuse({
-        word: "id_reused",
-        words: "this id belongs to a different command",
+        code: "id_reused",
+        message: "this id belongs to a different command",
       });
     }
     if (running !== null) {
-      const words = "too many repetitions are waiting for executing commands";
-      return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
+      const message = "too many repetitions are waiting for executing commands";
+      return this.#running.wait(running)?.then(again) ?? refuse({ code: "busy", message });
     }
     const receipt = this.#carried.memory.get(scope, command.id);
     return receipt === null ? null : again(receipt);
@@ -422,23 +412,25 @@ class CommandPlane implements ControlPlane {
       takeBack();
       return failed;
     }
-    const isExpected = report === pending.expected;
     const elapsedMs = this.#elapsed(startedMs);
-    let receipt =
-      isExpected && pending.written !== null
-        ? { ...pending.written, elapsed_ms: elapsedMs }
-        : finalReceipt(head, command, unnamed, report, elapsedMs);
-    if (!isExpected) receipt = await this.#carried.remember(pending, receipt);
-    else this.#carried.keep(pending, receipt);
+    const { expected } = pending;
+    let receipt: Receipt;
+    if (expected?.report === report) {
+      receipt = { ...expected.receipt, elapsed_ms: elapsedMs };
+      this.#carried.keep(pending, receipt);
+    } else {
+      receipt = finalReceipt(head, command, unnamed, report, elapsedMs);
+      receipt = await this.#carried.remember(pending, receipt);
+    }
     this.#recorder.carriedOut(command, receipt, pending.sender);
     return receipt;
   }
 
   /** Reports an internal fault in the log and the receipt. */
   #fail({ command, head, sender, startedMs }: PendingCommand, thrown: unknown): Receipt {
-    const words = messageOf(thrown);
-    this.#options.log.error("command failed", { type: command.type, error: words });
-    return this.#refuse(head, { word: "internal", words }, sender, startedMs, command);
+    const message = messageOf(thrown);
+    this.#options.log.error("command failed", { type: command.type, error: message });
+    return this.#refuse(head, { code: "internal", message }, sender, startedMs, command);
   }
 
   /** Calls the lifecycle, in this turn if no earlier command must be awaited. */
@@ -462,14 +454,13 @@ class CommandPlane implements ControlPlane {
       remember: (results, expected) => {
         if (isCounted(command)) {
           pending.isNoted = true;
-          pending.expected = expected ?? null;
           const elapsedMs = this.#elapsed(startedMs);
-          this.#carried.note(pending, () => {
-            if (expected === undefined)
-              return unfinishedReceipt(head, command, unnamed, results, elapsedMs);
-            pending.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
-            return pending.written;
-          });
+          if (expected !== undefined) {
+            const receipt = finalReceipt(head, command, unnamed, expected, elapsedMs);
+            pending.expected = { report: expected, receipt };
+          }
+          const unfinished = () => unfinishedReceipt(head, command, unnamed, results, elapsedMs);
+          this.#carried.note(pending, () => pending.expected?.receipt ?? unfinished());
         }
         applied();
       },
@@ -495,7 +486,7 @@ class CommandPlane implements ControlPlane {
     command: Command | null,
   ): Receipt {
     const receipt = refusedReceipt(head, refusal, this.#elapsed(startedMs));
-    this.#recorder.refused(command, receipt, refusal.word, sender);
+    this.#recorder.refused(command, receipt, refusal.code, sender);
     return receipt;
   }
 

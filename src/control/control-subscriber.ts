@@ -16,13 +16,12 @@ import {
   type TurnSource,
 } from "../core/index.ts";
 import { type EventLog, publishedEvent } from "../observability/activity/index.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./body.ts";
 import {
   BROADCAST_SUBJECT,
   isRefusedForNow,
   issuerSubject,
   REPLY_HEADER,
-  type RefusalWord,
+  type RefusalCode,
   type Role,
   SERVICE_NAME,
   type Sender,
@@ -30,6 +29,7 @@ import {
   workerSubject,
 } from "./command.ts";
 import type { ControlLimits, ControlPlane } from "./control-plane.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./decode-command.ts";
 import { encodeReceipt, type Receipt, refusedReceipt } from "./receipt.ts";
 
 export interface ControlSubscriberOptions {
@@ -67,26 +67,7 @@ export interface ControlSubscriberOptions {
   readonly publishEvents: boolean;
 }
 
-export interface SubscriberStats {
-  readonly received: number;
-  readonly answered: number;
-  /** Commands without a reply subject, or with one that is not allowed. */
-  readonly unasked: number;
-  /** Answers that the bus did not accept. */
-  readonly lost: number;
-  /**
-   * Commands that were not decoded because too many were waiting; answered `busy` within a rate
-   * limit.
-   */
-  readonly overflowed: number;
-  /**
-   * Commands that were not decoded because their subject exceeded its rate; answered `rate_limited`
-   * within a rate limit.
-   */
-  readonly limited: number;
-  /** Commands that are not yet answered. */
-  readonly waiting: number;
-}
+export type SubscriberStats = Readonly<ReturnType<ControlSubscriber["stats"]>>;
 
 const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [JSON_TYPE]: { "Content-Type": JSON_TYPE },
@@ -103,7 +84,7 @@ interface Answer {
 }
 
 /** Reasons that a flood is answered with. These answers must not displace other answers. */
-const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
+const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalCode>([
   "rate_limited",
   "malformed",
   "unproven",
@@ -112,10 +93,6 @@ const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalWord>([
   "too_large",
   "too_deep",
 ]);
-
-export function createControlSubscriber(options: ControlSubscriberOptions): ControlSubscriber {
-  return new ControlSubscriber(options);
-}
 
 /** Passes commands from a bus to the control plane, and receipts back. */
 export class ControlSubscriber implements AsyncDisposable {
@@ -126,12 +103,24 @@ export class ControlSubscriber implements AsyncDisposable {
   #isClosed = false;
   /** Leaves the message in progress to the next consumer of the stream. */
   #leaveKept: () => void = () => undefined;
-  #received = 0;
-  #answered = 0;
-  #unasked = 0;
-  #lost = 0;
-  #overflowed = 0;
-  #limited = 0;
+  readonly #counts = {
+    received: 0,
+    answered: 0,
+    /** Commands without a reply subject, or with one that is not allowed. */
+    unasked: 0,
+    /** Answers that the bus did not accept. */
+    lost: 0,
+    /**
+     * Commands that were not decoded because too many were waiting; answered `busy` within a rate
+     * limit.
+     */
+    overflowed: 0,
+    /**
+     * Commands that were not decoded because their subject exceeded its rate; answered
+     * `rate_limited` within a rate limit.
+     */
+    limited: 0,
+  };
   readonly #unreadAnswers = new TokenBuckets();
   readonly #admission: AdmissionTable;
   /** Receipts to encode, at most as many as waiting commands. */
@@ -185,16 +174,9 @@ export class ControlSubscriber implements AsyncDisposable {
       : null;
   }
 
-  stats(): SubscriberStats {
-    return {
-      received: this.#received,
-      answered: this.#answered,
-      unasked: this.#unasked,
-      lost: this.#lost,
-      overflowed: this.#overflowed,
-      limited: this.#limited,
-      waiting: this.#admission.waiting + this.#answers.length,
-    };
+  /** `waiting`: commands that are not yet answered. */
+  stats() {
+    return { ...this.#counts, waiting: this.#admission.waiting + this.#answers.length };
   }
 
   /**
@@ -231,7 +213,7 @@ export class ControlSubscriber implements AsyncDisposable {
   /** Handles a message without persistence: if it is not accepted, it is lost. */
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
-    this.#received++;
+    this.#counts.received++;
     const queue = this.#admission.of(subjectIssuerOf(message));
     const refusal = this.#admission.refusal(queue, message.data.length);
     if (refusal === null) void this.#handle(message, broadcast, queue);
@@ -251,7 +233,7 @@ export class ControlSubscriber implements AsyncDisposable {
   async #takeKept(message: StoredMessage): Promise<void> {
     const closed = () => new HearthError("ABORTED", "the subscriber is closing");
     if (this.#isClosed) throw closed();
-    this.#received++;
+    this.#counts.received++;
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
@@ -302,8 +284,8 @@ export class ControlSubscriber implements AsyncDisposable {
 
   /** Answers a command that was not decoded, within the rate limit. */
   #refuseUnread(message: BusMessage, { issuer }: SubjectQueue, refusal: AdmissionRefusal): void {
-    if (refusal.word === "busy") this.#overflowed++;
-    else this.#limited++;
+    if (refusal.code === "busy") this.#counts.overflowed++;
+    else this.#counts.limited++;
     const nowMs = loopTurns.nowMs();
     if (!this.#unreadAnswers.take(issuer, nowMs, UNREAD_PER_SECOND, UNREAD_PER_SECOND)) return;
     const { workerId, incarnation } = this.#options;
@@ -315,8 +297,8 @@ export class ControlSubscriber implements AsyncDisposable {
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
     const isSpare = FLOOD_REASONS.has(receipt.reason?.split(":", 1)[0] ?? "");
-    if (!this.#mayAnswerTo(reply)) this.#unasked++;
-    else if (this.#publish(reply, receipt, type, isSpare)) this.#answered++;
+    if (!this.#mayAnswerTo(reply)) this.#counts.unasked++;
+    else if (this.#publish(reply, receipt, type, isSpare)) this.#counts.answered++;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE, true);
   }
 
@@ -334,7 +316,7 @@ export class ControlSubscriber implements AsyncDisposable {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
     const outcome = bus.publish(subject, bytes, { headers: HEADERS[type], isSpare });
-    if (outcome === "dropped") this.#lost++;
+    if (outcome === "dropped") this.#counts.lost++;
     return outcome !== "dropped";
   }
 }
@@ -377,8 +359,8 @@ interface SubjectQueue {
 }
 
 interface AdmissionRefusal {
-  readonly word: Extract<RefusalWord, "busy" | "rate_limited">;
-  readonly words: string;
+  readonly code: Extract<RefusalCode, "busy" | "rate_limited">;
+  readonly message: string;
 }
 
 /**
@@ -417,12 +399,12 @@ class AdmissionTable {
     const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
     const areFull =
       this.waiting >= ALL_WAITING_MAX || this.#waitingBytes + bytes > ALL_WAITING_BYTES_MAX;
-    if (isFull || areFull) return { word: "busy", words: `${this.waiting} commands are waiting` };
+    if (isFull || areFull) return { code: "busy", message: `${this.waiting} commands are waiting` };
     const { commandsPerSecond, commandsBurst } = this.#limits();
     const issuers = issuer === "" ? SHARED_ISSUERS : 1;
     const [perSecond, burst] = [commandsPerSecond * issuers, commandsBurst * issuers];
     if (this.#rates.take(issuer, loopTurns.nowMs(), perSecond, burst)) return null;
-    return { word: "rate_limited", words: `${perSecond} commands a second per subject` };
+    return { code: "rate_limited", message: `${perSecond} commands a second per subject` };
   }
 
   /** Counts a waiting command until the result is disposed. */

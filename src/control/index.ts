@@ -1,66 +1,4 @@
-export {
-  type AuditLog,
-  type AuditLogOptions,
-  type AuditRecord,
-  CONTROL_STOP_MS,
-  createAuditLog,
-} from "./audit-log.ts";
-export {
-  answerTypeOf,
-  type BodyLimits,
-  type DecodedBody,
-  decodeBody,
-  encodeBody,
-  JSON_TYPE,
-  type MediaType,
-  MSGPACK_TYPE,
-  mediaTypeOf,
-} from "./body.ts";
-export {
-  BROADCAST_SUBJECT,
-  blocksOf,
-  COMMAND_LIMITS,
-  COMMAND_TYPES,
-  type Command,
-  type CommandType,
-  type Envelope,
-  ISSUER_NAME,
-  isRefusedForNow,
-  issuerSubject,
-  mayDo,
-  type Operation,
-  REFUSALS,
-  REPLY_HEADER,
-  type Refusal,
-  type RefusalWord,
-  ROLE_KEYS,
-  ROLES,
-  type Role,
-  type RoleKey,
-  reasonOf,
-  roleFix,
-  SERVICE_NAME,
-  type Sender,
-  SIGNATURE_HEADER,
-  type UnnamedBlock,
-  workerSubject,
-} from "./command.ts";
-export { CommandMemory, type Running, RunningCommands, receiptText } from "./command-memory.ts";
-export {
-  type ControlLimits,
-  type ControlPlane,
-  type ControlPlaneOptions,
-  type ControlStats,
-  createControlPlane,
-  type SubmitOptions,
-} from "./control-plane.ts";
-export {
-  ControlSubscriber,
-  type ControlSubscriberOptions,
-  createControlSubscriber,
-  type SubscriberStats,
-} from "./control-subscriber.ts";
-export { type CommandHead, type DecodedCommand, decodeCommand } from "./decode-command.ts";
+export { AuditLog, type AuditRecord, CONTROL_STOP_MS } from "./audit-log.ts";
 export {
   ALL_WORKERS,
   type BoundIssuer,
@@ -68,19 +6,21 @@ export {
   SIGNED_SECONDS_MAX,
   signCommand,
   signedBytes,
-} from "./issuer-proof.ts";
+} from "./authorize.ts";
+export * from "./command.ts";
+export { CommandMemory, type Running, RunningCommands, receiptText } from "./command-memory.ts";
+export * from "./control-plane.ts";
+export * from "./control-subscriber.ts";
 export {
-  BLOCK_REASONS,
-  decodeReceipt,
-  encodeReceipt,
-  finalReceipt,
-  type Receipt,
-  type ReceiptBlock,
-  type ReceiptHead,
-  readReceipt,
-  receiptJson,
-  refusedReceipt,
-  runningReceipt,
-  trimmedReceipt,
-  unfinishedReceipt,
-} from "./receipt.ts";
+  answerTypeOf,
+  type CommandHead,
+  type DecodedCommand,
+  decodeBody,
+  decodeCommand,
+  encodeBody,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  mediaTypeOf,
+} from "./decode-command.ts";
+export * from "./receipt.ts";

@@ -1,14 +1,15 @@
 import {
-  type BlockName,
   type BlockResult,
   COMMAND_OUTCOMES,
   type CommandOutcome,
   countOutcomes,
   type HeldBy,
+  MSGPACK_LIMITS,
   type OutcomeCounts,
 } from "../core/index.ts";
 import type { HeldBlock, LifecycleReport } from "../store/index.ts";
 import type { BudgetFigures } from "../store/pins/index.ts";
+import { type Command, namesOf, type Refusal, reasonOf, type UnnamedBlock } from "./command.ts";
 import {
   decodeBody,
   encodeBody,
@@ -16,9 +17,7 @@ import {
   JSON_TYPE,
   type MediaType,
   mediaTypeOf,
-} from "./body.ts";
-import type { Command, UnnamedBlock } from "./command.ts";
-import { type Refusal, reasonOf } from "./command.ts";
+} from "./decode-command.ts";
 
 export interface ReceiptBlock {
   /** The name given in the command; for blocks that the command did not name, the digest in hex. */
@@ -205,11 +204,6 @@ function receiptBlocks(
   return blocks;
 }
 
-function namesOf(command: Command): readonly BlockName[] {
-  if (command.type === "Prune") return [command.after];
-  return "blocks" in command ? command.blocks : [];
-}
-
 function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefined): ReceiptBlock {
   if (result === undefined) return { block, outcome: "missing" };
   const { outcome, reason, by } = result;
@@ -257,84 +251,63 @@ function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string 
   return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
 }
 
-const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
-  "ok",
-  "partial",
-  "rejected",
-  "running",
-]);
+type Check = (value: unknown) => boolean;
+
+const isText: Check = (value) => typeof value === "string";
+const isNumber: Check = (value) => typeof value === "number";
+const isBlockName: Check = (value) => ["string", "number", "bigint"].includes(typeof value);
+
+function optional(check: Check): Check {
+  return (value) => value === undefined || check(value);
+}
+
+function nullOr(check: Check): Check {
+  return (value) => value === null || check(value);
+}
+
+function listOf(check: Check): Check {
+  return (value) => Array.isArray(value) && value.every(check);
+}
+
+function shape(members: Readonly<Record<string, Check>>): Check {
+  const checks = Object.entries(members);
+  return (value) => isMembers(value) && checks.every(([name, check]) => check(value[name]));
+}
+
+const isBlock = shape({
+  block: isBlockName,
+  layer: optional(isNumber),
+  outcome: isText,
+  reason: optional(isText),
+  by: optional(listOf(shape({ kind: isText, owner: optional(isText), name: optional(isText) }))),
+});
+
+const isReceipt = shape({
+  id: nullOr(isText),
+  type: isText,
+  worker_id: isText,
+  incarnation: isText,
+  issuer: isText,
+  status: (value) => ["ok", "partial", "rejected", "running"].includes(value as string),
+  reason: optional(isText),
+  counts: shape(Object.fromEntries(COMMAND_OUTCOMES.map((outcome) => [outcome, isNumber]))),
+  blocks: listOf(isBlock),
+  blocks_left_out: optional(isNumber),
+  held: optional(listOf(isBlock)),
+  bytes: optional(isNumber),
+  lease_id: optional(isText),
+  ttl_seconds: optional(isNumber),
+  budget: optional((value) => isMembers(value) && Object.values(value).every(isNumber)),
+  progress: optional(
+    shape({ done_blocks: isNumber, total_blocks: nullOr(isNumber), bytes: isNumber }),
+  ),
+  elapsed_ms: optional(isNumber),
+});
 
 /** Returns the value as a receipt if every member has the receipt's type, else null. */
 export function readReceipt(value: unknown): Receipt | null {
-  if (!isMembers(value)) return null;
-  const { counts, blocks, held = [] } = value;
-  const isReceipt =
-    ["type", "worker_id", "incarnation", "issuer"].every((name) => isText(value[name])) &&
-    (value.id === null || isText(value.id)) &&
-    STATUSES.has(value.status) &&
-    isMembers(counts) &&
-    COMMAND_OUTCOMES.every((outcome) => typeof counts[outcome] === "number") &&
-    isListOf(blocks, isBlock) &&
-    isListOf(held, isBlock) &&
-    ["reason", "lease_id"].every((name) => isOptional(value[name], isText)) &&
-    ["bytes", "ttl_seconds", "elapsed_ms", "blocks_left_out"].every((name) =>
-      isOptional(value[name], isNumber),
-    ) &&
-    isOptional(value.budget, isFigures) &&
-    isOptional(value.progress, isProgress);
-  return isReceipt ? (value as unknown as Receipt) : null;
+  return isReceipt(value) ? (value as Receipt) : null;
 }
-
-function isBlock(value: unknown): boolean {
-  if (!isMembers(value) || !isText(value.outcome) || !isOptional(value.reason, isText))
-    return false;
-  const { block, by, layer } = value;
-  const isNamed = ["string", "number", "bigint"].includes(typeof block);
-  return (
-    isNamed &&
-    isOptional(layer, isNumber) &&
-    isOptional(by, (holders) => isListOf(holders, isHolder))
-  );
-}
-
-function isHolder(value: unknown): boolean {
-  return (
-    isMembers(value) &&
-    isText(value.kind) &&
-    ["owner", "name"].every((name) => isOptional(value[name], isText))
-  );
-}
-
-function isProgress(value: unknown): boolean {
-  return (
-    isMembers(value) &&
-    ["done_blocks", "bytes"].every((name) => isNumber(value[name])) &&
-    (value.total_blocks === null || isNumber(value.total_blocks))
-  );
-}
-
-function isFigures(value: unknown): boolean {
-  return isMembers(value) && Object.values(value).every(isNumber);
-}
-
-function isOptional(value: unknown, is: (value: unknown) => boolean): boolean {
-  return value === undefined || is(value);
-}
-
-function isListOf(value: unknown, is: (item: unknown) => boolean): boolean {
-  return Array.isArray(value) && value.every(is);
-}
-
-function isText(value: unknown): value is string {
-  return typeof value === "string";
-}
-
-function isNumber(value: unknown): value is number {
-  return typeof value === "number";
-}
-
-/** A receipt lists as many blocks as a command names, or held blocks, each with its holders. */
-const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
 /**
  * Encodes a receipt with as many of its blocks as fit into `bytesMax`. If even the receipt without
@@ -362,7 +335,7 @@ function encoded(receipt: Receipt, type: MediaType): Uint8Array {
 
 /** Returns null if the bytes are not a receipt. `contentType` defaults to JSON. */
 export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
-  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  const body = decodeBody(bytes, mediaTypeOf(contentType), MSGPACK_LIMITS.receipt);
   return body.ok ? readReceipt(body.value) : null;
 }
 

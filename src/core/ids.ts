@@ -44,25 +44,6 @@ export interface BlockAddress {
   readonly layer: number;
 }
 
-/** Writes the 36 bytes `digest ‖ layer u32 LE` at `offset`. */
-export function writeBlockAddress(address: BlockAddress, into: Uint8Array, offset = 0): void {
-  into.set(address.digest, offset);
-  const layer = address.layer >>> 0;
-  into[offset + 32] = layer & 0xff;
-  into[offset + 33] = (layer >>> 8) & 0xff;
-  into[offset + 34] = (layer >>> 16) & 0xff;
-  into[offset + 35] = layer >>> 24;
-}
-
-/** Reads the 36 bytes of `writeBlockAddress`. The digest is a copy. */
-export function readBlockAddress(from: Uint8Array, offset = 0): BlockAddress {
-  const digest = from.slice(offset, offset + DIGEST_BYTES) as Digest;
-  const at = offset + DIGEST_BYTES;
-  const layer =
-    (from[at]! | (from[at + 1]! << 8) | (from[at + 2]! << 16) | (from[at + 3]! << 24)) >>> 0;
-  return { digest, layer };
-}
-
 /**
  * Name of a block in a command: a 64-bit engine hash, or 32 bytes that are a SHA-256 page key or a
  * Hearth digest. A hash may match several blocks (in several namespaces or layers), and then names

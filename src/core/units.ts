@@ -94,11 +94,6 @@ export function asI64(value: bigint): bigint {
   return BigInt.asIntN(64, value);
 }
 
-/** Reinterprets the 64 bits as unsigned, the form in which Hearth compares engine hashes. */
-export function asU64(value: bigint): bigint {
-  return BigInt.asUintN(64, value);
-}
-
 export function isU64(value: bigint): boolean {
   return value >= 0n && value <= U64_MAX;
 }

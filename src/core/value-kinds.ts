@@ -1,6 +1,19 @@
 /** Kinds of values of configuration files and of the command line. */
 import { formatBytes, formatDuration, type Parsed, parseBytes, parseDuration } from "./units.ts";
-import { quoteText } from "./words.ts";
+
+const TEXT_MAX = 60;
+
+/**
+ * `text` in quotes, truncated and escaped, so that the contents of a file cannot forge a line or
+ * control a terminal.
+ */
+export function quoteText(text: string): string {
+  const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
+  return JSON.stringify(cut).replace(
+    /[^\x20-\x7e]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
 
 /** A TOML value of a key: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;

@@ -1,5 +1,11 @@
-import { inSteps, memberSteps, type ReadResult } from "./dynamo/envelope.ts";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "./msgpack.ts";
+import {
+  MSGPACK_LIMITS,
+  MsgpackReader,
+  MsgpackWriter,
+  runAtOnce,
+  Unreadable,
+} from "../core/index.ts";
+import { type Codec, list, nullable, type ReadResult, text, u64, uint } from "./fields.ts";
 
 /**
  * An event of an engine, normalized over both engines and all their encodings. Hashes are opaque:
@@ -74,7 +80,7 @@ export interface EngineBatch {
 
 /** Limits of one batch of an engine. */
 export const ENGINE_BATCH_LIMITS = {
-  bytesMax: 16 * 1024 * 1024,
+  bytesMax: MSGPACK_LIMITS.event.bytesMax,
   eventsMax: 65_536,
   /** Per event. */
   hashesMax: 262_144,
@@ -86,48 +92,45 @@ export const ENGINE_BATCH_LIMITS = {
   extrasMax: 256,
 } as const;
 
-/**
- * Readers of event members, independent of names and positions. Long lists are read in steps, each
- * well below a millisecond.
- */
+const LIMITS = ENGINE_BATCH_LIMITS;
+const NAME_BYTES_MAX = 256;
 
-/** The value of a reader, whether it reads at once or in steps. */
-type Read<T> = T extends Generator<void, infer Value> ? Value : T;
-
-const HASHES_A_STEP = 1_024;
-const TOKENS_A_STEP = 16_384;
-const PAIRS_A_STEP = 2_048;
-const EXTRAS_A_STEP = 256;
-
-function text(reader: MsgpackReader): string | null {
-  return reader.nil() ? null : reader.str(ENGINE_BATCH_LIMITS.textBytesMax);
+/** Like `Codec`, for long lists that are read in steps, each well below a millisecond. */
+interface StepCodec<T> {
+  steps(reader: MsgpackReader): Generator<void, T>;
+  write(writer: MsgpackWriter, value: T): void;
 }
 
-function integer(reader: MsgpackReader): bigint | null {
-  return reader.nil() ? null : reader.int();
-}
+const hash: Codec<EngineHash> = {
+  read(reader) {
+    if (reader.kind() !== "bin") return reader.u64();
+    return reader.bin(LIMITS.digestBytesMax).slice();
+  },
+  write: (writer, value) => (typeof value === "bigint" ? writer.int(value) : writer.bin(value)),
+};
 
-function whole(reader: MsgpackReader): number | null {
-  return reader.nil() ? null : reader.uint();
-}
+const bigInteger: Codec<bigint> = { ...u64, read: (reader) => reader.int() };
+const label = text(LIMITS.textBytesMax);
+const word = nullable(label);
+const whole = nullable(uint());
 
-function hash(reader: MsgpackReader): EngineHash {
-  if (reader.kind() !== "bin") return reader.u64();
-  return reader.bin(ENGINE_BATCH_LIMITS.digestBytesMax).slice();
-}
-
-function optionalHash(reader: MsgpackReader): EngineHash | null {
-  return reader.nil() ? null : hash(reader);
-}
-
-function* hashes(reader: MsgpackReader): Generator<void, EngineHash[]> {
-  const count = reader.array(ENGINE_BATCH_LIMITS.hashesMax);
-  const read: EngineHash[] = [];
-  while (read.length < count) {
-    if (read.length > 0 && read.length % HASHES_A_STEP === 0) yield;
-    read.push(hash(reader));
-  }
-  return read;
+/** A list whose items are read `atOnce` at a time. */
+function longList<T>(codec: Codec<T>, atOnce: number): StepCodec<readonly T[]> {
+  return {
+    *steps(reader) {
+      const count = reader.array(LIMITS.hashesMax);
+      const read: T[] = [];
+      while (read.length < count) {
+        if (read.length > 0 && read.length % atOnce === 0) yield;
+        read.push(codec.read(reader));
+      }
+      return read;
+    },
+    write(writer, items) {
+      writer.array(items.length);
+      for (const item of items) codec.write(writer, item);
+    },
+  };
 }
 
 interface Tokens {
@@ -137,72 +140,67 @@ interface Tokens {
 }
 
 const TOKEN_MAX = 0xffff_ffff;
+const TOKENS_A_STEP = 16_384;
+const PAIRS_A_STEP = 2_048;
 
-/** Reads tokens, or with EAGLE pairs of a token and its successor. */
-function* tokenIds(reader: MsgpackReader): Generator<void, Tokens> {
-  const count = reader.array(ENGINE_BATCH_LIMITS.tokensMax);
-  const tokens = new Uint32Array(count);
-  if (count === 0 || reader.kind() !== "array") {
-    for (let i = 0; i < count; i += TOKENS_A_STEP) {
-      if (i > 0) yield;
-      reader.u32s(tokens.subarray(i, i + TOKENS_A_STEP));
+/** Tokens, or with EAGLE pairs of a token and its successor. */
+const tokenIds: StepCodec<Tokens> = {
+  *steps(reader) {
+    const count = reader.array(LIMITS.tokensMax);
+    const tokens = new Uint32Array(count);
+    if (count === 0 || reader.kind() !== "array") {
+      for (let i = 0; i < count; i += TOKENS_A_STEP) {
+        if (i > 0) yield;
+        reader.u32s(tokens.subarray(i, i + TOKENS_A_STEP));
+      }
+      return { tokens, eagleNext: null };
     }
-    return { tokens, eagleNext: null };
-  }
-  let next = 0;
-  for (let i = 0; i < count; i++) {
-    if (i > 0 && i % PAIRS_A_STEP === 0) yield;
-    if (reader.array(2) !== 2) throw new Unreadable("token entry is not a pair");
-    tokens[i] = reader.uint(TOKEN_MAX);
-    if (i > 0 && tokens[i] !== next) throw new Unreadable("token pairs do not overlap");
-    next = reader.uint(TOKEN_MAX);
-  }
-  return { tokens, eagleNext: next };
-}
+    let next = 0;
+    for (let i = 0; i < count; i++) {
+      if (i > 0 && i % PAIRS_A_STEP === 0) yield;
+      if (reader.array(2) !== 2) throw new Unreadable("token entry is not a pair");
+      tokens[i] = reader.uint(TOKEN_MAX);
+      if (i > 0 && tokens[i] !== next) throw new Unreadable("token pairs do not overlap");
+      next = reader.uint(TOKEN_MAX);
+    }
+    return { tokens, eagleNext: next };
+  },
+  write(writer, { tokens, eagleNext }) {
+    writer.array(tokens.length);
+    for (let i = 0; i < tokens.length; i++) {
+      if (eagleNext !== null) writer.array(2);
+      writer.int(tokens[i]!);
+      if (eagleNext !== null) writer.int(tokens[i + 1] ?? eagleNext);
+    }
+  },
+};
 
-/** Extra keys of one block's hash. The meaning of strings depends on the LoRA name. */
-interface RawExtras {
-  readonly texts: readonly string[];
-  readonly media: BlockExtras["media"];
-  readonly embeddings: Uint8Array | null;
-}
+/** One extra key of a block's hash. The meaning of text depends on the LoRA name. */
+type ExtraKey = string | BlockExtras["media"][number] | Uint8Array;
 
-function* extraKeys(reader: MsgpackReader): Generator<void, readonly (RawExtras | null)[] | null> {
-  if (reader.nil()) return null;
-  const count = reader.array(ENGINE_BATCH_LIMITS.hashesMax);
-  const read: (RawExtras | null)[] = [];
-  while (read.length < count) {
-    if (read.length > 0 && read.length % EXTRAS_A_STEP === 0) yield;
-    read.push(reader.nil() ? null : rawExtras(reader));
-  }
-  return read;
-}
-
-function rawExtras(reader: MsgpackReader): RawExtras {
-  const texts: string[] = [];
-  const media: { id: string; offset: number }[] = [];
-  let embeddings: Uint8Array | null = null;
-  for (let left = reader.array(ENGINE_BATCH_LIMITS.extrasMax); left > 0; left--) {
+const extraKey: Codec<ExtraKey> = {
+  read(reader) {
     switch (reader.kind()) {
       case "str":
-        texts.push(reader.str(ENGINE_BATCH_LIMITS.textBytesMax));
-        break;
+        return label.read(reader);
       case "array":
         if (reader.array(2) !== 2) throw new Unreadable("media item is not a pair");
-        media.push({ id: reader.str(ENGINE_BATCH_LIMITS.textBytesMax), offset: offset(reader) });
-        break;
+        return { id: label.read(reader), offset: readOffset(reader) };
       case "bin":
-        embeddings = reader.bin(ENGINE_BATCH_LIMITS.digestBytesMax).slice();
-        break;
+        return reader.bin(LIMITS.digestBytesMax).slice();
       default:
         throw new Unreadable("extra key of unknown type");
     }
-  }
-  return { texts, media, embeddings };
-}
+  },
+  write(writer, key) {
+    if (typeof key === "string") writer.str(key);
+    else if (key instanceof Uint8Array) writer.bin(key);
+    else writer.array(2).str(key.id).int(key.offset);
+  },
+};
 
 /** Offset from the start of the block; negative if the item began earlier. */
-function offset(reader: MsgpackReader): number {
+function readOffset(reader: MsgpackReader): number {
   const value = Number(reader.int());
   if (!Number.isSafeInteger(value)) throw new Unreadable("offset is not a safe integer");
   return value;
@@ -212,13 +210,51 @@ function offset(reader: MsgpackReader): number {
  * A LoRA name and a salt are both text: the first string equal to the event's LoRA name is the
  * LoRA.
  */
-function namedExtras(raw: RawExtras | null, loraName: string | null): BlockExtras | null {
-  if (raw === null) return null;
-  const { texts, media, embeddings } = raw;
+function extrasOf(keys: readonly ExtraKey[] | null, loraName: string | null): BlockExtras | null {
+  if (keys === null) return null;
+  const texts = keys.filter((key) => typeof key === "string");
   const hasLora = loraName !== null && texts[0] === loraName;
-  const cacheSalt = texts[hasLora ? 1 : 0] ?? null;
-  return { loraName: hasLora ? loraName : null, media, cacheSalt, embeddings };
+  return {
+    loraName: hasLora ? loraName : null,
+    media: keys.filter((key) => typeof key !== "string" && "id" in key),
+    cacheSalt: texts[hasLora ? 1 : 0] ?? null,
+    embeddings: keys.findLast((key) => key instanceof Uint8Array) ?? null,
+  };
 }
+
+function keysOf(extras: BlockExtras | null): ExtraKey[] | null {
+  if (extras === null) return null;
+  const { loraName, media, cacheSalt, embeddings } = extras;
+  return [loraName, ...media, cacheSalt, embeddings].filter((key) => key !== null);
+}
+
+const hashes = longList(hash, 1_024);
+const extraKeys = longList(nullable(list(extraKey, LIMITS.extrasMax)), 256);
+
+/** Members of all events by name. */
+const MEMBERS = {
+  type: label,
+  block_hashes: hashes,
+  parent_block_hash: nullable(hash),
+  token_ids: tokenIds,
+  block_size: uint(),
+  lora_id: nullable(bigInteger),
+  medium: word,
+  lora_name: word,
+  extra_keys: extraKeys,
+  group_idx: whole,
+  kv_cache_spec_kind: word,
+  kv_cache_spec_sliding_window: whole,
+  locality: word,
+  ownership: word,
+  session_id: word,
+  cache_salt: word,
+};
+
+type MemberName = keyof typeof MEMBERS;
+type MemberValue<C> =
+  C extends StepCodec<infer T> ? T | null : C extends Codec<infer T> ? T : never;
+type Fields = { -readonly [N in MemberName]?: MemberValue<(typeof MEMBERS)[N]> };
 
 const RANK_MAX = 65_535;
 const FIELDS_MAX = 32;
@@ -230,14 +266,12 @@ const EVENTS_A_STEP = 16;
  * becomes `unreadable` at its position. Never throws.
  */
 export function decodeEngineBatch(payload: Uint8Array): ReadResult<EngineBatch> {
-  const steps = engineBatchSteps(payload);
-  for (let step = steps.next(); ; step = steps.next()) if (step.done === true) return step.value;
+  return runAtOnce(engineBatchSteps(payload));
 }
 
 /** Like `decodeEngineBatch`, in steps of well below a millisecond each. */
 export function* engineBatchSteps(payload: Uint8Array): Generator<void, ReadResult<EngineBatch>> {
-  if (payload.length > ENGINE_BATCH_LIMITS.bytesMax)
-    return { ok: false, why: "message is too long" };
+  if (payload.length > LIMITS.bytesMax) return { ok: false, why: "message is too long" };
   try {
     const reader = new MsgpackReader(payload);
     const value = yield* readBatch(reader);
@@ -260,7 +294,7 @@ function* readBatch(reader: MsgpackReader): Generator<void, EngineBatch> {
 }
 
 function* readEvents(reader: MsgpackReader): Generator<void, EngineEvent[]> {
-  const count = reader.array(ENGINE_BATCH_LIMITS.eventsMax);
+  const count = reader.array(LIMITS.eventsMax);
   const events: EngineEvent[] = [];
   for (let i = 0; i < count; i++) {
     if (i > 0 && i % EVENTS_A_STEP === 0) yield;
@@ -278,53 +312,83 @@ function* readEvents(reader: MsgpackReader): Generator<void, EngineEvent[]> {
 }
 
 function* readEvent(reader: MsgpackReader): Generator<void, EngineEvent> {
+  const fields: Fields = {};
   const kind = reader.kind();
-  if (kind === "map") return tagged((yield* memberSteps(reader, MEMBERS)) as Fields);
-  if (kind !== "array") throw new Unreadable("event is neither a list nor a map");
-  return yield* positional(reader);
+  if (kind === "map") yield* readNamed(reader, fields);
+  else if (kind === "array") yield* readPositional(reader, fields);
+  else throw new Unreadable("event is neither a list nor a map");
+  return eventOf(fields);
 }
 
-/** Members of all events by name. */
-const MEMBERS = {
-  type: (reader: MsgpackReader) => reader.str(ENGINE_BATCH_LIMITS.textBytesMax),
-  block_hashes: hashes,
-  parent_block_hash: optionalHash,
-  token_ids: tokenIds,
-  block_size: (reader: MsgpackReader) => reader.uint(),
-  lora_id: integer,
-  medium: text,
-  lora_name: text,
-  extra_keys: extraKeys,
-  group_idx: whole,
-  kv_cache_spec_kind: text,
-  kv_cache_spec_sliding_window: whole,
-  locality: text,
-  ownership: text,
-  session_id: text,
-  cache_salt: text,
-};
+/** Reads members by name, each at most once; unknown ones, and those not in `names`, are skipped. */
+function* readNamed(
+  reader: MsgpackReader,
+  fields: Fields,
+  names: Readonly<Record<string, unknown>> = MEMBERS,
+): Generator<void, void> {
+  const seen = new Set<string>();
+  for (let left = reader.map(FIELDS_MAX); left > 0; left--) {
+    const name = reader.str(NAME_BYTES_MAX);
+    if (!Object.hasOwn(names, name)) yield* reader.skipSteps();
+    else if (seen.has(name)) throw new Unreadable(`${name} is duplicated`);
+    else yield* readMember(reader, name as MemberName, fields);
+    seen.add(name);
+  }
+}
 
-type Fields = {
-  -readonly [K in keyof typeof MEMBERS]?: Read<ReturnType<(typeof MEMBERS)[K]>>;
-};
+function* readMember(
+  reader: MsgpackReader,
+  name: MemberName,
+  fields: Fields,
+): Generator<void, void> {
+  const codec: Codec<unknown> | StepCodec<unknown> = MEMBERS[name];
+  const value =
+    "read" in codec ? codec.read(reader) : reader.nil() ? null : yield* codec.steps(reader);
+  Object.assign(fields, { [name]: value });
+}
 
-function tagged(fields: Fields): EngineEvent {
-  const { type, locality = null, ownership = null } = fields;
+/** Members by position, without the leading tag. */
+const PLACES: Readonly<Record<string, readonly MemberName[]>> = {
+  BlockStored: [
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+  ],
+  BlockRemoved: ["block_hashes", "medium", "group_idx"],
+  AllBlocksCleared: [],
+};
+/** SGLang 0.5.18 and 0.5.19 send a map with this member at the position of vLLM's LoRA name. */
+const ASIDE = { cache_salt: word };
+
+function* readPositional(reader: MsgpackReader, fields: Fields): Generator<void, void> {
+  const count = reader.array(FIELDS_MAX);
+  if (count === 0) throw new Unreadable("empty event");
+  fields.type = label.read(reader);
+  const places = Object.hasOwn(PLACES, fields.type) ? PLACES[fields.type]! : [];
+  for (let i = 1; i < count; i++) {
+    const place = places[i - 1];
+    if (place === undefined) yield* reader.skipSteps();
+    else if (reader.kind() === "map") yield* readNamed(reader, fields, ASIDE);
+    else yield* readMember(reader, place, fields);
+  }
+}
+
+function eventOf(fields: Fields): EngineEvent {
+  const { type, medium = null, locality = null, ownership = null } = fields;
+  const place = { medium, group: groupOf(fields), locality, ownership };
   switch (type) {
     case "BlockStored":
-      return stored(fields);
-    case "BlockRemoved": {
-      const medium = fields.medium ?? null;
-      const removed = needed(fields.block_hashes, "block_hashes");
-      return {
-        kind: "removed",
-        hashes: removed,
-        medium,
-        group: group(fields),
-        locality,
-        ownership,
-      };
-    }
+      return { ...storedOf(fields), ...place };
+    case "BlockRemoved":
+      return { kind: "removed", hashes: needed(fields.block_hashes, "block_hashes"), ...place };
     case "AllBlocksCleared":
       return { kind: "cleared", ownership };
     default:
@@ -332,77 +396,24 @@ function tagged(fields: Fields): EngineEvent {
   }
 }
 
-/** Members by position, without the leading tag. */
-const STORED = [
-  "block_hashes",
-  "parent_block_hash",
-  "token_ids",
-  "block_size",
-  "lora_id",
-  "medium",
-  "lora_name",
-  "extra_keys",
-  "group_idx",
-  "kv_cache_spec_kind",
-  "kv_cache_spec_sliding_window",
-] as const;
-const REMOVED = ["block_hashes", "medium", "group_idx"] as const;
-const PLACES: Readonly<Record<string, readonly (keyof Fields)[]>> = {
-  BlockStored: STORED,
-  BlockRemoved: REMOVED,
-  AllBlocksCleared: [],
-};
-
-function* positional(reader: MsgpackReader): Generator<void, EngineEvent> {
-  const count = reader.array(FIELDS_MAX);
-  if (count === 0) throw new Unreadable("empty event");
-  const type = reader.str(ENGINE_BATCH_LIMITS.textBytesMax);
-  const places = Object.hasOwn(PLACES, type) ? PLACES[type]! : [];
-  const fields: Fields = { type };
-  for (let i = 1; i < count; i++) {
-    const place = places[i - 1];
-    if (place === undefined) yield* reader.skipSteps();
-    else if (reader.kind() === "map") yield* readAside(reader, fields);
-    else Object.assign(fields, { [place]: yield* inSteps(MEMBERS[place](reader)) });
-  }
-  return tagged(fields);
-}
-
-/** SGLang 0.5.18 and 0.5.19 send a map at the position of vLLM's LoRA name. */
-function* readAside(reader: MsgpackReader, fields: Fields): Generator<void, void> {
-  const shape = { cache_salt: text };
-  const { cache_salt: salt } = (yield* memberSteps(reader, shape)) as Pick<Fields, "cache_salt">;
-  if (salt !== undefined) fields.cache_salt = salt;
-}
-
-function stored(fields: Fields): EngineEvent {
-  const { tokens, eagleNext } = needed<Tokens>(fields.token_ids, "token_ids");
+function storedOf(fields: Fields) {
   const loraName = fields.lora_name || null;
   return {
-    kind: "stored",
-    hashes: needed<EngineHash[]>(fields.block_hashes, "block_hashes"),
+    kind: "stored" as const,
+    hashes: needed(fields.block_hashes, "block_hashes"),
     parent: fields.parent_block_hash ?? null,
-    tokens,
+    ...needed(fields.token_ids, "token_ids"),
     blockTokens: needed(fields.block_size, "block_size"),
     loraName,
     loraId: fields.lora_id ?? null,
-    medium: fields.medium ?? null,
-    extras: extrasOf(fields.extra_keys ?? null, loraName),
-    group: group(fields),
+    extras: fields.extra_keys?.map((keys) => extrasOf(keys, loraName)) ?? null,
     // An empty salt counts as no salt.
     cacheSalt: fields.cache_salt || null,
-    locality: fields.locality ?? null,
-    ownership: fields.ownership ?? null,
     sessionId: fields.session_id ?? null,
-    eagleNext,
   };
 }
 
-function extrasOf(raw: readonly (RawExtras | null)[] | null, loraName: string | null) {
-  return raw?.map((one) => namedExtras(one, loraName)) ?? null;
-}
-
-function group(fields: Fields): KvGroup | null {
+function groupOf(fields: Fields): KvGroup | null {
   const index = fields.group_idx ?? null;
   const specKind = fields.kv_cache_spec_kind ?? null;
   const slidingWindow = fields.kv_cache_spec_sliding_window ?? null;
@@ -410,8 +421,8 @@ function group(fields: Fields): KvGroup | null {
   return { index, specKind, slidingWindow };
 }
 
-function needed<T>(value: T | undefined, name: string): T {
-  if (value === undefined) throw new Unreadable(`${name} is missing`);
+function needed<T>(value: T | null | undefined, name: string): T {
+  if (value === undefined || value === null) throw new Unreadable(`${name} is missing`);
   return value;
 }
 
@@ -422,117 +433,49 @@ function needed<T>(value: T | undefined, name: string): T {
 export function encodeEngineBatch({ seconds, rank, events }: EngineBatch): Uint8Array {
   const readable = events.filter((event) => event.kind !== "unreadable");
   const writer = new MsgpackWriter().array(3).f64(seconds).array(readable.length);
-  for (const event of readable) writeEvent(writer, event);
+  for (const event of readable) {
+    const members = Object.entries(fieldsOf(event)).filter(([, value]) => value !== undefined);
+    writer.map(members.length);
+    for (const [name, value] of members) {
+      const codec = MEMBERS[name as MemberName] as Pick<Codec<unknown>, "write">;
+      codec.write(writer.str(name), value);
+    }
+  }
   return writer.int(rank).done();
 }
 
-type Member = readonly [string, () => unknown];
-
-function writeEvent(writer: MsgpackWriter, event: EngineEvent): void {
-  const members = membersOf(writer, event);
-  writer.map(members.length);
-  for (const [name, write] of members) {
-    writer.str(name);
-    write();
+/** The members in the order in which vLLM writes them; undefined: not written. */
+function fieldsOf(event: Exclude<EngineEvent, { kind: "unreadable" }>): Fields {
+  if (event.kind === "cleared") {
+    return { type: "AllBlocksCleared", ...written({ ownership: event.ownership }) };
   }
-}
-
-function membersOf(writer: MsgpackWriter, event: EngineEvent): Member[] {
-  const word = (name: string, value: string | null): Member[] =>
-    value === null ? [] : [[name, () => writer.str(value)]];
-  const number = (name: string, value: number | null | undefined): Member[] =>
-    value === null || value === undefined ? [] : [[name, () => writer.int(value)]];
-  switch (event.kind) {
-    case "stored":
-      return [
-        ["type", () => writer.str("BlockStored")],
-        ["block_hashes", () => writeHashes(writer, event.hashes)],
-        ["parent_block_hash", () => writeHash(writer, event.parent)],
-        ["token_ids", () => writeTokens(writer, event.tokens, event.eagleNext)],
-        ["block_size", () => writer.int(event.blockTokens)],
-        ["lora_id", () => (event.loraId === null ? writer.nil() : writer.int(event.loraId))],
-        ["medium", () => writeText(writer, event.medium)],
-        ["lora_name", () => writeText(writer, event.loraName)],
-        ...extrasMember(writer, event.extras),
-        ...number("group_idx", event.group?.index),
-        ...word("kv_cache_spec_kind", event.group?.specKind ?? null),
-        ...number("kv_cache_spec_sliding_window", event.group?.slidingWindow),
-        ...word("locality", event.locality),
-        ...word("ownership", event.ownership),
-        ...word("session_id", event.sessionId),
-        ...word("cache_salt", event.cacheSalt),
-      ];
-    case "removed":
-      return [
-        ["type", () => writer.str("BlockRemoved")],
-        ["block_hashes", () => writeHashes(writer, event.hashes)],
-        ["medium", () => writeText(writer, event.medium)],
-        ...number("group_idx", event.group?.index),
-        ...word("locality", event.locality),
-        ...word("ownership", event.ownership),
-      ];
-    case "cleared":
-      return [
-        ["type", () => writer.str("AllBlocksCleared")],
-        ...word("ownership", event.ownership),
-      ];
-    case "unreadable":
-      return [];
-    default:
-      return event satisfies never;
+  const { hashes, medium, group, locality, ownership } = event;
+  const place = written({ locality, ownership });
+  if (event.kind === "removed") {
+    const own = { block_hashes: hashes, medium, ...written({ group_idx: group?.index }) };
+    return { type: "BlockRemoved", ...own, ...place };
   }
-}
-
-function extrasMember(
-  writer: MsgpackWriter,
-  extras: readonly (BlockExtras | null)[] | null,
-): Member[] {
-  if (extras === null) return [];
-  const write = () => {
-    writer.array(extras.length);
-    for (const one of extras) writeExtras(writer, one);
+  return {
+    type: "BlockStored",
+    block_hashes: hashes,
+    parent_block_hash: event.parent,
+    token_ids: { tokens: event.tokens, eagleNext: event.eagleNext },
+    block_size: event.blockTokens,
+    lora_id: event.loraId,
+    medium,
+    lora_name: event.loraName,
+    ...written({
+      extra_keys: event.extras?.map(keysOf),
+      group_idx: group?.index,
+      kv_cache_spec_kind: group?.specKind,
+      kv_cache_spec_sliding_window: group?.slidingWindow,
+    }),
+    ...place,
+    ...written({ session_id: event.sessionId, cache_salt: event.cacheSalt }),
   };
-  return [["extra_keys", write]];
 }
 
-function writeExtras(writer: MsgpackWriter, extras: BlockExtras | null): void {
-  if (extras === null) {
-    writer.nil();
-    return;
-  }
-  const { loraName, media, cacheSalt, embeddings } = extras;
-  const texts = [loraName, cacheSalt].filter((text) => text !== null);
-  writer.array(texts.length + media.length + (embeddings === null ? 0 : 1));
-  if (loraName !== null) writer.str(loraName);
-  for (const { id, offset } of media) writer.array(2).str(id).int(offset);
-  if (cacheSalt !== null) writer.str(cacheSalt);
-  if (embeddings !== null) writer.bin(embeddings);
-}
-
-function writeText(writer: MsgpackWriter, text: string | null): void {
-  if (text === null) writer.nil();
-  else writer.str(text);
-}
-
-function writeHash(writer: MsgpackWriter, hash: EngineHash | null): void {
-  if (hash === null) writer.nil();
-  else if (typeof hash === "bigint") writer.int(hash);
-  else writer.bin(hash);
-}
-
-function writeHashes(writer: MsgpackWriter, hashes: readonly EngineHash[]): void {
-  writer.array(hashes.length);
-  for (const hash of hashes) writeHash(writer, hash);
-}
-
-function writeTokens(writer: MsgpackWriter, tokens: Uint32Array, eagleNext: number | null): void {
-  writer.array(tokens.length);
-  for (let i = 0; i < tokens.length; i++) {
-    if (eagleNext === null) writer.int(tokens[i]!);
-    else
-      writer
-        .array(2)
-        .int(tokens[i]!)
-        .int(tokens[i + 1] ?? eagleNext);
-  }
+/** The members that are neither undefined nor null. */
+function written(fields: { readonly [N in MemberName]?: Fields[N] | undefined }): Fields {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => (value ?? null) !== null));
 }

@@ -28,37 +28,6 @@ export type EndReason = "free" | "expired" | "worker_left";
 /** `unknown`: no such request, or it has already ended. Nothing changes. */
 export type LoadOutcome = "done" | "unknown";
 
-/**
- * Load of each target as implied by routing decisions. A request counts its blocks until `free`;
- * its prefill tokens until the first output token. A request that is never freed expires 300 s
- * after its last update (Dynamo's default).
- */
-export interface ActiveLoad {
-  /** Adds a request. If its id is already active, the earlier request is freed first. */
-  add(request: ActiveRequest): void;
-  markPrefillComplete(id: string): LoadOutcome;
-  /**
-   * Reports cumulative output tokens. They count as ceil(tokens / blockTokens) output blocks, and
-   * the first token completes the prefill. A smaller value than before has no effect.
-   */
-  output(id: string, tokens: number): LoadOutcome;
-  free(id: string): LoadOutcome;
-  find(id: string): ActiveRequest | null;
-  /** True until the first output token. Null: no such request. */
-  isPrefilling(id: string): boolean | null;
-  of(target: TargetId): TargetLoad;
-  /**
-   * Writes per target id: prompt blocks (including a partial last block) that are not yet active on
-   * that target. Every element of `into` is written, also for ids without a target.
-   */
-  additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void;
-  /** Frees expired requests and returns their ids, plus the ids evicted at the request limit. */
-  expire(): readonly string[];
-  /** Frees all requests of a target and returns their ids. */
-  dropTarget(target: TargetId): readonly string[];
-  readonly requests: number;
-}
-
 export interface ActiveLoadOptions {
   readonly clock: Clock;
   /** Tokens per block, for prompts and output. */
@@ -96,11 +65,12 @@ interface Sums {
 
 const NONE = new Uint32Array(0);
 
-export function createActiveLoad(options: ActiveLoadOptions): ActiveLoad {
-  return new Load(options);
-}
-
-class Load implements ActiveLoad {
+/**
+ * Load of each target as implied by routing decisions. A request counts its blocks until `free`;
+ * its prefill tokens until the first output token. A request that is never freed expires 300 s
+ * after its last update (Dynamo's default).
+ */
+export class ActiveLoad {
   readonly #options: ActiveLoadOptions;
   readonly #requestsMax: number;
   readonly #blocksMax: number;
@@ -122,8 +92,9 @@ class Load implements ActiveLoad {
     return this.#live.size;
   }
 
+  /** Adds a request. If its id is already active, the earlier request is freed first. */
   add(request: ActiveRequest): void {
-    this.free(request.id);
+    this.#remove(request.id);
     if (this.#live.size >= this.#requestsMax) this.#crowdOut();
     const sums = this.#sumsOf(request.target);
     const words = this.#share(request, sums);
@@ -139,17 +110,18 @@ class Load implements ActiveLoad {
   markPrefillComplete(id: string): LoadOutcome {
     const live = this.#touch(id);
     if (live === null) return "unknown";
-    if (live.isPrefilling) {
-      live.isPrefilling = false;
-      this.#sumsOf(live.request.target).prefillTokens -= live.request.prefillTokens;
-    }
+    this.#endPrefill(live);
     return "done";
   }
 
+  /**
+   * Reports cumulative output tokens. They count as ceil(tokens / blockTokens) output blocks, and
+   * the first token completes the prefill. A smaller value than before has no effect.
+   */
   output(id: string, tokens: number): LoadOutcome {
     const live = this.#touch(id);
     if (live === null) return "unknown";
-    if (tokens > 0 && live.isPrefilling) this.markPrefillComplete(id);
+    if (tokens > 0) this.#endPrefill(live);
     const blocks = Math.ceil(tokens / this.#options.blockTokens);
     if (blocks > live.outputBlocks) {
       this.#sumsOf(live.request.target).blocks += blocks - live.outputBlocks;
@@ -159,6 +131,60 @@ class Load implements ActiveLoad {
   }
 
   free(id: string): LoadOutcome {
+    return this.#remove(id);
+  }
+
+  find(id: string): ActiveRequest | null {
+    return this.#live.get(id)?.request ?? null;
+  }
+
+  /** True until the first output token. Null: no such request. */
+  isPrefilling(id: string): boolean | null {
+    return this.#live.get(id)?.isPrefilling ?? null;
+  }
+
+  of(target: TargetId): TargetLoad {
+    const sums = this.#sums[target];
+    if (sums === undefined) return { activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 };
+    const { blocks: activeBlocks, prefillTokens: activePrefillTokens } = sums;
+    return { activeBlocks, activePrefillTokens, activeRequests: sums.requests };
+  }
+
+  /**
+   * Writes per target id: prompt blocks (including a partial last block) that are not yet active on
+   * that target. Every element of `into` is written, also for ids without a target.
+   */
+  additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void {
+    const blocks = Math.ceil(promptTokens / this.#options.blockTokens);
+    const all = Math.max(blocks, hashes.length);
+    into.fill(0);
+    this.#runs.leading(wordsOf(hashes), into);
+    for (let target = 0; target < into.length; target++) into[target] = all - into[target]!;
+  }
+
+  /** Frees expired requests and returns their ids, plus the ids evicted at the request limit. */
+  expire(): readonly string[] {
+    const ended = this.#crowdedOut;
+    this.#crowdedOut = [];
+    const before = this.#options.clock.monotonicMs() - this.#options.requestExpiryMs;
+    for (const [id, live] of this.#live) {
+      if (live.aliveAtMs > before) break;
+      this.#remove(id);
+      ended.push(id);
+    }
+    return ended;
+  }
+
+  /** Frees all requests of a target and returns their ids. */
+  dropTarget(target: TargetId): readonly string[] {
+    const ended: string[] = [];
+    for (const [id, { request }] of this.#live) if (request.target === target) ended.push(id);
+    for (const id of ended) this.#remove(id);
+    this.#sums[target] = undefined;
+    return ended;
+  }
+
+  #remove(id: string): LoadOutcome {
     const live = this.#live.get(id);
     if (live === undefined) return "unknown";
     this.#live.delete(id);
@@ -171,47 +197,10 @@ class Load implements ActiveLoad {
     return "done";
   }
 
-  find(id: string): ActiveRequest | null {
-    return this.#live.get(id)?.request ?? null;
-  }
-
-  isPrefilling(id: string): boolean | null {
-    return this.#live.get(id)?.isPrefilling ?? null;
-  }
-
-  of(target: TargetId): TargetLoad {
-    const sums = this.#sums[target];
-    if (sums === undefined) return { activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 };
-    const { blocks: activeBlocks, prefillTokens: activePrefillTokens } = sums;
-    return { activeBlocks, activePrefillTokens, activeRequests: sums.requests };
-  }
-
-  additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void {
-    const blocks = Math.ceil(promptTokens / this.#options.blockTokens);
-    const all = Math.max(blocks, hashes.length);
-    into.fill(0);
-    this.#runs.leading(wordsOf(hashes), into);
-    for (let target = 0; target < into.length; target++) into[target] = all - into[target]!;
-  }
-
-  expire(): readonly string[] {
-    const ended = this.#crowdedOut;
-    this.#crowdedOut = [];
-    const before = this.#options.clock.monotonicMs() - this.#options.requestExpiryMs;
-    for (const [id, live] of this.#live) {
-      if (live.aliveAtMs > before) break;
-      this.free(id);
-      ended.push(id);
-    }
-    return ended;
-  }
-
-  dropTarget(target: TargetId): readonly string[] {
-    const ended: string[] = [];
-    for (const [id, { request }] of this.#live) if (request.target === target) ended.push(id);
-    for (const id of ended) this.free(id);
-    this.#sums[target] = undefined;
-    return ended;
+  #endPrefill(live: Live): void {
+    if (!live.isPrefilling) return;
+    live.isPrefilling = false;
+    this.#sumsOf(live.request.target).prefillTokens -= live.request.prefillTokens;
   }
 
   /**
@@ -253,7 +242,7 @@ class Load implements ActiveLoad {
 
   #crowdOut(): void {
     const oldest = this.#live.keys().next().value!;
-    this.free(oldest);
+    this.#remove(oldest);
     if (this.#crowdedOut.length < this.#requestsMax) this.#crowdedOut.push(oldest);
   }
 

@@ -1,19 +1,19 @@
-import type { Bus, BusLog } from "../bus/index.ts";
+import type { Bus, BusLog, Consumption } from "../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { ResidencySource } from "../observability/activity/index.ts";
-import type { ActiveLoad } from "./active-load.ts";
+import { ActiveLoad, type ActiveLoadOptions } from "./active-load.ts";
 import {
   BusArchive,
-  BusListening,
   EngineTarget,
   FirstArchive,
   forgetStream,
   type IngestSettings,
+  listenOnBus,
+  listenOnStream,
   type ResidencyArchive,
   ResidencyIngest,
   requestSubject,
   StoredSnapshots,
-  StreamListening,
 } from "./ingest/index.ts";
 import { LocateService } from "./locate.ts";
 import type { PrefixIndex } from "./prefix-index.ts";
@@ -38,7 +38,7 @@ export interface IndexSyncOptions {
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   /** Load of this router's own requests. */
-  readonly load: ActiveLoad;
+  readonly load: Omit<ActiveLoadOptions, "clock" | "blockTokens">;
   readonly blockTokens: number;
   readonly ingest: IngestSettings;
   readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
@@ -73,12 +73,13 @@ export class IndexSync implements AsyncDisposable {
   readonly fromReplicas: FirstArchive;
   readonly fromStore: FirstArchive;
   readonly #options: IndexSyncOptions;
-  #listening: BusListening | null = null;
-  #stream: StreamListening | null = null;
+  #listening: Disposable | null = null;
+  #stream: Consumption | null = null;
   #locate: LocateService | null = null;
 
   constructor(options: IndexSyncOptions) {
-    const { bus, clock, random, log, cluster, index, table, load } = options;
+    const { bus, clock, random, log, cluster, index, table, blockTokens } = options;
+    const load = { ...options.load, clock, blockTokens };
     this.#options = options;
     const members = new ReplicaTable();
     const { answerMs, snapshotBlocksMax } = options.ingest;
@@ -106,10 +107,9 @@ export class IndexSync implements AsyncDisposable {
         : new ReplicaGroup({
             ...{ bus, clock, random, log, cluster, index, table, load, members },
             ...{ ingest: this.ingest, self: newRouterId(random), settings: options.replicas },
-            blockTokens: options.blockTokens,
             applyThresholds: options.applyThresholds,
           });
-    this.load = this.group?.load ?? load;
+    this.load = this.group?.load ?? new ActiveLoad(load);
     const { ingest } = this;
     const { keep } = options;
     this.snapshots =
@@ -124,10 +124,10 @@ export class IndexSync implements AsyncDisposable {
     const outcome = (await this.snapshots?.restore()) ?? nothing;
     const { ingest, load } = this;
     const onRefused = () => void ingest.counts.refused++;
-    this.#listening = new BusListening(bus, cluster, ingest, onRefused);
+    this.#listening = listenOnBus(bus, cluster, ingest, onRefused);
     if (bus.durable !== null && streamConsumer !== null) {
       const { durable } = bus;
-      this.#stream = new StreamListening(durable, cluster, streamConsumer, ingest, onRefused);
+      this.#stream = listenOnStream(durable, cluster, streamConsumer, ingest, onRefused);
     }
     this.#locate = new LocateService({ bus, clock, cluster, index, table, load });
     return outcome;
@@ -136,7 +136,7 @@ export class IndexSync implements AsyncDisposable {
   get locate(): LocateService | null {
     return this.#locate;
   }
-  get stream(): StreamListening | null {
+  get stream(): Consumption | null {
     return this.#stream;
   }
 

@@ -1,7 +1,8 @@
 import type { Bus, BusMessage, Subscription } from "../bus/index.ts";
-import { type Clock, isWorkerId, type Json, parseJson, type WorkerId } from "../core/index.ts";
+import { type Clock, isWorkerId, type WorkerId } from "../core/index.ts";
 import { RESIDENCY_TIERS } from "../observability/activity/index.ts";
 import type { ActiveLoad } from "./active-load.ts";
+import { readFields } from "./message.ts";
 import type { BlockHolder, PrefixIndex } from "./prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "./workers.ts";
 
@@ -27,16 +28,6 @@ interface LocateOptions {
   readonly questionsPerSecond?: number;
 }
 
-export interface LocateStats {
-  readonly answered: number;
-  /** Malformed queries, and queries of another cluster. */
-  readonly refused: number;
-  readonly dropped: number;
-  /** Keys for which at least one worker was returned. */
-  readonly found: number;
-  readonly keys: number;
-}
-
 /** Sort keys; lower is better. */
 interface Ranked {
   readonly worker: WorkerId;
@@ -60,11 +51,15 @@ export class LocateService implements Disposable {
   readonly #subscription: Subscription;
   readonly #timer: Disposable;
   #left: number;
-  #answered = 0;
-  #refused = 0;
-  #dropped = 0;
-  #found = 0;
-  #keys = 0;
+  readonly stats = {
+    answered: 0,
+    /** Malformed queries, and queries of another cluster. */
+    refused: 0,
+    dropped: 0,
+    /** Keys for which at least one worker was returned. */
+    found: 0,
+    keys: 0,
+  };
 
   constructor(options: LocateOptions) {
     const { bus, clock, cluster, questionsPerSecond = QUESTIONS_PER_SECOND } = options;
@@ -77,16 +72,6 @@ export class LocateService implements Disposable {
     this.#subscription = bus.subscribe(LOCATE_SUBJECT, take, `routers-${cluster}`);
   }
 
-  stats(): LocateStats {
-    return {
-      answered: this.#answered,
-      refused: this.#refused,
-      dropped: this.#dropped,
-      found: this.#found,
-      keys: this.#keys,
-    };
-  }
-
   [Symbol.dispose](): void {
     this.#timer[Symbol.dispose]();
     this.#subscription.unsubscribe();
@@ -95,16 +80,16 @@ export class LocateService implements Disposable {
   #take({ data, reply }: BusMessage): void {
     if (reply === null) return;
     if (this.#left === 0) {
-      this.#dropped++;
+      this.stats.dropped++;
       return;
     }
     this.#left--;
     const question = readQuestion(data);
     if (question === null || question.cluster !== this.#options.cluster) {
-      this.#refused++;
+      this.stats.refused++;
       return;
     }
-    this.#answered++;
+    this.stats.answered++;
     this.#options.bus.publish(reply, Buffer.from(JSON.stringify(this.#answer(question))));
   }
 
@@ -121,14 +106,14 @@ export class LocateService implements Disposable {
     };
     const blocks = this.#options.index.holders(hashes, HOLDERS_MAX).map((holders) => {
       const workers = best(holders, lenderOf);
-      if (workers.length > 0) this.#found++;
+      if (workers.length > 0) this.stats.found++;
       return workers.map((worker) => {
         const at = places.get(worker) ?? places.size;
         places.set(worker, at);
         return at;
       });
     });
-    this.#keys += hashes.length;
+    this.stats.keys += hashes.length;
     return { workers: [...places.keys()], blocks };
   }
 
@@ -180,13 +165,11 @@ interface LocateQuestion {
 /** Maximum keys per query. */
 export const LOCATE_KEYS_MAX = 1_024;
 const QUESTION_BYTES_MAX = 128 * 1024;
-const DEPTH_MAX = 4;
 const KEY = /^[0-9a-f]{64}$/;
 
 /** Parses an untrusted query. Returns null if it is malformed or of another version. */
 export function readQuestion(data: Uint8Array): LocateQuestion | null {
-  if (data.length > QUESTION_BYTES_MAX) return null;
-  const fields = objectIn(data);
+  const fields = readFields(data, QUESTION_BYTES_MAX);
   if (fields === null || fields.version !== 1) return null;
   const { cluster, worker_id: client, namespace, keys } = fields;
   const isSound =
@@ -205,14 +188,4 @@ export function readQuestion(data: Uint8Array): LocateQuestion | null {
     bytes.subarray(at * 8, at * 8 + 8).setFromHex(key.slice(0, 16));
   }
   return { cluster, client, namespace, hashes };
-}
-
-function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined } | null {
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
-    const json = parseJson(text, DEPTH_MAX);
-    return typeof json === "object" && json !== null && !Array.isArray(json) ? json : null;
-  } catch {
-    return null;
-  }
 }

@@ -29,12 +29,8 @@ export interface PrefixIndexOptions {
   readonly bytesMax: number;
 }
 
-/** Creates a prefix index in the native library. */
-export function createPrefixIndex(options: PrefixIndexOptions): PrefixIndex {
-  return new NativeIndex(options);
-}
-
-class NativeIndex implements PrefixIndex {
+/** The prefix index in the native library. */
+export class NativeIndex implements PrefixIndex {
   readonly #table: PrefixTable;
   readonly #changes = new PrefixChanges();
   readonly #matches: { -readonly [Key in keyof PrefixMatches]: PrefixMatches[Key] };

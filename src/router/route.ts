@@ -161,37 +161,13 @@ export interface BusyThresholds {
   readonly activePrefillTokensThresholdFrac?: number | null;
 }
 
-/** In-process interface of the router. The HTTP API and the proxy translate to it. */
-export interface Router {
-  /**
-   * Routes the request. If all workers are busy, waits until one is not. Rejects with ABORTED only.
-   */
-  bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome>;
-  /** Routes without waiting: returns `busy` if `bestWorker` would wait. */
-  bestWorkerNow(request: RouteRequest): RouteOutcome;
-  getPotentialLoads(request: RouteRequest): readonly PotentialLoad[];
-  /** Returns false if no such request is active. */
-  markPrefillComplete(requestId: string): boolean;
-  output(requestId: string, tokens: number): boolean;
-  free(requestId: string): boolean;
-  /** Dumps the index as Dynamo RouterEvents in JSON with exact integers, parents first. */
-  dumpEvents(): Iterable<string>;
-  explain(requestId: string): Explanation | null;
-  /**
-   * Appends a policy action to the explanation of a request. The object is kept by reference, so
-   * its outcome can be filled in when the receipt arrives. Returns false if no explanation is kept
-   * or it is full.
-   */
-  noteAction(requestId: string, action: PolicyAction): boolean;
-  thresholds(model: string): BusyThresholds;
-  /** Returns false if no worker of that model is known. */
-  setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean;
-  listen(observer: RouterObserver): Disposable;
-}
-
 /** Observes routing events in order. Callbacks must not throw. */
 export interface RouterObserver {
+  /** A request is about to be routed. Also called for dry queries. */
+  prompted?(request: RouteRequest): void;
   routed?(request: RouteRequest, decision: RouteDecision, hashes: BigUint64Array): void;
   prefillComplete?(requestId: string): void;
   freed?(requestId: string, why: EndReason): void;
+  /** Busy thresholds were set at this router. */
+  thresholdsSet?(model: string, thresholds: BusyThresholds): void;
 }

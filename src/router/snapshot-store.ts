@@ -28,12 +28,6 @@ interface SnapshotStoreOptions {
   readonly snapshotThreshold: number;
 }
 
-export interface SnapshotStoreStats {
-  readonly saves: number;
-  readonly failures: number;
-  readonly restoredSources: number;
-}
-
 /** `none`: no snapshot to restore; `why` is a message. */
 export type RestoreOutcome =
   | { readonly kind: "restored"; readonly sources: number; readonly ageMs: number }
@@ -56,9 +50,7 @@ export class SnapshotStore implements AsyncDisposable {
   #savedMs: number;
   #savedChanges = 0;
   #generation: number;
-  #saves = 0;
-  #failures = 0;
-  #restoredSources = 0;
+  readonly stats = { saves: 0, failures: 0, restoredSources: 0 };
   #isOver = false;
 
   constructor(options: SnapshotStoreOptions) {
@@ -67,11 +59,6 @@ export class SnapshotStore implements AsyncDisposable {
     this.#generation = this.#generations().reduce((most, one) => Math.max(most, one), 0);
     this.#savedMs = options.clock.monotonicMs();
     this.#watch = options.clock.every(Math.min(LOOK_MS, options.everyMs), () => this.#look());
-  }
-
-  get stats(): SnapshotStoreStats {
-    const [saves, failures] = [this.#saves, this.#failures];
-    return { saves, failures, restoredSources: this.#restoredSources };
   }
 
   /**
@@ -88,7 +75,7 @@ export class SnapshotStore implements AsyncDisposable {
     const kept = new Set<TargetId>();
     for (const saved of state.sources) if (this.#restoreOne(saved)) kept.add(saved.target);
     for (let id = 0 as TargetId; id < state.targetsEnd; id++) if (!kept.has(id)) index.drop(id);
-    this.#restoredSources = kept.size;
+    this.stats.restoredSources = kept.size;
     return { kind: "restored", sources: kept.size, ageMs: clock.wallMs() - state.wallMs };
   }
 
@@ -154,12 +141,12 @@ export class SnapshotStore implements AsyncDisposable {
       await index.save(join(folder, indexFile));
       await replaceFile(join(folder, STATE_FILE), encodeState(state));
     } catch (thrown) {
-      this.#failures++;
+      this.stats.failures++;
       log("warn", "saving the index snapshot failed", { folder, why: messageOf(thrown) });
       rmSync(join(folder, indexFile), { force: true });
       return false;
     }
-    this.#saves++;
+    this.stats.saves++;
     this.#removeBut(indexFile);
     return true;
   }

@@ -1,4 +1,4 @@
-import { assert, type Brand, equalBytes, HearthError, type WorkerId } from "../core/index.ts";
+import { assert, type Brand, HearthError, type WorkerId } from "../core/index.ts";
 import type { KeySpace } from "../observability/activity/index.ts";
 
 /**
@@ -44,39 +44,15 @@ export type WorkerEvent =
   | { readonly kind: "joined" | "changed" | "left"; readonly target: Target }
   | { readonly kind: "state"; readonly target: Target; readonly before: WorkerState };
 
-/**
- * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
- * after which the id may be reused; lists are ordered by id.
- */
-export interface WorkerTable {
-  readonly targets: readonly Target[];
-  get(id: TargetId): Target | null;
-  find(worker: WorkerId, rank: number): Target | null;
-  /**
-   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
-   * to ids. Throws ROUTER_FULL at the limit.
-   */
-  put(spec: WorkerSpec, wanted?: TargetId): Target;
-  setState(id: TargetId, state: WorkerState): void;
-  setKnown(id: TargetId, isKnown: boolean): void;
-  remove(id: TargetId): void;
-  listen(listener: (news: WorkerEvent) => void): Disposable;
-}
-
 /** The index returns target ids as 16-bit numbers. */
 const TARGETS_MAX = 65_535;
 
-export interface WorkerTableOptions {
-  /** Maximum number of targets. Default 4,096. */
-  readonly targetsMax?: number;
-}
-
-/** Creates an empty table. Targets are frozen; an update replaces the object. */
-export function createWorkerTable(options: WorkerTableOptions = {}): WorkerTable {
-  return new Table(Math.min(options.targetsMax ?? 4_096, TARGETS_MAX));
-}
-
-class Table implements WorkerTable {
+/**
+ * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
+ * after which the id may be reused; lists are ordered by id. Targets are frozen; an update replaces
+ * the object.
+ */
+export class WorkerTable {
   readonly #max: number;
   readonly #byId: (Target | null)[] = [];
   readonly #byName = new Map<string, Target>();
@@ -85,8 +61,9 @@ class Table implements WorkerTable {
   readonly #freeIds: number[] = [];
   #targets: readonly Target[] | null = [];
 
-  constructor(max: number) {
-    this.#max = max;
+  /** `targetsMax`: maximum number of targets. */
+  constructor({ targetsMax = 4_096 }: { readonly targetsMax?: number } = {}) {
+    this.#max = Math.min(targetsMax, TARGETS_MAX);
   }
 
   get targets(): readonly Target[] {
@@ -102,6 +79,10 @@ class Table implements WorkerTable {
     return this.#byName.get(nameOf(worker, rank)) ?? null;
   }
 
+  /**
+   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
+   * to ids. Throws ROUTER_FULL at the limit.
+   */
   put(spec: WorkerSpec, wanted?: TargetId): Target {
     const known = this.find(spec.worker, spec.rank);
     if (known === null) {
@@ -183,21 +164,19 @@ function targetOf(spec: WorkerSpec, id: TargetId, state: WorkerState, isKnown: b
 
 /** Workers announce themselves periodically; listeners are notified only of changes. */
 function isSame(spec: WorkerSpec, known: Target): boolean {
-  const { model, role, url, totalBlocks, batchTokensMax, spaces } = spec;
-  const isPlainSame =
-    model === known.model &&
-    role === known.role &&
-    url === known.url &&
-    totalBlocks === known.totalBlocks &&
-    batchTokensMax === known.batchTokensMax &&
-    spaces.length === known.spaces.length;
-  return isPlainSame && spaces.every((space, at) => isSameSpace(space, known.spaces[at]!));
+  const plain = ["model", "role", "url", "totalBlocks", "batchTokensMax"] as const;
+  return (
+    plain.every((name) => spec[name] === known[name]) &&
+    spec.spaces.length === known.spaces.length &&
+    spec.spaces.every((space, at) => keySpaceName(space) === keySpaceName(known.spaces[at]!))
+  );
 }
 
-function isSameSpace(a: KeySpace, b: KeySpace): boolean {
-  if (a.model !== b.model || a.blockTokens !== b.blockTokens || a.kind !== b.kind) return false;
-  if (a.kind === "tokens" || b.kind === "tokens") return true;
-  return a.chain === b.chain && equalBytes(a.namespaceKey, b.namespaceKey);
+/** Equal for equal key spaces only. */
+export function keySpaceName(space: KeySpace): string {
+  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
+  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
+  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
 /** Unambiguous, since a worker id contains no space. */

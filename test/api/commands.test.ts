@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { decodeReceipt, encodeBody, REFUSALS, type RefusalWord } from "../../src/control/index.ts";
+import { decodeReceipt, encodeBody, REFUSALS, type RefusalCode } from "../../src/control/index.ts";
 import { parseJson } from "../../src/core/index.ts";
 import { NO_COUNTS, receiptOf, refused } from "./fake-control.ts";
 import { problem, raw, serve } from "./serve.ts";
@@ -82,9 +82,9 @@ describe("POST /v1/commands", () => {
       fenced: 409,
       busy: 503,
       internal: 500,
-    } satisfies Record<RefusalWord, number>),
+    } satisfies Record<RefusalCode, number>),
   )("a command refused as %s is %d, with the receipt", async (word, status) => {
-    control.answer = () => refused(word as RefusalWord);
+    control.answer = () => refused(word as RefusalCode);
     const answer = await post("{}");
     expect(answer.status).toBe(status);
     const { reason, status: said } = (await answer.json()) as { reason: string; status: string };

@@ -3,7 +3,7 @@ import {
   decodeCommand,
   REFUSALS,
   type Receipt,
-  type RefusalWord,
+  type RefusalCode,
   type Sender,
 } from "../../src/control/index.ts";
 import type { EventPage } from "../../src/observability/activity/index.ts";
@@ -61,7 +61,7 @@ export class FakeControl implements ControlServices {
   readonly receipts = new Map<string, Receipt>();
   answer: (submitted: Submitted) => Receipt | Promise<Receipt> = ({ body, contentType }) => {
     const decoded = decodeCommand(body, contentType);
-    if (!decoded.ok) return refused(decoded.refusal.word, { id: decoded.head.id });
+    if (!decoded.ok) return refused(decoded.refusal.code, { id: decoded.head.id });
     const { id, type, issuer } = decoded.command;
     return receiptOf({ id, type, issuer: issuer ?? "local" });
   };
@@ -143,7 +143,7 @@ export class FakeControl implements ControlServices {
 }
 
 export function refused(
-  word: RefusalWord,
+  word: RefusalCode,
   { type = "", id = null }: Partial<Pick<Receipt, "type" | "id">> = {},
 ): Receipt {
   const reason = `${word}: ${REFUSALS[word].meaning}`;

@@ -9,11 +9,10 @@ import {
   decodeEngineBatch,
   decodeStoredSnapshot,
   type EngineEvent,
-  localHashes,
-  sequenceHashes,
 } from "../../src/events/index.ts";
 import { ZmqPublisher } from "../../src/events/publishing/index.ts";
 import { basics } from "../bus/bus-bench.ts";
+import { localHashes, sequenceHashes } from "../events/literal-hashes.ts";
 import { Consumer, digestsOf } from "../events/publishing/publishing-kit.ts";
 import { ask, collect } from "../events/zmtp/support.ts";
 import { chain } from "../store/names.ts";

@@ -3,7 +3,6 @@ import fc from "fast-check";
 import {
   flagName,
   jsonFlag,
-  nearest,
   optional,
   optionalArgument,
   type ParsedWords,
@@ -182,17 +181,6 @@ describe("words are refused", () => {
 test("flag names are kebab-case", () => {
   expect(flagName("blockBytes")).toBe("--block-bytes");
   expect(flagName("json")).toBe("--json");
-});
-
-test("nearest: by its beginning, by its spelling, or not at all", () => {
-  const words = ["bench index", "bench policy", "check", "doctor"];
-  expect(nearest("doc", words)).toBe("doctor");
-  expect(nearest("chekc", words)).toBe("check");
-  expect(nearest("bench polcy", words)).toBe("bench policy");
-  expect(nearest("bench", words)).toBe(null);
-  expect(nearest("zzz", words)).toBe(null);
-  expect(nearest("", words)).toBe(null);
-  expect(nearest("x".repeat(10_000), words)).toBe(null);
 });
 
 test("what help shows of a value is read back as that value", () => {

@@ -1,6 +1,6 @@
 import { assert } from "../../src/core/index.ts";
 import {
-  createActiveLoad,
+  ActiveLoad,
   type PrefixIndex,
   ROUTER_DEFAULTS,
   type RouterSettings,
@@ -112,7 +112,7 @@ export function runConformance(options: ConformanceOptions): readonly Check[] {
   check("slots: active blocks, prefill tokens, expiry", () => {
     const clock = new ManualClock();
     const blockTokens = 16;
-    const load = createActiveLoad({ clock, blockTokens, requestExpiryMs: 300_000 });
+    const load = new ActiveLoad({ clock, blockTokens, requestExpiryMs: 300_000 });
     return walkSlots(load, clock, { blockTokens, steps, seed }).asked;
   });
   check("index: stored, removed, cleared, holes", () => {

@@ -34,13 +34,13 @@ Exit codes: 0 no difference; 1 some; 2 wrong usage.
     await needNative();
     // Imported after the build, because these modules look for the library when they are loaded.
     const { loadNative } = await import("../../src/native/index.ts");
-    const { createPrefixIndex } = await import("../../src/router/index.ts");
+    const { NativeIndex } = await import("../../src/router/index.ts");
     const { seededRandom } = await import("../../src/core/index.ts");
     const checks = [
       ...runConformance({
         ...{ steps, draws: DRAWS, seed, nowMs: () => performance.now() },
         makeIndex: () =>
-          createPrefixIndex({
+          new NativeIndex({
             native: loadNative(),
             random: seededRandom(seed),
             bytesMax: 2 ** 28,

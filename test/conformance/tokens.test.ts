@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { systemClock } from "../../src/core/index.ts";
-import { openTokens } from "../../src/router/proxy/tokens/index.ts";
+import { Tokens } from "../../src/router/proxy/tokens/index.ts";
 import { Template } from "../../src/router/proxy/tokens/jinja/index.ts";
 import { readJson, type Value } from "../../src/router/proxy/tokens/python/index.ts";
 import { tempDir } from "../support/index.ts";
@@ -45,7 +45,7 @@ test("each member of a request has the effect that it has in vLLM", async () => 
     writeFileSync(chatTemplate, template);
     const files = { tokenizer: join(FOLDER, "golden/tokenizer"), chatTemplate };
     const model = { name: "m", ...files, templateKwargs: null, partSeparator: "\n" };
-    using tokens = await openTokens({
+    using tokens = await Tokens.open({
       clock: systemClock,
       models: [{ ...model, reasoning: null }],
       ...{ threads: 0, cacheTokens: 1_000, timeMs: 60_000 },

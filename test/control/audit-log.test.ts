@@ -15,7 +15,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { type AuditLog, createAuditLog } from "../../src/control/index.ts";
+import { AuditLog } from "../../src/control/index.ts";
 import { yieldToLoop } from "../../src/core/index.ts";
 import { createLogger } from "../../src/observability/index.ts";
 import { ManualClock, waitFor, withTempDir } from "../support/index.ts";
@@ -29,7 +29,7 @@ function opened(path: string, options: { bytesMax?: number; filesMax?: number } 
     write: (line) => said.push(line),
     clock,
   });
-  const audit = createAuditLog({ path, bytesMax: 2 ** 20, filesMax: 3, log, clock, ...options });
+  const audit = new AuditLog({ path, bytesMax: 2 ** 20, filesMax: 3, log, clock, ...options });
   return { audit, said, clock };
 }
 

@@ -136,7 +136,7 @@ function shown(command: Command): Record<string, unknown> {
 }
 
 function wordOf(decoded: DecodedCommand): string {
-  return decoded.ok ? "taken" : decoded.refusal.word;
+  return decoded.ok ? "taken" : decoded.refusal.code;
 }
 
 describe("commands on the wire", () => {
@@ -147,7 +147,7 @@ describe("commands on the wire", () => {
 
   test.each(golden)("%s", (_name, body, command, unnamed) => {
     const decoded = decodeCommand(bytesOf(body), null);
-    if (!decoded.ok) throw new Error(decoded.refusal.words);
+    if (!decoded.ok) throw new Error(decoded.refusal.message);
     expect(shown(decoded.command)).toEqual(command as Record<string, unknown>);
     expect(decoded.unnamed.map(({ given }) => given.toString())).toEqual(unnamed);
   });
@@ -156,7 +156,7 @@ describe("commands on the wire", () => {
     "as MessagePack: %s",
     (_name, body, command) => {
       const decoded = decodeCommand(encodeBody(parseJson(body), MSGPACK_TYPE), MSGPACK_TYPE);
-      if (!decoded.ok) throw new Error(decoded.refusal.words);
+      if (!decoded.ok) throw new Error(decoded.refusal.message);
       expect(shown(decoded.command)).toEqual(command as Record<string, unknown>);
     },
   );
@@ -233,7 +233,7 @@ describe("limits", () => {
   test.each(TYPES)("%s: values in unknown members count against the limit", (type) => {
     const lists = Array.from({ length: 5 }, () => new Array(COMMAND_LIMITS.blocksMax).fill(0));
     const refused = decodeCommand(encodeBody({ ...withBlocks(1), lists }, type), type);
-    expect(refused).toMatchObject({ ok: false, refusal: { word: "too_large" } });
+    expect(refused).toMatchObject({ ok: false, refusal: { code: "too_large" } });
   });
 
   test("names are measured in bytes of UTF-8", () => {

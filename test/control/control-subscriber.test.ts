@@ -1,9 +1,8 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { type Bus, type BusMessage, createLocalBus, LocalHub } from "../../src/bus/index.ts";
 import {
-  type ControlSubscriber,
+  ControlSubscriber,
   type ControlSubscriberOptions,
-  createControlSubscriber,
   decodeReceipt,
   encodeBody,
   JSON_TYPE,
@@ -29,7 +28,7 @@ class Stage {
     const basics = { clock: systemClock, random: seededRandom(1) };
     this.agent = createLocalBus(hub, basics);
     this.router = createLocalBus(hub, basics);
-    this.subscriber = createControlSubscriber({
+    this.subscriber = new ControlSubscriber({
       ...{ bus: this.agent, plane: this.kit.plane, events: this.kit.events },
       ...{ workerId: "w1", incarnation: 7n, version: "1.2.3", role: "purge", issuer: "nats" },
       ...{ publishReceipts: false, publishEvents: false, ...options },

@@ -3,8 +3,7 @@ import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../src/bus/index.ts";
 import {
-  type ControlSubscriber,
-  createControlSubscriber,
+  ControlSubscriber,
   decodeReceipt,
   REPLY_HEADER,
   type Receipt,
@@ -62,7 +61,7 @@ class KeptStage {
   }
 
   listen(): void {
-    this.#subscriber = createControlSubscriber({
+    this.#subscriber = new ControlSubscriber({
       ...{ bus: this.#open(), plane: this.kit.plane, events: this.kit.events },
       ...{ workerId: "w1", incarnation: 7n, version: "1.2.3", role: "purge", issuer: "nats" },
       ...{ publishReceipts: false, publishEvents: false, commandStream: STREAM },

@@ -2,8 +2,7 @@ import {
   type AuditRecord,
   type BoundIssuer,
   type ControlLimits,
-  type ControlPlane,
-  createControlPlane,
+  ControlPlane,
   type Receipt,
   type Sender,
 } from "../../src/control/index.ts";
@@ -53,7 +52,7 @@ export class PlaneKit {
 
   constructor(ledger: RetentionLedger | null = null) {
     const { clock, events, lifecycle } = this;
-    this.plane = createControlPlane({
+    this.plane = new ControlPlane({
       ...{ lifecycle, ledger, clock, events },
       log: createLogger({
         level: "debug",

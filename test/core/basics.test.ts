@@ -1,54 +1,21 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import {
   asI64,
   assert,
-  asU64,
-  type Digest,
   ERROR_CODES,
-  equalBytes,
   fromHex,
   HearthError,
   isU64,
-  LAYER_ALL,
   messageOf,
+  nearestWord,
   randomBelow,
-  readBlockAddress,
   readU64BE,
   seededRandom,
   selfCommand,
   sleep,
-  toHex,
   unreachable,
-  writeBlockAddress,
 } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";
-
-describe("block addresses", () => {
-  test("take 36 bytes: the digest, then the layer little-endian", () => {
-    const digest = new Uint8Array(32).fill(0xab) as Digest;
-    const bytes = new Uint8Array(40);
-    writeBlockAddress({ digest, layer: 0x01020304 }, bytes, 2);
-    expect(toHex(bytes)).toBe(`0000${"ab".repeat(32)}04030201${"0000"}`);
-  });
-
-  test("come back as they were", () => {
-    const any = fc.record({
-      digest: fc.uint8Array({ minLength: 32, maxLength: 32 }),
-      layer: fc.oneof(fc.constant(LAYER_ALL), fc.integer({ min: 0, max: LAYER_ALL })),
-    });
-    fc.assert(
-      fc.property(any, (address) => {
-        const bytes = new Uint8Array(36);
-        writeBlockAddress({ digest: address.digest as Digest, layer: address.layer }, bytes);
-        const back = readBlockAddress(bytes);
-        expect(back.layer).toBe(address.layer);
-        expect(equalBytes(back.digest, address.digest)).toBeTrue();
-      }),
-      { seed: 8, numRuns: 300 },
-    );
-  });
-});
 
 describe("bytes and 64-bit numbers", () => {
   test("hex both ways, and what is not hex is null", () => {
@@ -58,9 +25,8 @@ describe("bytes and 64-bit numbers", () => {
     expect(fromHex("")).toEqual(new Uint8Array(0));
   });
 
-  test("the same bits signed and unsigned", () => {
+  test("64-bit numbers are read, checked and reinterpreted as signed", () => {
     expect(asI64(0xffff_ffff_ffff_ffffn)).toBe(-1n);
-    expect(asU64(-1n)).toBe(0xffff_ffff_ffff_ffffn);
     expect(isU64(2n ** 64n)).toBeFalse();
     expect(isU64(-1n)).toBeFalse();
     expect(readU64BE(new Uint8Array([0, 0, 0, 0, 0, 0, 1, 2, 3]), 1)).toBe(0x010203n);
@@ -122,4 +88,16 @@ describe("waiting", () => {
 
 test("this program starts itself by Bun and its entry, or alone when compiled", () => {
   expect(selfCommand()[0]).toBe(process.execPath);
+});
+
+test("the word that was meant is found by its beginning or its spelling, or not at all", () => {
+  const words = ["bench index", "bench policy", "check", "doctor"];
+  expect(nearestWord("doc", words)).toBe("doctor");
+  expect(nearestWord("chekc", words)).toBe("check");
+  expect(nearestWord("bench polcy", words)).toBe("bench policy");
+  expect(nearestWord("bench", words)).toBe(null);
+  expect(nearestWord("hcekc", words)).toBe("check");
+  expect(nearestWord("zzz", words)).toBe(null);
+  expect(nearestWord("", words)).toBe(null);
+  expect(nearestWord("x".repeat(10_000), words)).toBe(null);
 });

@@ -1,11 +1,6 @@
 import { expect, test } from "bun:test";
 import { seededRandom, systemClock } from "../../src/core/index.ts";
-import {
-  EngineIngest,
-  encodeEngineBatch,
-  localHashes,
-  sequenceHashes,
-} from "../../src/events/index.ts";
+import { EngineIngest, encodeEngineBatch } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describePyzmq, PyzmqProcess, waitFor } from "../support/index.ts";
 
@@ -41,6 +36,8 @@ for line in sys.stdin:
   if line[0] != "-":
     p.send_multipart([b"kv", seq.to_bytes(8, "big"), payload])
 `;
+
+import { localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 /** Consecutive blocks, as an engine stores a long prompt. */
 function payloadOf(block: number): string {

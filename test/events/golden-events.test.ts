@@ -11,19 +11,17 @@ import {
   encodeRouterEvents,
   encodeWorkerAnswer,
   encodeWorkerQuery,
-  localHash,
-  localHashes,
   mediaHash,
+  localHash as nativeLocalHash,
   type RouterEvent,
   saltSeed,
   sequenceHash,
-  sequenceHashes,
   type WorkerAnswer,
   workerNumber,
-  xxh3,
-  xxh3Literal,
 } from "../../src/events/index.ts";
+import { loadNative } from "../../src/native/index.ts";
 import { hex, pack } from "./examples.ts";
+import { localHash, localHashes, sequenceHashes, xxh3, xxh3Literal } from "./literal-hashes.ts";
 
 /** Examples of vLLM's and SGLang's batches that define the supported formats. */
 
@@ -211,6 +209,11 @@ describe("Dynamo's hashes", () => {
     const media = [0xffn, 0x0123456789abcdefn];
     expect(localHash(Uint32Array.of(1, 2, 3, 4), 1337n, media)).toBe(990358581434701868n);
     expect(localHash(Uint32Array.of(1, 2, 3, 4), 1337n, media.reverse())).toBe(990358581434701868n);
+    const seed = saltSeed(null, "tenant-a");
+    for (const own of [media, media.toReversed(), []]) {
+      const tokens = Uint32Array.of(1, 2, 3, 4);
+      expect(nativeLocalHash(loadNative(), tokens, seed, own)).toBe(localHash(tokens, seed, own));
+    }
     expect(mediaHash(`0123456789abcdef${"0".repeat(48)}`)).toBe(0x0123456789abcdefn);
     expect(mediaHash("a picture")).toBe(xxh3(new TextEncoder().encode("a picture"), 0n));
   });
@@ -244,21 +247,22 @@ const CLEARED = [
   "83 a8'event_id' 09 a4'data' a7'cleared' a7'dp_rank' 00",
 ].join(" ");
 
-const EVENT = { workerId: 42n, tier: "device", domain: null, rank: 0, isTierOnly: false } as const;
+const OF = { workerId: 42n, tier: "device", domain: null, isTierOnly: false } as const;
 const ONE = BigUint64Array.of(0xcb38e4d7fb2dca5cn);
 
 describe("Dynamo's messages", () => {
   test("one stored block", () => {
     const event: RouterEvent = {
-      ...EVENT,
-      eventId: 7n,
-      data: {
-        kind: "stored",
-        parent: null,
-        startPosition: null,
-        hashes: ONE,
-        tokenHashes: ONE,
-        media: null,
+      ...OF,
+      event: {
+        id: 7n,
+        rank: 0,
+        data: {
+          kind: "stored",
+          parent: null,
+          startPosition: null,
+          blocks: { hashes: ONE, tokenHashes: ONE, media: null },
+        },
       },
     };
     expect(decodeRouterEvents(hex(STORED))).toEqual({ ok: true, value: [event] });
@@ -266,13 +270,16 @@ describe("Dynamo's messages", () => {
   });
 
   test("cleared", () => {
-    const event: RouterEvent = { ...EVENT, eventId: 9n, data: { kind: "cleared" } };
+    const event: RouterEvent = { ...OF, event: { id: 9n, rank: 0, data: { kind: "cleared" } } };
     expect(decodeRouterEvents(hex(CLEARED))).toEqual({ ok: true, value: [event] });
     expect(encodeRouterEvents([event])).toEqual(hex(CLEARED));
   });
 
   test("a query to a worker's own index", () => {
-    const query = { workerId: 42n, rank: 0, start: null, end: null, knowsDumpFailed: true };
+    const query = {
+      ...{ workerId: 42n, rank: 0, start: null, end: null, knowsDumpFailed: true },
+      kind: "recovery" as const,
+    };
     const bytes = hex(
       [
         "86a9776f726b65725f69642aa764705f72616e6b00ae73746172745f6576656e745f6964c0ac656e645f6576656e",
@@ -288,7 +295,7 @@ describe("Dynamo's messages", () => {
   });
 
   test("its answers, also as encoded by others", () => {
-    const event: RouterEvent = { ...EVENT, eventId: 9n, data: { kind: "cleared" } };
+    const event: RouterEvent = { ...OF, event: { id: 9n, rank: 0, data: { kind: "cleared" } } };
     const events = [event];
     const answers: WorkerAnswer[] = [
       { kind: "events", events, lastId: 9n },

@@ -5,13 +5,12 @@ import {
   type EngineEvent,
   encodeSavedIngest,
   type IngestChange,
-  localHashes,
   noCounts,
-  sequenceHashes,
   Translator,
 } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
+import { localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 const BLOCK = 4;
 const BLOCKS = 14;
@@ -53,8 +52,8 @@ class Follower {
     this.translator = this.#open();
     this.translator.restore(saved);
     this.held = new Set();
-    for (const _step of this.translator.announceSteps());
-    this.take(this.translator.take());
+    for (const _step of this.translator.blocks.announceSteps());
+    this.take(this.translator.blocks.changes.take());
   }
 
   /** Blocks of a prompt that a request would reuse. */

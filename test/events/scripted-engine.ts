@@ -5,8 +5,6 @@ import {
   type EngineIngestOptions,
   encodeEngineBatch,
   type IngestChange,
-  localHashes,
-  sequenceHashes,
 } from "../../src/events/index.ts";
 import {
   bindPublisher,
@@ -15,6 +13,7 @@ import {
   type ZmtpReply,
 } from "../../src/events/zmtp/index.ts";
 import { loadNative } from "../../src/native/index.ts";
+import { localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 const basics = { clock: systemClock, random: seededRandom(3) };
 const ANY_PORT = "tcp://127.0.0.1:*";

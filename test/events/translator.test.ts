@@ -3,18 +3,16 @@ import fc from "fast-check";
 import {
   decodeEngineBatch,
   type IngestChange,
-  localHash,
-  localHashes,
   mediaHash,
   noCounts,
   saltSeed,
-  sequenceHashes,
   Translator,
 } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../src/observability/activity/index.ts";
 import { describeNative } from "../support/index.ts";
 import { batchOf, storedMap } from "./examples.ts";
+import { localHash, localHashes, sequenceHashes } from "./literal-hashes.ts";
 
 const BLOCK = 4;
 
@@ -240,6 +238,16 @@ describeNative("translation of engine events", () => {
     ).toEqual([true]);
   });
 
+  test("blocks of more tokens than the native library hashes are skipped", () => {
+    const { tell, dropped } = rank();
+    for (const size of [70_000, 65_536]) {
+      const media = Array.from({ length: 256 }, (_, i) => [`m${i}`, 0]);
+      const one = { block_hashes: [1n], token_ids: upTo(size), block_size: size };
+      tell(storedMap({ ...one, extra_keys: [media] }));
+    }
+    expect(dropped()).toEqual({ block_size: 2 });
+  });
+
   test("storage media become tiers; external ones are skipped", () => {
     const tiers = { device: ["GPU", "DEVICE", null], host: ["CPU", "CPU_PINNED", "CPU_TIER1"] };
     const disk = ["CPU_TIER2", "DISK", "NVME", "STORAGE", "FS"];
@@ -313,7 +321,7 @@ describeNative("translation of engine events", () => {
     expect(dropped()).toEqual({ too_many: 1 });
     tell(removed([8n]), storedMap({ block_hashes: [5n], token_ids: [9, 9, 9, 9] }));
     expect(held()).toHaveLength(2);
-    expect(translator.knownBlocks).toBe(2);
+    expect(translator.blocks.known.size).toBe(2);
   });
 
   test("digests name blocks like numbers do", () => {

@@ -7,6 +7,7 @@ import {
   LaneUsage,
   needNative,
   oneOf,
+  seconds,
   text,
   whole,
 } from "../support/lane.ts";
@@ -37,7 +38,7 @@ The last line of the output is JSON. Exit codes: 0 nothing was found (or the pla
 `,
   endsWithJson: true,
   options: {
-    seconds: whole(1, 60),
+    seconds: seconds(60),
     seed: whole(0),
     target: oneOf(NAMES),
     replay: text(),

@@ -10,7 +10,7 @@ import {
   unpin,
   type WireCommand,
 } from "../../src/control/client/index.ts";
-import { REFUSALS, type Receipt, type RefusalWord } from "../../src/control/index.ts";
+import { REFUSALS, type Receipt, type RefusalCode } from "../../src/control/index.ts";
 import { type Random, randomBelow } from "../../src/core/index.ts";
 import type { Host, NamedBlock } from "./host.ts";
 import type { Oracle, Sent } from "./oracle.ts";
@@ -56,7 +56,7 @@ export async function settle(actor: Actor, given: WireCommand): Promise<[Receipt
     if (result.kind !== "receipt") continue;
     const { receipt } = result;
     if (receipt.status !== "rejected") actor.oracle.answered(sent, receipt);
-    else if (REFUSALS[wordOf(receipt) as RefusalWord]?.retry) continue;
+    else if (REFUSALS[wordOf(receipt) as RefusalCode]?.retry) continue;
     return [receipt, sent];
   }
 }

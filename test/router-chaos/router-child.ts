@@ -2,14 +2,13 @@
 import { randomBelow, seededRandom, systemClock, systemRandom } from "../../src/core/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import {
-  createActiveLoad,
-  createPrefixIndex,
-  createRouter,
-  createWorkerTable,
   INGEST_DEFAULTS,
   IndexSync,
+  NativeIndex,
   REPLICA_DEFAULTS,
   ROUTER_DEFAULTS,
+  Router,
+  WorkerTable,
 } from "../../src/router/index.ts";
 import { chaosBus, obey, specOf, tell } from "./child-side.ts";
 import { contentOf, digestOf, emptySets, hashOf } from "./content.ts";
@@ -23,14 +22,14 @@ const native = loadNative();
 const random = seededRandom(spec.seed);
 const below = (limit: number) => randomBelow(random, limit);
 const bus = chaosBus(spec.url, spec.name);
-const index = createPrefixIndex({ native, random: systemRandom, bytesMax: 32 * 2 ** 20 });
-const table = createWorkerTable();
+const index = new NativeIndex({ native, random: systemRandom, bytesMax: 32 * 2 ** 20 });
+const table = new WorkerTable();
 const upkeep = new IndexSync({
   ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: "chaos" },
   log: (level, message, fields) => {
     if (process.env.CHAOS_LOG) console.error(spec.name, level, message, JSON.stringify(fields));
   },
-  load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
+  load: { requestExpiryMs: 300_000 },
   blockTokens: 16,
   ingest: {
     ...INGEST_DEFAULTS,
@@ -44,7 +43,7 @@ const upkeep = new IndexSync({
   ...{ streamConsumer: null, resetStates: false },
 });
 const settings = { ...ROUTER_DEFAULTS, queue: { requestsMax: 0, waitMs: 0 } };
-const router = createRouter({
+const router = new Router({
   ...{ clock: systemClock, random, native, settings, table, index, load: upkeep.load },
 });
 /** Requests that it answers for, by id, with their workers. */

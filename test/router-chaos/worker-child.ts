@@ -17,7 +17,7 @@ const below = (limit: number) => randomBelow(random, limit);
 const bus = chaosBus(spec.url, spec.name);
 const sets = emptySets();
 const held = new EngineBlockSet(1_000_000);
-const feed = new ResidencyLog({
+const residency = new ResidencyLog({
   source: { worker: spec.name as WorkerId, rank: 0, incarnation: BigInt(spec.incarnation) },
   ring: { changesMax: 512, blocksMax: 100_000 },
   ...{ mode: "ring", everyMs: 250, held: [held] },
@@ -30,7 +30,7 @@ let wire = { drop: 0, double: 0, hold: 0 };
 misbehave();
 fromDisk(spec.diskBlocks);
 const publisher = new BusPublisher({
-  ...{ feed, bus, cluster: "chaos", clock: systemClock, sendsBatches: true },
+  ...{ residency, bus, cluster: "chaos", clock: systemClock, sendsBatches: true },
 });
 systemClock.every(CHURN_MS, () => {
   if (!isChurning) return;
@@ -129,5 +129,5 @@ function clear(): void {
 }
 
 function push(...changes: ResidencyChange[]): void {
-  feed.push(held.apply(changes));
+  residency.push(held.apply(changes));
 }

@@ -45,6 +45,18 @@ export function whole(min: number, byDefault: number | null = null): LaneOption<
   };
 }
 
+/** A time in seconds above 0, whole or not. */
+export function seconds(byDefault: number): LaneOption<number> {
+  return {
+    takesValue: true,
+    read(given) {
+      const value = given === undefined ? byDefault : Number(given);
+      if (given !== "" && Number.isFinite(value) && value > 0) return value;
+      throw new Error("expected a number of seconds above 0");
+    },
+  };
+}
+
 /** One of these names. */
 export function oneOf<T extends string>(names: readonly T[]): LaneOption<T | null>;
 export function oneOf<T extends string>(names: readonly T[], byDefault: T): LaneOption<T>;

@@ -8,6 +8,7 @@ import type {
   Router,
   Target,
 } from "../../router/index.ts";
+import type { ApiOptions } from "../api.ts";
 import { answerJson, isInteger, readObject } from "../body.ts";
 import { described, jsonBody } from "../description.ts";
 import { count, nullable, oneOf, snakeCase } from "../fields.ts";
@@ -17,11 +18,12 @@ import { RequestError, readRouteRequest } from "./route-request.ts";
 const JSON_HEADERS = { "content-type": "application/json" };
 const OUTPUT_TOKENS_MAX = 2 ** 31;
 
-/** Answers `POST /v1/route` directly from the bytes of its body, bypassing the framework. */
-export async function route(
+/** Answers a body of `POST /v1/route`. `signal` fires if the client disconnects. */
+async function route(
   router: Router,
+  busyStatus: number,
   body: Uint8Array,
-  { busyStatus, signal }: { readonly busyStatus: number; readonly signal: AbortSignal },
+  signal: AbortSignal,
 ): Promise<Response> {
   const request = requestIn(body);
   if (request instanceof Response) return request;
@@ -79,29 +81,37 @@ function acknowledge(id: string, isLive: boolean) {
 
 const outputBody = jsonBody(t.Object({ tokens: t.Number({ minimum: 0 }) }));
 
-/** Routing, and explanations of decisions. */
-export function decideRoutes(router: Router, busyStatus: number) {
-  return new Elysia()
-    .post(
-      "/v1/route",
-      async ({ request }) =>
-        route(router, await request.bytes(), { busyStatus, signal: request.signal }),
-      {
-        parse: "none",
-        response: routeReport,
-        detail: {
-          ...described(
-            "Chooses the worker for a prompt; with a request id the prompt counts as load",
-            {
-              404: "The named worker is not available",
-              503: "No worker of that model is available",
-              529: "All workers are busy (`api.busy_status` may name another status)",
-            },
-          ),
-          requestBody: routeRequestBody,
-        },
+const ROUTE = "/v1/route";
+
+/**
+ * Routing, and explanations of decisions. `direct` has the handler of `POST /v1/route` for the
+ * server, which answers it from the bytes of its body; the framework only describes it.
+ */
+export function decideRoutes(
+  router: Router,
+  { busyStatus, onFault }: Pick<ApiOptions, "onFault"> & { readonly busyStatus: number },
+) {
+  const answer = (body: Uint8Array, signal: AbortSignal) =>
+    route(router, busyStatus, body, signal).catch((fault) => {
+      onFault(ROUTE, fault);
+      return problemOf(fault);
+    });
+  const routes = new Elysia()
+    .post(ROUTE, async ({ request }) => answer(await request.bytes(), request.signal), {
+      parse: "none",
+      response: routeReport,
+      detail: {
+        ...described(
+          "Chooses the worker for a prompt; with a request id the prompt counts as load",
+          {
+            404: "The named worker is not available",
+            503: "No worker of that model is available",
+            529: "All workers are busy (`api.busy_status` may name another status)",
+          },
+        ),
+        requestBody: routeRequestBody,
       },
-    )
+    })
     .get(
       "/v1/explain/:id",
       ({ params: { id } }) => {
@@ -119,6 +129,7 @@ export function decideRoutes(router: Router, busyStatus: number) {
         }),
       },
     );
+  return { routes, direct: { [`POST ${ROUTE}`]: answer } };
 }
 
 /** Progress of routed requests. */

@@ -19,10 +19,10 @@ import {
   healthRoutes,
   type RouteList,
 } from "../common-routes.ts";
-import { type Problem, problemOf, refuse } from "../problem.ts";
+import { type Problem, refuse } from "../problem.ts";
 import { createRouteRules, type RouteRole } from "../route-rules.ts";
 import type { HealthServices } from "../services.ts";
-import { decideRoutes, requestRoutes, route } from "./decide-routes.ts";
+import { decideRoutes, requestRoutes } from "./decide-routes.ts";
 import { dumpRoutes, queryRoutes, sessionRoutes } from "./query-routes.ts";
 import type { EngineReport } from "./router-metrics.ts";
 import { thresholdRoutes } from "./threshold-routes.ts";
@@ -39,13 +39,14 @@ const BODY_BYTES_MAX = 16 * 1024 * 1024;
 /** The HTTP API of a router. */
 export function createRouterApi(services: RouterServices, options: RouterApiOptions): Api {
   const { router, table } = services;
-  const { version, access, onFault, busyStatus } = options;
+  const { version, access, onFault } = options;
+  const decide = decideRoutes(router, options);
   const routed = (): RouteList => app.routes;
   const app = new Elysia({ strictPath: true })
     .onError((fault) => answerOf(fault, { routes: routed(), rules: ROUTER_RULES, onFault }))
     .use(documentation("Hearth router", version))
     .use(healthRoutes(services))
-    .use(decideRoutes(router, busyStatus))
+    .use(decide.routes)
     .use(requestRoutes(router))
     .use(sessionRoutes(services.marks))
     .use(workerRoutes(services))
@@ -60,13 +61,7 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     {
       rules: ROUTER_RULES,
       handle: (request) => handled(app, request, description),
-      direct: {
-        "POST /v1/route": (body, signal) =>
-          route(router, body, { busyStatus, signal }).catch((fault) => {
-            onFault("/v1/route", fault);
-            return problemOf(fault);
-          }),
-      },
+      direct: decide.direct,
     },
   );
 }

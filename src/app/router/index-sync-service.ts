@@ -3,10 +3,10 @@ import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
 import {
-  type ActiveLoad,
   type BusyThresholds,
   INGEST_DEFAULTS,
   IndexSync,
+  type IndexSyncOptions,
   type PrefixIndex,
   REPLICA_DEFAULTS,
   type WorkerTable,
@@ -21,7 +21,7 @@ interface IndexSyncServiceParts {
   readonly health: Health;
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
-  readonly load: ActiveLoad;
+  readonly load: IndexSyncOptions["load"];
   /** Replaces the configured NATS. Owned by the caller. */
   readonly bus?: Bus;
   isConfigured(worker: WorkerId, rank: number): boolean;

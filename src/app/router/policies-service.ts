@@ -7,9 +7,8 @@ import {
   type Commander,
   type CommandOutcome,
   createDigestNamer,
-  createPolicies,
   POLICY_DEFAULTS,
-  type Policies,
+  Policies,
   type PolicyMode,
   type PolicyName,
   type PolicySettings,
@@ -42,7 +41,7 @@ export class PoliciesService implements AsyncDisposable {
       ownSubject: commandProof === "subject",
       ...(commandProof === "signature" ? { signingSeed: readSigningSeed(signNkeyFile!) } : {}),
     });
-    this.policies = createPolicies({
+    this.policies = new Policies({
       ...{ clock, router, table, settings: policySettings(config) },
       commander: createCommander({ client: this.#client }),
       namer: createDigestNamer(native),

@@ -12,8 +12,7 @@ import type { Native } from "../../native/index.ts";
 import { type Health, type Logger, raiseDescriptorLimit } from "../../observability/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
 import {
-  type OpenAiProxy,
-  openProxy,
+  OpenAiProxy,
   PROXY_DEFAULTS,
   type ProxyModel,
   type ProxyObserver,
@@ -64,7 +63,7 @@ export class ProxyService {
     const settings = proxySettings(config, access.tokens !== null);
     const onFault = (thrown: unknown) =>
       logger.error("proxy request failed", { reason: String(thrown) });
-    const proxy = await openProxy({
+    const proxy = await OpenAiProxy.open({
       ...{ clock, random, router, table, settings, onFault },
       onWorker: workerNotes(parts),
       onShort: () => raiseDescriptorLimit(parts.health),

@@ -6,22 +6,13 @@ import type { Native } from "../../native/index.ts";
 import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
   type ActiveLoad,
-  type BusyThresholds,
-  createActiveLoad,
-  createPrefixIndex,
-  createRouter,
-  createWorkerTable,
   INGEST_DEFAULTS,
-  type PolicyAction,
+  NativeIndex,
   type PolicyMarks,
   type PrefixIndex,
   RouteCounts,
-  type RouteDecision,
-  type RouteOutcome,
-  type RouteRequest,
-  type Router,
-  type RouterObserver,
-  type WorkerTable,
+  Router,
+  WorkerTable,
 } from "../../router/index.ts";
 import { IndexSyncService } from "./index-sync-service.ts";
 import { PoliciesService } from "./policies-service.ts";
@@ -62,7 +53,6 @@ export class RouterService {
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
   readonly #counts: RouteCounts;
-  readonly #core: Router & Disposable;
   readonly #indexSync: IndexSyncService;
   readonly #policies: PoliciesService;
   readonly #watch: Disposable;
@@ -82,30 +72,37 @@ export class RouterService {
     this.#counts = new RouteCounts(clock, this.metrics.observeSeconds);
     loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
-    this.table = createWorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
-    this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
-    const { blockTokens, requestExpiryMs } = settings;
+    this.table = new WorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
+    this.index = new NativeIndex({ native, random, bytesMax: config.events.indexBytes });
     const { table, index, health } = this;
+    const counts = this.#counts;
     this.#indexSync = new IndexSyncService({
       ...{ ...parts, table, index, health },
-      load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
+      load: { requestExpiryMs: settings.requestExpiryMs, seed: random.u32() },
       isConfigured: (worker, rank) => this.workers.registry.has(worker, rank),
-      applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
+      applyThresholds: (model, thresholds) => this.router.applyThresholds(model, thresholds),
     });
     const { load } = this.#indexSync.sync;
     this.load = load;
-    this.#core = createRouter({ clock, random, native, settings, table, index, load });
-    this.router = new MeasuredRouter(this.#core, {
-      ...{ metrics: this.#counts, clock, blockTokens },
-      onThresholds: (model, thresholds) =>
-        this.#indexSync.sync.publishThresholds(model, thresholds),
-      onPrompt: (request) => this.workers.engines.prompted(request),
+    this.router = new Router({
+      clock,
+      random,
+      native,
+      settings,
+      table,
+      index,
+      load,
+      metrics: counts,
     });
     const { sync } = this.#indexSync;
     this.workers = new WorkersService({
       ...{ ...parts, table, index, health, sync, authorization },
     });
     const { router } = this;
+    router.listen({
+      prompted: (request) => this.workers.engines.prompted(request),
+      thresholdsSet: (model, thresholds) => sync.publishThresholds(model, thresholds),
+    });
     this.#policies = new PoliciesService({ ...parts, router, table, bus: this.#indexSync.bus });
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
@@ -212,7 +209,7 @@ export class RouterService {
       ingest: sync.ingest.stats(),
       replicas: sync.group?.stats ?? null,
       snapshotsTaken: sync.fromReplicas.taken,
-      locate: sync.locate?.stats() ?? null,
+      locate: sync.locate?.stats ?? null,
       saves: sync.snapshots?.stats ?? null,
       reached: this.workers.registry.reached,
       engines: this.workers.engines.reports,
@@ -227,125 +224,9 @@ export class RouterService {
     await this.#policies[Symbol.asyncDispose]();
     await this.workers[Symbol.asyncDispose]();
     await this.#indexSync[Symbol.asyncDispose]();
-    this.#core[Symbol.dispose]();
+    this.router[Symbol.dispose]();
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
   }
-}
-
-interface MeasuredOptions {
-  readonly metrics: RouteCounts;
-  readonly clock: Clock;
-  /** From the settings. */
-  readonly blockTokens: number;
-  /** Publishes thresholds set at this router to its replicas. */
-  readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
-  /** Called for each request, including dry queries. */
-  readonly onPrompt: (request: RouteRequest) => void;
-}
-
-/** Adds metrics to the router's decisions and forwards thresholds that were set. */
-class MeasuredRouter implements Router {
-  readonly #router: Router;
-  readonly #metrics: RouteCounts;
-  readonly #clock: Clock;
-  readonly #onThresholds: MeasuredOptions["onThresholds"];
-  readonly #onPrompt: MeasuredOptions["onPrompt"];
-  #waiting = 0;
-
-  constructor(router: Router, options: MeasuredOptions) {
-    const { metrics, clock, blockTokens } = options;
-    this.#router = router;
-    this.#metrics = metrics;
-    this.#clock = clock;
-    this.#onThresholds = options.onThresholds;
-    this.#onPrompt = options.onPrompt;
-    router.listen({
-      routed: (_request, decision) => note(metrics, decision, blockTokens),
-      freed: (_requestId, why) => metrics.ended(why),
-    });
-  }
-
-  async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
-    const startMs = this.#clock.monotonicMs();
-    this.#onPrompt(request);
-    this.#metrics.waiting(++this.#waiting);
-    try {
-      return this.#measured(await this.#router.bestWorker(request, signal), startMs);
-    } catch (thrown) {
-      this.#metrics.answered("aborted", this.#secondsSince(startMs));
-      throw thrown;
-    } finally {
-      this.#metrics.waiting(--this.#waiting);
-    }
-  }
-
-  bestWorkerNow(request: RouteRequest): RouteOutcome {
-    const startMs = this.#clock.monotonicMs();
-    this.#onPrompt(request);
-    return this.#measured(this.#router.bestWorkerNow(request), startMs);
-  }
-
-  getPotentialLoads(request: RouteRequest) {
-    return this.#router.getPotentialLoads(request);
-  }
-
-  markPrefillComplete(requestId: string): boolean {
-    return this.#router.markPrefillComplete(requestId);
-  }
-
-  output(requestId: string, tokens: number): boolean {
-    return this.#router.output(requestId, tokens);
-  }
-
-  free(requestId: string): boolean {
-    return this.#router.free(requestId);
-  }
-
-  dumpEvents(): Iterable<string> {
-    return this.#router.dumpEvents();
-  }
-
-  explain(requestId: string) {
-    return this.#router.explain(requestId);
-  }
-
-  noteAction(requestId: string, action: PolicyAction): boolean {
-    return this.#router.noteAction(requestId, action);
-  }
-
-  thresholds(model: string): BusyThresholds {
-    return this.#router.thresholds(model);
-  }
-
-  setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
-    const isSet = this.#router.setThresholds(model, thresholds);
-    if (isSet) this.#onThresholds(model, this.#router.thresholds(model));
-    return isSet;
-  }
-
-  listen(observer: RouterObserver): Disposable {
-    return this.#router.listen(observer);
-  }
-
-  #measured(outcome: RouteOutcome, startMs: number): RouteOutcome {
-    this.#metrics.answered(outcome.kind, this.#secondsSince(startMs));
-    return outcome;
-  }
-
-  #secondsSince(startMs: number): number {
-    return (this.#clock.monotonicMs() - startMs) / 1_000;
-  }
-}
-
-function note(metrics: RouteCounts, decision: RouteDecision, blockTokens: number): void {
-  const { terms, promptTokens, decidedBy = "none", reasons = [] } = decision;
-  // Rounded down to whole blocks, since the last block of a tier may reach beyond the prompt.
-  const tokens = (blocks: number, before: number) =>
-    Math.max(0, Math.min(blocks * blockTokens, promptTokens - before));
-  const device = tokens(terms.deviceBlocks, 0);
-  const host = tokens(terms.hostBlocks, device);
-  const disk = tokens(terms.diskBlocks, device + host);
-  metrics.routed({ prompt: promptTokens, device, host, disk }, decidedBy, reasons);
 }

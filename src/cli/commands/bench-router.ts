@@ -8,7 +8,7 @@ import {
   sizeKind,
 } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
-import { createPrefixIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
+import { NativeIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
 import {
   benchDecide,
   benchPrefix,
@@ -88,7 +88,7 @@ export const benchRouteCommand = defineCommand({
       seed: flags.seed,
       makeIndex: () => {
         const native = loadNative();
-        return createPrefixIndex({ native, random: seededRandom(1), bytesMax: ROUTE_INDEX_BYTES });
+        return new NativeIndex({ native, random: seededRandom(1), bytesMax: ROUTE_INDEX_BYTES });
       },
       signal,
       onProgress: (policy, done, total) => progress.update(`${policy}: ${done} of ${total}`),
@@ -142,7 +142,7 @@ export const benchPrefixCommand = defineCommand({
   async run({ flags, io, clock, interrupt }) {
     const random = seededRandom(1);
     const native = loadNative();
-    using index = createPrefixIndex({ native, random, bytesMax: flags.memory });
+    using index = new NativeIndex({ native, random, bytesMax: flags.memory });
     const progress = createProgress({ io, clock, json: flags.json });
     const result = await benchPrefix({
       trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
@@ -209,7 +209,7 @@ export const benchDecideCommand = defineCommand({
       heldBlocks: flags.heldBlocks,
       decisions: flags.decisions,
       makeIndex: (native) => {
-        return createPrefixIndex({ native, random: seededRandom(2), bytesMax: DECIDE_INDEX_BYTES });
+        return new NativeIndex({ native, random: seededRandom(2), bytesMax: DECIDE_INDEX_BYTES });
       },
       signal,
     });

@@ -1,4 +1,12 @@
-import type { Bus, BusMessage, PublishOutcome, Subscription } from "../../bus/index.ts";
+import {
+  type Bus,
+  type BusMessage,
+  hasNoResponders,
+  Inbox,
+  type Mailbox,
+  type PublishOutcome,
+  type Subscription,
+} from "../../bus/index.ts";
 import {
   type Clock,
   HearthError,
@@ -17,7 +25,6 @@ import {
   SERVICE_NAME,
 } from "../index.ts";
 import {
-  abortFault,
   absentMs,
   type BroadcastResult,
   type ControlClient,
@@ -44,6 +51,8 @@ const DISCOVERY_MS = 1_000;
 /** Share of a broadcast's deadline after which silent workers are addressed one by one. */
 const BROADCAST_SHARE = 1 / 3;
 const BROADCAST_MS_MAX = 2_000;
+/** Words of the random part of an inbox subject. */
+const PREFIX_WORDS = 4;
 
 export interface BusClientOptions {
   readonly bus: Bus;
@@ -74,10 +83,15 @@ type Heard =
 export class BusControlClient implements ControlClient {
   readonly #options: BusClientOptions;
   readonly #inbox: Inbox;
+  readonly #subscription: Subscription;
 
   constructor(options: BusClientOptions) {
     this.#options = options;
-    this.#inbox = new Inbox(options.bus, options.clock, options.random);
+    const { bus, clock, random } = options;
+    this.#inbox = new Inbox(`${bus.inboxPrefix}.${randomHex(random, PREFIX_WORDS)}`, clock);
+    this.#subscription = bus.subscribe(this.#inbox.pattern, (message) => {
+      this.#inbox.deliver(message);
+    });
   }
 
   async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
@@ -154,6 +168,7 @@ export class BusControlClient implements ControlClient {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#subscription.unsubscribe();
     this.#inbox[Symbol.dispose]();
     if (this.#options.ownsBus) await this.#options.bus[Symbol.asyncDispose]();
   }
@@ -216,7 +231,7 @@ export class BusControlClient implements ControlClient {
       const leftMs = Math.min(untilMs, wait.endMs) - clock.monotonicMs();
       const message = await mailbox.next(leftMs, wait.signal);
       if (message === null) return { kind };
-      if (isNobody(message)) {
+      if (hasNoResponders(message)) {
         kind = "nobody";
         untilMs = clock.monotonicMs() + absentMs(tries, random);
         continue;
@@ -241,7 +256,7 @@ export class BusControlClient implements ControlClient {
     const untilMs = clock.monotonicMs() + ms;
     for (;;) {
       const message = await mailbox.next(untilMs - clock.monotonicMs(), wait.signal);
-      if (message === null || isNobody(message)) return;
+      if (message === null || hasNoResponders(message)) return;
       const receipt = receiptIn(message);
       if (receipt === null) continue;
       if (receipt.status === "running") wait.onProgress(receipt);
@@ -300,108 +315,6 @@ function receiptIn({ headers, data }: BusMessage): Receipt | null {
   return decodeReceipt(data, type?.[1] ?? null);
 }
 
-function isNobody({ headers, data }: BusMessage): boolean {
-  return data.length === 0 && headers.Status === "503";
-}
-
-const PREFIX_WORDS = 4;
-const WAITING_MESSAGES_MAX = 10_000;
-
-/**
- * One subscription for the answers to all commands of a client. Answers to commands without a
- * mailbox are dropped.
- */
-class Inbox implements Disposable {
-  readonly #clock: Clock;
-  readonly #prefix: string;
-  readonly #subscription: Subscription;
-  readonly #open = new Map<string, Mailbox>();
-  #opened = 0;
-  #isClosed = false;
-
-  constructor(bus: Bus, clock: Clock, random: Random) {
-    this.#clock = clock;
-    this.#prefix = `${bus.inboxPrefix}.${randomHex(random, PREFIX_WORDS)}`;
-    this.#subscription = bus.subscribe(`${this.#prefix}.*`, (message) => {
-      this.#open.get(message.subject)?.put(message);
-    });
-  }
-
-  open(): Mailbox {
-    if (this.#isClosed) throw closed();
-    const subject = `${this.#prefix}.${++this.#opened}`;
-    const mailbox = new Mailbox(subject, this.#clock, () => this.#open.delete(subject));
-    this.#open.set(subject, mailbox);
-    return mailbox;
-  }
-
-  [Symbol.dispose](): void {
-    this.#isClosed = true;
-    this.#subscription.unsubscribe();
-    for (const mailbox of [...this.#open.values()]) mailbox.fail(closed());
-  }
-}
-
-function closed(): HearthError {
-  return new HearthError("ENGINE_CLOSED", "the control client was closed");
-}
-
-/** Answers to one command, in order of arrival. */
-class Mailbox implements Disposable {
-  /** Reply subject of the command. */
-  readonly subject: string;
-  readonly #clock: Clock;
-  readonly #onClose: () => void;
-  readonly #waiting: BusMessage[] = [];
-  #wake: (() => void) | null = null;
-  #fault: HearthError | null = null;
-
-  constructor(subject: string, clock: Clock, onClose: () => void) {
-    this.subject = subject;
-    this.#clock = clock;
-    this.#onClose = onClose;
-  }
-
-  put(message: BusMessage): void {
-    // Bounds the memory of a flooded inbox; further messages are dropped.
-    if (this.#waiting.length < WAITING_MESSAGES_MAX) this.#waiting.push(message);
-    this.#wake?.();
-  }
-
-  fail(fault: HearthError): void {
-    this.#fault = fault;
-    this.#wake?.();
-  }
-
-  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
-  async next(ms: number, signal?: AbortSignal): Promise<BusMessage | null> {
-    if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
-      await this.#wait(ms, signal);
-    }
-    if (signal?.aborted) throw abortFault(signal);
-    if (this.#fault !== null) throw this.#fault;
-    return this.#waiting.shift() ?? null;
-  }
-
-  [Symbol.dispose](): void {
-    this.#onClose();
-  }
-
-  #wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
-    return new Promise((resolve) => {
-      const wake = () => {
-        timer[Symbol.dispose]();
-        signal?.removeEventListener("abort", wake);
-        this.#wake = null;
-        resolve();
-      };
-      const timer = this.#clock.after(ms, wake);
-      signal?.addEventListener("abort", wake, { once: true });
-      this.#wake = wake;
-    });
-  }
-}
-
 /** Sends a discovery ping and collects answers until `endMs` on the monotonic clock. */
 async function findWorkers(
   bus: Bus,
@@ -414,7 +327,7 @@ async function findWorkers(
   bus.publish(`$SRV.PING.${SERVICE_NAME}`, new Uint8Array(), { reply: mailbox.subject });
   for (;;) {
     const message = await mailbox.next(endMs - clock.monotonicMs(), signal);
-    if (message === null || message.headers.Status === "503") break;
+    if (message === null || hasNoResponders(message)) break;
     const worker = readPing(message.data);
     if (worker !== null) found.set(worker.id, worker);
   }

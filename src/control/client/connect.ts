@@ -11,12 +11,7 @@ import {
 import { BusControlClient } from "./bus-client.ts";
 import type { ControlClient } from "./control-client.ts";
 import { type Encoding, mustBeIssuer, wireOf } from "./control-client.ts";
-import {
-  HttpClient,
-  HttpConnection,
-  type HttpControlClient,
-  type TlsMaterial,
-} from "./http-client.ts";
+import { HttpClient, type HttpControlClient, type TlsMaterial } from "./http-client.ts";
 
 const NAME = "hearth-client";
 
@@ -89,7 +84,6 @@ export function connectHttp(options: ConnectHttpOptions): HttpControlClient {
   const { url, token = null, tls = null, issuer = null, encoding = "json" } = options;
   const { socket = null } = options;
   const { clock = systemClock, random = systemRandom } = options;
-  const connection = new HttpConnection(url, { clock, token, tls, socket });
   const wire = wireOf(encoding, signingKey(options));
-  return new HttpClient({ connection, clock, random, issuer, wire });
+  return new HttpClient({ url, token, tls, socket, clock, random, issuer, wire });
 }

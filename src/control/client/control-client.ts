@@ -1,4 +1,4 @@
-import type { PublishOutcome } from "../../bus/index.ts";
+import { abortFault, type PublishOutcome } from "../../bus/index.ts";
 import {
   type Clock,
   HearthError,
@@ -201,13 +201,6 @@ export function tryMs(tries: number, random: Random): number {
 /** Wait after attempt number `tries` if the worker is not connected, ±25 %. */
 export function absentMs(tries: number, random: Random): number {
   return grown(ABSENT_FIRST_MS, ABSENT_MS_MAX, tries, random);
-}
-
-/** The fault of an aborted wait: the signal's own fault, else ABORTED. */
-export function abortFault(signal: AbortSignal): HearthError {
-  const reason: unknown = signal.reason;
-  if (reason instanceof HearthError) return reason;
-  return new HearthError("ABORTED", "the wait for an answer was aborted", { cause: reason });
 }
 
 /** Resolves like `wait`, or rejects as soon as the signal fires. */

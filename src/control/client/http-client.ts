@@ -1,4 +1,4 @@
-import type { PublishOutcome } from "../../bus/index.ts";
+import { abortFault, type PublishOutcome } from "../../bus/index.ts";
 import {
   type Clock,
   HearthError,
@@ -11,7 +11,6 @@ import {
 } from "../../core/index.ts";
 import { decodeReceipt, type Receipt, readReceipt } from "../index.ts";
 import {
-  abortFault,
   absentMs,
   type BroadcastResult,
   type ControlClient,
@@ -30,7 +29,12 @@ const ASK_MS = 5_000;
 const PROGRESS_EVERY_MS = 1_000;
 
 export interface HttpClientOptions {
-  readonly connection: HttpConnection;
+  readonly url: string;
+  /** Bearer token. */
+  readonly token: string | null;
+  readonly tls: TlsMaterial | null;
+  /** Path of a Unix socket; null: TCP. */
+  readonly socket: string | null;
   readonly clock: Clock;
   readonly random: Random;
   readonly issuer: string | null;
@@ -77,11 +81,19 @@ type Tried =
 
 export class HttpClient implements HttpControlClient {
   readonly #options: HttpClientOptions;
+  readonly #base: string;
   readonly #closing = new AbortController();
   #worker: FoundWorker | null = null;
 
+  /** Throws USAGE if the URL is not valid. */
   constructor(options: HttpClientOptions) {
     this.#options = options;
+    this.#base = baseOf(options.url);
+  }
+
+  /** For messages: the address, or the path of the socket. */
+  get #address(): string {
+    return this.#options.socket ?? this.#base;
   }
 
   async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
@@ -160,17 +172,17 @@ export class HttpClient implements HttpControlClient {
     command: WireCommand,
     { endMs, tries, mayBeDone, signal }: Try,
   ): Promise<Tried> {
-    const { connection, clock, wire } = this.#options;
+    const { clock, wire } = this.#options;
     const body = wire.encode(command);
     const signedFor = worker === "" ? (this.#worker?.id ?? "") : worker;
-    const outcome = await connection.request({
+    const outcome = await this.#request({
       method: "POST",
       path: "/v1/commands",
       body: { headers: wire.headers(signedFor, body), data: body },
       timeoutMs: endMs - clock.monotonicMs(),
       signal,
     });
-    if (outcome.kind !== "answer") return withoutAnswer(connection.url, outcome, tries);
+    if (outcome.kind !== "answer") return withoutAnswer(this.#address, outcome, tries);
     const { status, contentType, data } = outcome;
     const receipt = decodeReceipt(data, contentType);
     if (receipt !== null && mayBeDone && isUnread(receipt)) {
@@ -197,9 +209,7 @@ export class HttpClient implements HttpControlClient {
       this.#worker = result.kind === "document" ? readStatus(result.document) : null;
     }
     const id = this.#worker?.id ?? worker;
-    return worker === "" || id === worker
-      ? null
-      : `${this.#options.connection.url} is ${id}, not ${worker}`;
+    return worker === "" || id === worker ? null : `${this.#address} is ${id}, not ${worker}`;
   }
 
   /** Polls the command's progress until its answer arrives. */
@@ -235,7 +245,7 @@ export class HttpClient implements HttpControlClient {
     body: HttpRequest["body"],
     options: ReadOptions,
   ): Promise<ReadResult> {
-    const outcome = await this.#options.connection.request({
+    const outcome = await this.#request({
       method,
       path: `${path}${queryOf(options.query ?? {})}`,
       ...(body === undefined ? {} : { body }),
@@ -249,6 +259,39 @@ export class HttpClient implements HttpControlClient {
     const { status, data } = outcome;
     if (status >= 200 && status < 300) return { kind: "document", document: jsonOf(data) };
     return { kind: "refused", status, why: problemText(status, data) };
+  }
+
+  /**
+   * Sends one request. Follows no redirects and uses no proxy, because the token is meant for this
+   * agent only. Rejects with ABORTED when the signal fires.
+   */
+  async #request({ method, path, body, timeoutMs, signal }: HttpRequest): Promise<HttpOutcome> {
+    if (signal.aborted) throw abortFault(signal);
+    const { clock, token, tls, socket } = this.#options;
+    const late = new AbortController();
+    using _timer = clock.after(Math.max(0, timeoutMs), () => late.abort());
+    try {
+      const response = await directFetch(`${this.#base}${path}`, {
+        method,
+        headers: {
+          ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+          ...body?.headers,
+        },
+        ...(socket === null ? {} : { unix: socket }),
+        ...(body === undefined ? {} : { body: body.data }),
+        ...(tls === null ? {} : { tls }),
+        redirect: "manual",
+        // The signal sets the deadline; the runtime's own would be five minutes.
+        timeout: false,
+        signal: AbortSignal.any([signal, late.signal]),
+      });
+      const contentType = response.headers.get("content-type") ?? "";
+      const data = await response.bytes();
+      return { kind: "answer", status: response.status, contentType, data };
+    } catch (thrown) {
+      if (signal.aborted) throw abortFault(signal);
+      return late.signal.aborted ? { kind: "timeout" } : outcomeOf(thrown, this.#address);
+    }
   }
 
   #signal(signal: AbortSignal | undefined): AbortSignal {
@@ -324,7 +367,7 @@ interface HttpRequest {
     readonly data: Uint8Array;
   };
   readonly timeoutMs: number;
-  readonly signal: AbortSignal | undefined;
+  readonly signal: AbortSignal;
 }
 
 /**
@@ -352,77 +395,12 @@ const ABSENT_CODES: ReadonlySet<string> = new Set([
 ]);
 const DISTRUST = /CERT|SIGNATURE|TLS|SSL|ISSUER/;
 
-interface HttpConnectionOptions {
-  readonly clock: Clock;
-  readonly token: string | null;
-  readonly tls: TlsMaterial | null;
-  /** Path of a Unix socket; null: TCP. */
-  readonly socket: string | null;
-}
-
-/**
- * Requests to one agent. Follows no redirects and uses no proxy, because the token is meant for
- * this agent only.
- */
-export class HttpConnection {
-  /** For messages: the address, or the path of the socket. */
-  readonly url: string;
-  readonly #base: string;
-  readonly #clock: Clock;
-  readonly #headers: Readonly<Record<string, string>>;
-  readonly #tls: TlsMaterial | null;
-  readonly #unix: { readonly unix?: string };
-
-  constructor(url: string, { clock, token, tls, socket }: HttpConnectionOptions) {
-    const base = baseOf(url);
-    this.#unix = socket === null ? {} : { unix: socket };
-    this.#base = base;
-    this.url = socket ?? base;
-    this.#clock = clock;
-    this.#headers = token === null ? {} : { authorization: `Bearer ${token}` };
-    this.#tls = tls;
-  }
-
-  /** Rejects with ABORTED when the signal fires. */
-  async request(request: HttpRequest): Promise<HttpOutcome> {
-    const { method, path, body, timeoutMs, signal } = request;
-    if (signal?.aborted) throw abortFault(signal);
-    const controller = new AbortController();
-    const end = () => controller.abort();
-    const timer = this.#clock.after(Math.max(0, timeoutMs), end);
-    signal?.addEventListener("abort", end, { once: true });
-    try {
-      const response = await directFetch(`${this.#base}${path}`, {
-        method,
-        headers: { ...this.#headers, ...body?.headers },
-        ...this.#unix,
-        ...(body === undefined ? {} : { body: body.data }),
-        ...(this.#tls === null ? {} : { tls: this.#tls }),
-        redirect: "manual",
-        // The caller's signal sets the deadline; the runtime's own would be five minutes.
-        timeout: false,
-        signal: controller.signal,
-      });
-      const contentType = response.headers.get("content-type") ?? "";
-      const data = await response.bytes();
-      return { kind: "answer", status: response.status, contentType, data };
-    } catch (thrown) {
-      if (signal?.aborted) throw abortFault(signal);
-      return controller.signal.aborted ? { kind: "timeout" } : this.#outcomeOf(thrown);
-    } finally {
-      timer[Symbol.dispose]();
-      signal?.removeEventListener("abort", end);
-    }
-  }
-
-  #outcomeOf(thrown: unknown): HttpOutcome {
-    const code = String((thrown as { code?: unknown }).code ?? "");
-    if (DISTRUST.test(code)) return { kind: "distrusted", why: messageOf(thrown) };
-    if (ABSENT_CODES.has(code)) {
-      return { kind: "absent", why: `no connection to ${this.url} (${code})` };
-    }
-    return { kind: "broken", why: `connection to ${this.url} lost (${code})` };
-  }
+function outcomeOf(thrown: unknown, address: string): HttpOutcome {
+  const code = String((thrown as { code?: unknown }).code ?? "");
+  if (DISTRUST.test(code)) return { kind: "distrusted", why: messageOf(thrown) };
+  if (ABSENT_CODES.has(code))
+    return { kind: "absent", why: `no connection to ${address} (${code})` };
+  return { kind: "broken", why: `connection to ${address} lost (${code})` };
 }
 
 /** Throws USAGE if the text is not a URL, or contains credentials or other unsupported parts. */

@@ -1,26 +1,5 @@
-export {
-  type BlockRef,
-  type EnvelopeMembers,
-  flush,
-  type OwnedMembers,
-  pause,
-  pin,
-  prune,
-  renewLease,
-  retain,
-  revokeLease,
-  think,
-  unpin,
-  type WarmTarget,
-  warm,
-} from "./commands.ts";
-export {
-  type ConnectControlOptions,
-  type ConnectHttpOptions,
-  connectControl,
-  connectHttp,
-  type NatsAccess,
-} from "./connect.ts";
+export * from "./commands.ts";
+export * from "./connect.ts";
 export {
   type BroadcastResult,
   type ControlClient,

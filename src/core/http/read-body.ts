@@ -40,7 +40,9 @@ export async function readBody(
   const over = Promise.withResolvers<BodyRefusal>();
   using _deadline = clock.after(timeoutMs, () => over.resolve("late"));
   share.onEvicted = () => over.resolve("crowded");
-  const reading = isShort ? new WholeReading(request) : new PieceReading(request, bytesMax, share);
+  const reading = isShort ? readWhole(request) : readPieces(request, bytesMax, share);
+  // Prevents an unhandled rejection if the other promise wins the race.
+  reading.done.catch(() => undefined);
   try {
     const body = await Promise.race([reading.done, over.promise]);
     if (typeof body !== "string") share.whole();
@@ -52,37 +54,30 @@ export async function readBody(
   }
 }
 
-/** A body that is read in one call. */
-class WholeReading {
-  readonly done: Promise<Body>;
-
-  constructor(request: Request) {
-    this.done = request.arrayBuffer().then((buffer) => new Uint8Array(buffer));
-    // Prevents an unhandled rejection if the other promise wins the race.
-    this.done.catch(() => undefined);
-  }
-
-  /** The runtime discards data that arrives after the response. */
-  stop(): void {}
+interface Reading {
+  readonly done: Promise<Body | BodyRefusal>;
+  /** Discards the data read so far, and data that still arrives. */
+  stop(): void;
 }
 
-/** A body of unknown or great length. */
-class PieceReading {
-  readonly done: Promise<Body | BodyRefusal>;
-  readonly #reader: Pick<ReadableStreamDefaultReader<Uint8Array>, "read" | "cancel">;
-  #isOver = false;
+/** Reads a body in one call. The runtime discards data that arrives after the response. */
+function readWhole(request: Request): Reading {
+  const done = request.arrayBuffer().then((buffer) => new Uint8Array(buffer));
+  return { done, stop: () => undefined };
+}
 
-  constructor(request: Request, bytesMax: number, share: BodyShare) {
-    this.#reader = request.body!.getReader();
-    this.done = this.#read(bytesMax, share);
-    this.done.catch(() => undefined);
-  }
-
-  async #read(bytesMax: number, share: BodyShare): Promise<Body | BodyRefusal> {
+/** Reads a body of unknown or great length. */
+function readPieces(request: Request, bytesMax: number, share: BodyShare): Reading {
+  const reader = request.body!.getReader() as Pick<
+    ReadableStreamDefaultReader<Uint8Array>,
+    "read" | "cancel"
+  >;
+  let isOver = false;
+  const read = async (): Promise<Body | BodyRefusal> => {
     const pieces: Uint8Array[] = [];
     let length = 0;
-    while (!this.#isOver) {
-      const { done, value } = await this.#reader.read();
+    while (!isOver) {
+      const { done, value } = await reader.read();
       if (done) break;
       length += value.length;
       if (length > bytesMax) return "too_long";
@@ -90,14 +85,12 @@ class PieceReading {
       pieces.push(value);
     }
     return joined(pieces, length);
-  }
-
-  /** Discards the data read so far, and data that still arrives. */
-  stop(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    void this.#reader.cancel().catch(() => undefined);
-  }
+  };
+  const stop = () => {
+    isOver = true;
+    void reader.cancel().catch(() => undefined);
+  };
+  return { done: read(), stop };
 }
 
 function joined(pieces: readonly Uint8Array[], length: number): Body {

@@ -146,39 +146,29 @@ export const DROP_REASONS = [
 ] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
 
-export interface FeedCounts {
-  batches: number;
-  events: number;
-  /** Blocks of applied events: stored (each copy), announced again, removed. */
-  stored: number;
-  reannounced: number;
-  removed: number;
-  /** Gaps in the sequence numbers. */
-  gaps: number;
-  restarts: number;
-  replays: number;
-  /** Batches received by replay. */
-  replayed: number;
-  /** Batches that are lost, according to the sequence numbers. */
-  lostBatches: number;
-  /** Events; for removals, blocks. */
-  readonly dropped: Record<DropReason, number>;
-}
+export type IngestCounts = ReturnType<typeof noCounts>;
 
-export function noCounts(): FeedCounts {
-  const dropped = Object.fromEntries(DROP_REASONS.map((reason) => [reason, 0]));
+export function noCounts() {
   return {
     batches: 0,
     events: 0,
+    /** Blocks of applied events: stored (each copy), announced again, removed. */
     stored: 0,
     reannounced: 0,
     removed: 0,
+    /** Gaps in the sequence numbers. */
     gaps: 0,
     restarts: 0,
     replays: 0,
+    /** Batches received by replay. */
     replayed: 0,
+    /** Batches that are lost, according to the sequence numbers. */
     lostBatches: 0,
-    dropped: dropped as Record<DropReason, number>,
+    /** Events; for removals, blocks. */
+    dropped: Object.fromEntries(DROP_REASONS.map((reason) => [reason, 0])) as Record<
+      DropReason,
+      number
+    >,
   };
 }
 

@@ -2,7 +2,7 @@ import { type Native, sequenceHashes } from "../../native/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
 import { localHash, mediaHash, saltSeed, saltShare, sequenceHash } from "../dynamo/hashes.ts";
 import type { BlockExtras, EngineEvent } from "../engine-events.ts";
-import { ChangeList, type IngestChange } from "./changes.ts";
+import { ChangeList } from "./changes.ts";
 import {
   type BlockName,
   type Copies,
@@ -60,73 +60,36 @@ export interface BlockRun {
  */
 export class EngineBlocks {
   readonly #native: Native;
-  readonly #known: KnownBlocks;
-  readonly #orphans: OrphanBlocks;
+  readonly known: KnownBlocks;
+  readonly orphans: OrphanBlocks;
+  readonly changes = new ChangeList();
   /** Unknown blocks that the engine removed from its device. */
   readonly #gone = new Set<BlockName>();
-  readonly #changes = new ChangeList();
   #hasForgottenGone = false;
 
   constructor(native: Native, knownMax: number) {
     this.#native = native;
-    this.#known = new KnownBlocks(knownMax);
-    this.#orphans = new OrphanBlocks(Math.min(knownMax, ORPHANS_MAX));
-  }
-
-  get size(): number {
-    return this.#known.size;
-  }
-  get orphans(): number {
-    return this.#orphans.size;
-  }
-  /** Certain copies on the device of blocks with a known sequence hash. */
-  get deviceCopies(): number {
-    return this.#known.deviceCopies;
-  }
-  /** Blocks for which it is unknown whether the device has a copy. */
-  get doubts(): number {
-    return this.#known.doubts;
-  }
-  get hasForgottenDoubts(): boolean {
-    return this.#known.hasForgottenDoubts;
-  }
-
-  /** Discards possible copies: the certain ones are all that the device has. */
-  settle(): void {
-    this.#known.settle();
-  }
-
-  get(name: BlockName): PlacedBlock | null {
-    return this.#known.get(name);
-  }
-
-  /** Number of blocks in the changes since the last `takeChanges`. */
-  get changedBlocks(): number {
-    return this.#changes.blocks;
-  }
-
-  /** Returns the changes since the last call. */
-  takeChanges(): IngestChange[] {
-    return this.#changes.take();
+    this.known = new KnownBlocks(knownMax);
+    this.orphans = new OrphanBlocks(Math.min(knownMax, ORPHANS_MAX));
   }
 
   /** Runs in steps, because readers must not remove a million blocks in one turn. */
   *clearSteps(): Generator<void, void> {
-    if (this.#known.size > CLEARED_AT_ONCE) {
-      for (const some of this.#known.takeAll(BLOCKS_A_STEP)) {
+    if (this.known.size > CLEARED_AT_ONCE) {
+      for (const some of this.known.takeAll(BLOCKS_A_STEP)) {
         for (const { sequence, copies } of some) {
           for (const [place, tier] of RESIDENCY_TIERS.entries()) {
-            if (copies[place]! > 0) this.#changes.removed(tier, sequence);
+            if (copies[place]! > 0) this.changes.removed(tier, sequence);
           }
         }
         yield;
       }
     }
-    this.#known.clear();
-    this.#orphans.clear();
+    this.known.clear();
+    this.orphans.clear();
     this.#gone.clear();
     this.#hasForgottenGone = false;
-    this.#changes.cleared();
+    this.changes.cleared();
   }
 
   /**
@@ -149,7 +112,7 @@ export class EngineBlocks {
       place = this.#add(piece, { ...place, salt: start.salt }, isAgain, count);
     }
     for (const [i, name] of run.names.entries()) {
-      if (this.#orphans.size === 0) break;
+      if (this.orphans.size === 0) break;
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       yield* this.#linkSteps(name, run.blockTokens);
     }
@@ -158,7 +121,7 @@ export class EngineBlocks {
   *#mayHoldSteps(names: readonly BlockName[]): Generator<void, boolean> {
     for (const [i, name] of names.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
-      const known = this.#known.get(name);
+      const known = this.known.get(name);
       if (known === null || known.copies[0] + known.perhaps === 0) return false;
     }
     return true;
@@ -168,15 +131,15 @@ export class EngineBlocks {
   *#proveSteps(last: BlockName, isComplete: boolean): Generator<void, void> {
     // A removal may have counted for the wrong one of two copies as long as not all is known: then
     // any block of the path may seem to be absent.
-    if (isComplete && this.#known.doubts === 0) return;
+    if (isComplete && this.known.doubts === 0) return;
     let steps = 0;
     for (let name: BlockName | null = last; name !== null; steps++) {
       if (steps > 0 && steps % BLOCKS_A_STEP === 0) yield;
-      const block: KnownBlock | null = this.#known.get(name);
+      const block: KnownBlock | null = this.known.get(name);
       if (block === null) return;
       // If the state is complete, a block without a copy lost its name while the request used it.
       const isOpen = !isComplete || block.perhaps > 0;
-      if (isOpen && this.#known.prove(name)) this.#announce(block, "device");
+      if (isOpen && this.known.prove(name)) this.#announce(block, "device");
       name = block.before;
     }
   }
@@ -195,13 +158,13 @@ export class EngineBlocks {
     for (const [i, name] of names.entries()) {
       const block = { sequence: sequence[i]!, parent, before, salt };
       this.#adopt(name, block);
-      const isPerhaps = isAgain && this.#known.holds(name, tier);
-      if (isPerhaps) this.#known.addPerhaps(name);
-      const isFirst = isPerhaps ? false : this.#known.addCopies(name, tier, () => block);
+      const isPerhaps = isAgain && this.known.holds(name, tier);
+      if (isPerhaps) this.known.addPerhaps(name);
+      const isFirst = isPerhaps ? false : this.known.addCopies(name, tier, () => block);
       count(isFirst === null ? "full" : isPerhaps ? "reannounced" : "stored");
       this.#gone.delete(name);
       if (isFirst === true) {
-        this.#changes.stored({
+        this.changes.stored({
           tier,
           parent,
           sequence: block.sequence,
@@ -226,13 +189,13 @@ export class EngineBlocks {
     before: BlockName,
     salt: string | null,
   ): Generator<void, boolean> {
-    if (!this.#orphans.hasRoom(names.length)) return false;
+    if (!this.orphans.hasRoom(names.length)) return false;
     let parent = before;
     for (const [i, name] of names.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
-      if (this.#known.get(name) !== null) this.addKnown(name, tier);
+      if (this.known.get(name) !== null) this.addKnown(name, tier);
       else {
-        const orphan = this.#orphans.add({
+        const orphan = this.orphans.add({
           name,
           parent,
           salt,
@@ -241,39 +204,39 @@ export class EngineBlocks {
           tokens: blocks.tokens.slice(i * blockTokens, (i + 1) * blockTokens),
           extras: blocks.extras?.[i] ?? null,
         });
-        this.#orphans.addCopy(orphan, tier);
+        this.orphans.addCopy(orphan, tier);
         this.#gone.delete(name);
       }
       parent = name;
     }
     for (const [i, name] of names.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
-      if (this.#known.get(name) !== null) yield* this.#linkSteps(name, blockTokens);
+      if (this.known.get(name) !== null) yield* this.#linkSteps(name, blockTokens);
     }
     return true;
   }
 
   /** Adds a copy of a block by its name alone. Returns false if the block is unknown. */
   addKnown(name: BlockName, tier: ResidencyTier): boolean {
-    const block = this.#known.get(name);
+    const block = this.known.get(name);
     if (block !== null) {
-      if (this.#known.addCopies(name, tier, () => block)) this.#announce(block, tier);
+      if (this.known.addCopies(name, tier, () => block)) this.#announce(block, tier);
       return true;
     }
-    const orphan = this.#orphans.get(name);
-    if (orphan !== null) this.#orphans.addCopy(orphan, tier);
+    const orphan = this.orphans.get(name);
+    if (orphan !== null) this.orphans.addCopy(orphan, tier);
     return orphan !== null;
   }
 
   /** Removes one copy. Returns false if none is known. */
   remove(name: BlockName, tier: ResidencyTier): boolean {
-    const block = this.#known.dropCopy(name, tier);
+    const block = this.known.dropCopy(name, tier);
     if (block === "others") return true;
     if (block !== null) {
-      this.#changes.removed(tier, block.sequence);
+      this.changes.removed(tier, block.sequence);
       return true;
     }
-    return this.#orphans.dropCopy(name, tier);
+    return this.orphans.dropCopy(name, tier);
   }
 
   /** Records that an unknown block is not on the device. */
@@ -282,20 +245,16 @@ export class EngineBlocks {
     else this.#hasForgottenGone = true;
   }
 
-  isWaitedFor(name: BlockName): boolean {
-    return this.#orphans.isWaitedFor(name);
-  }
-
   /**
    * Provides the engine's names of the first blocks of a prompt. A block that waits for its parent
    * proves that the engine had all blocks before it when it was stored; those not removed since are
    * still resident.
    */
   learn({ names, blocks, blockTokens }: BlockRun, start: ChainStart): void {
-    const last = names.findLastIndex((name) => this.#orphans.isWaitedFor(name));
+    const last = names.findLastIndex((name) => this.orphans.isWaitedFor(name));
     const { sequence } = chainOf(this.#native, blockTokens, blocks, start);
     for (const [i, name] of names.slice(0, last + 1).entries()) {
-      if (this.#known.get(name) !== null || this.#orphans.get(name) !== null) continue;
+      if (this.known.get(name) !== null || this.orphans.get(name) !== null) continue;
       const isGone = this.#gone.delete(name) || this.#hasForgottenGone;
       const place = { parent: sequence[i - 1] ?? null, before: names[i - 1] ?? null };
       const block = { sequence: sequence[i]!, ...place, salt: start.salt };
@@ -310,8 +269,8 @@ export class EngineBlocks {
     return {
       gone: this.#gone,
       hasForgottenGone: this.#hasForgottenGone,
-      known: this.#known.entries(),
-      orphans: this.#orphans.all(),
+      known: this.known.entries(),
+      orphans: this.orphans.all(),
     };
   }
 
@@ -319,13 +278,13 @@ export class EngineBlocks {
   restore(state: EngineBlocksState): void {
     this.#hasForgottenGone = state.hasForgottenGone;
     for (const name of state.gone) this.#gone.add(name);
-    for (const [name, block] of state.known) this.#known.restore(name, block);
-    for (const orphan of state.orphans) this.#orphans.add(orphan);
+    for (const [name, block] of state.known) this.known.restore(name, block);
+    for (const orphan of state.orphans) this.orphans.add(orphan);
   }
 
   *announceSteps(): Generator<void, void> {
-    for (const [, block] of this.#known.entries()) {
-      if (this.#changes.blocks >= BLOCKS_A_STEP) yield;
+    for (const [, block] of this.known.entries()) {
+      if (this.changes.blocks >= BLOCKS_A_STEP) yield;
       for (const [place, tier] of RESIDENCY_TIERS.entries()) {
         if (block.copies[place]! > 0) this.#announce(block, tier);
       }
@@ -334,12 +293,12 @@ export class EngineBlocks {
 
   /** Announces without tokens; readers that compute names of their own do not need them. */
   #announce({ sequence, parent }: PlacedBlock, tier: ResidencyTier): void {
-    this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
+    this.changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
   }
 
   /** Takes over the copies of the waiting block with that name. */
   #adopt(name: BlockName, block: PlacedBlock): void {
-    const orphan = this.#orphans.take(name);
+    const orphan = this.orphans.take(name);
     if (orphan !== null) this.#place(name, orphan.copies, block);
   }
 
@@ -347,12 +306,12 @@ export class EngineBlocks {
    * Resolves the blocks that waited for a block which is now known, and those that waited for them.
    */
   *#linkSteps(name: BlockName, blockTokens: number): Generator<void, void> {
-    if (!this.#orphans.isWaitedFor(name)) return;
+    if (!this.orphans.isWaitedFor(name)) return;
     const names = [name];
     for (const parentName of names) {
-      const parent = this.#known.get(parentName);
+      const parent = this.known.get(parentName);
       if (parent === null) continue;
-      for (const orphan of this.#orphans.takeChildren(parentName)) {
+      for (const orphan of this.orphans.takeChildren(parentName)) {
         this.#placeOrphan(orphan, parent, blockTokens);
         names.push(orphan.name);
         if (names.length % BLOCKS_A_STEP === 0) yield;
@@ -380,13 +339,13 @@ export class EngineBlocks {
     const block = () => ({ sequence, parent, before, salt });
     if (copies.every((count) => count === 0)) {
       // Only its children need the block.
-      if (this.#known.addCopies(name, "device", block)) this.#known.dropCopy(name, "device");
+      if (this.known.addCopies(name, "device", block)) this.known.dropCopy(name, "device");
       return;
     }
     for (const [place, tier] of RESIDENCY_TIERS.entries()) {
       if (copies[place] === 0) continue;
-      const isFirst = this.#known.addCopies(name, tier, block, copies[place]);
-      if (isFirst) this.#changes.stored({ tier, parent, sequence, ...made });
+      const isFirst = this.known.addCopies(name, tier, block, copies[place]);
+      if (isFirst) this.changes.stored({ tier, parent, sequence, ...made });
     }
   }
 }
@@ -428,7 +387,7 @@ export interface OrphanBlock {
  * Blocks that wait for their parents: an ingest that starts late receives children of blocks that
  * the engine stored before. Bounded in number. A block without copies stays while a child needs it.
  */
-class OrphanBlocks {
+export class OrphanBlocks {
   readonly #max: number;
   readonly #byName = new Map<BlockName, OrphanBlock>();
   readonly #children = new Map<BlockName, Set<OrphanBlock>>();
@@ -558,7 +517,7 @@ function chainOf(
     const media = mediaOf(extras[i] ?? null);
     if (media.length > 0) {
       const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-      into.local[i] = localHash(own, seed, media);
+      into.local[i] = localHash(native, own, seed, media);
     }
     last = sequenceHash(last, into.local[i]!);
     into.sequence[i] = last;

@@ -9,7 +9,7 @@ import {
   type ZmtpSubscriber,
 } from "../zmtp/index.ts";
 import type { IngestChange } from "./changes.ts";
-import { type FeedCounts, noCounts } from "./changes.ts";
+import { type IngestCounts, noCounts } from "./changes.ts";
 import type { BlockName, NamedPrompt } from "./known-blocks.ts";
 import { encodeSavedIngest, type SavedIngest } from "./saved-state.ts";
 import { Translator } from "./translator.ts";
@@ -62,7 +62,7 @@ const RETRY_MS = 200;
  * from what the engine still buffers, or without a replay endpoint from its next events.
  */
 export class EngineIngest implements AsyncDisposable {
-  readonly counts: FeedCounts = noCounts();
+  readonly counts: IngestCounts = noCounts();
   readonly #options: EngineIngestOptions;
   readonly #listener: EngineIngestListener;
   readonly #translator: Translator;
@@ -137,11 +137,11 @@ export class EngineIngest implements AsyncDisposable {
   }
   /** Blocks that wait for their parents. */
   get orphanBlocks(): number {
-    return this.#translator.orphanBlocks;
+    return this.#translator.blocks.orphans.size;
   }
 
   isWaitedFor(name: BlockName): boolean {
-    return this.#translator.isWaitedFor(name);
+    return this.#translator.blocks.orphans.isWaitedFor(name);
   }
 
   /** Provides the names of a prompt's blocks, for blocks that wait for their parents. */
@@ -428,7 +428,7 @@ interface AppliedChanges {
 interface BatchApplierOptions {
   readonly rank: number;
   readonly translator: Translator;
-  readonly counts: FeedCounts;
+  readonly counts: IngestCounts;
   readonly listener: AppliedChanges;
   /** Called when a full queue has room again. */
   onRoom(): void;
@@ -488,7 +488,7 @@ class BatchApplier implements Disposable {
 
   /** Reports all known blocks. */
   announce(): void {
-    this.#queue.push(() => this.#reported(this.#options.translator.announceSteps()));
+    this.#queue.push(() => this.#reported(this.#options.translator.blocks.announceSteps()));
   }
 
   /** Calls `run` after all earlier batches. */
@@ -532,12 +532,12 @@ class BatchApplier implements Disposable {
 
   /** Reports the changes of the steps, some at a time. */
   *#reported(steps: Generator<void, void>): Generator<void, void> {
-    const { translator } = this.#options;
+    const { changes } = this.#options.translator.blocks;
     for (const _step of steps) {
-      if (translator.changedBlocks >= REPORTED_BLOCKS) this.report(translator.take());
+      if (changes.blocks >= REPORTED_BLOCKS) this.report(changes.take());
       yield;
     }
-    this.report(translator.take());
+    this.report(changes.take());
   }
 }
 

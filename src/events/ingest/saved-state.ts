@@ -1,5 +1,19 @@
 import { yieldToLoop } from "../../core/index.ts";
-import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack.ts";
+import {
+  bool,
+  type Codec,
+  checked,
+  converted,
+  decode,
+  encode,
+  list,
+  nullable,
+  oneOf,
+  text,
+  tuple,
+  u64,
+  uint,
+} from "../fields.ts";
 import type { OrphanBlock } from "./engine-blocks.ts";
 import { type BlockName, blockNameOf, type KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
@@ -15,12 +29,90 @@ export interface SavedIngest extends TranslatorState {
   readonly lastPayload: bigint;
 }
 
-const MAGIC = "hearth-feed 2";
 /** Blocks per page; other work runs between pages. */
 const PAGE_BLOCKS = 1_024;
 const NAME_BYTES_MAX = 64;
-const TEXT_BYTES_MAX = 4_096;
-const ITEMS_MAX = 2 ** 24;
+const ITEMS_MAX = 2 ** 22;
+
+const optionalHash = nullable(u64);
+const optionalText = nullable(text(4_096));
+const count = uint();
+
+const name: Codec<BlockName> = {
+  // Files of earlier releases have whole digests of engines that publish them.
+  read: (reader) =>
+    reader.kind() === "bin" ? blockNameOf(reader.bin(NAME_BYTES_MAX)) : reader.u64(),
+  write: (writer, value) => writer.int(value),
+};
+
+const copies: Codec<KnownBlock["copies"]> = converted(
+  tuple({ device: count, host: count, disk: count }),
+  ({ device, host, disk }) => [device, host, disk],
+  ([device, host, disk]) => ({ device, host, disk }),
+);
+
+const tokens: Codec<Uint32Array> = {
+  read(reader) {
+    const read = new Uint32Array(reader.array(ITEMS_MAX));
+    reader.u32s(read);
+    return read;
+  },
+  write(writer, all) {
+    writer.array(all.length);
+    for (const token of all) writer.int(token);
+  },
+};
+
+const known: Codec<readonly [BlockName, KnownBlock]> = converted(
+  tuple({
+    name,
+    sequence: u64,
+    parent: optionalHash,
+    before: nullable(name),
+    salt: u64,
+    copies,
+    perhaps: count,
+  }),
+  ({ name: own, ...block }) => [own, block],
+  ([own, block]) => ({ name: own, ...block }),
+);
+
+const orphan: Codec<OrphanBlock> = converted(
+  tuple({ name, parent: name, tokens, loraName: optionalText, salt: optionalText, copies }),
+  (block) => ({ ...block, extras: null }),
+  (block) => block,
+);
+
+const knownPage = list(known, PAGE_BLOCKS);
+const orphanPage = list(orphan, PAGE_BLOCKS);
+
+/** Index of a group and whether it is the main one, one after the other in the list. */
+const groups: Codec<readonly (readonly [number, boolean])[]> = {
+  read: (reader) =>
+    Array.from({ length: reader.array(ITEMS_MAX) / 2 }, () => [reader.uint(), reader.bool()]),
+  write(writer, all) {
+    writer.array(all.length * 2);
+    for (const [index, isMain] of all) writer.int(index).bool(isMain);
+  },
+};
+
+const HEAD = tuple({
+  format: oneOf(["hearth-feed 2"], "format"),
+  next: checked(count, (next) => next > 0, "saved state without a batch"),
+  lastPayload: u64,
+  blockTokens: converted(
+    count,
+    (size) => size || null,
+    (size) => size ?? 0,
+  ),
+  isSizeSure: bool,
+  isComplete: bool,
+  hasForgottenGone: bool,
+  groups,
+  gone: list(name, ITEMS_MAX),
+  knownPages: count,
+  orphanPages: count,
+});
 
 /**
  * Yields the pages; the last one contains their number. The state must not change meanwhile.
@@ -28,15 +120,16 @@ const ITEMS_MAX = 2 ** 24;
  */
 export function* savedIngestPages(saved: SavedIngest): Generator<Uint8Array> {
   let [knownPages, orphanPages] = [0, 0];
-  for (const known of paged(saved.known)) {
-    yield pageOf(known, writeKnown);
+  for (const page of paged(saved.known)) {
+    yield encode(knownPage, page);
     knownPages++;
   }
-  for (const orphans of paged(plainOrphans(saved.orphans))) {
-    yield pageOf(orphans, writeOrphan);
+  for (const page of paged(plainOrphans(saved.orphans))) {
+    yield encode(orphanPage, page);
     orphanPages++;
   }
-  yield headOf(saved, knownPages, orphanPages);
+  const sets = { groups: [...saved.groups], gone: [...saved.gone] };
+  yield encode(HEAD, { ...saved, format: "hearth-feed 2", ...sets, knownPages, orphanPages });
 }
 
 /** Returns all pages, with a turn of the event loop after each. */
@@ -57,53 +150,23 @@ export async function encodeSavedIngest(
 export function decodeSavedIngest(pages: readonly Uint8Array[]): SavedIngest | null {
   const last = pages.at(-1);
   const blocks = pages.slice(0, -1);
-  try {
-    if (last === undefined) return null;
-    const { knownPages, orphanPages, ...head } = readHead(new MsgpackReader(last));
-    if (blocks.length !== knownPages + orphanPages) return null;
-    const known = blocks.slice(0, knownPages).flatMap((page) => readPage(page, readKnown));
-    const orphans = blocks.slice(knownPages).flatMap((page) => readPage(page, readOrphan));
-    return { ...head, known, orphans };
-  } catch (thrown) {
-    if (thrown instanceof Unreadable) return null;
-    throw thrown;
-  }
+  const head = last === undefined ? null : decode(HEAD, last);
+  if (!head?.ok || blocks.length !== head.value.knownPages + head.value.orphanPages) return null;
+  const { knownPages } = head.value;
+  const known = valuesOf(knownPage, blocks.slice(0, knownPages));
+  const orphans = valuesOf(orphanPage, blocks.slice(knownPages));
+  return known === null || orphans === null ? null : { ...head.value, known, orphans };
 }
 
-function headOf(saved: SavedIngest, knownPages: number, orphanPages: number): Uint8Array {
-  const writer = new MsgpackWriter().array(11).str(MAGIC).int(saved.next).int(saved.lastPayload);
-  writer
-    .int(saved.blockTokens ?? 0)
-    .bool(saved.isSizeSure)
-    .bool(saved.isComplete);
-  writer.bool(saved.hasForgottenGone);
-  const groups = [...saved.groups];
-  writer.array(groups.length * 2);
-  for (const [index, isMain] of groups) writer.int(index).bool(isMain);
-  const gone = [...saved.gone];
-  writer.array(gone.length);
-  for (const name of gone) writer.int(name);
-  return writer.int(knownPages).int(orphanPages).done();
-}
-
-function readHead(reader: MsgpackReader) {
-  if (reader.array(16) !== 11 || reader.str(NAME_BYTES_MAX) !== MAGIC) {
-    throw new Unreadable("not a saved ingest state");
+/** The items of all pages; null if one is malformed. */
+function valuesOf<T>(codec: Codec<readonly T[]>, pages: readonly Uint8Array[]): T[] | null {
+  const values: T[] = [];
+  for (const page of pages) {
+    const read = decode(codec, page);
+    if (!read.ok) return null;
+    values.push(...read.value);
   }
-  const next = reader.uint();
-  const lastPayload = reader.u64();
-  const blockTokens = reader.uint() || null;
-  const [isSizeSure, isComplete] = [reader.bool(), reader.bool()];
-  const hasForgottenGone = reader.bool();
-  const groups: [number, boolean][] = [];
-  for (let left = reader.array(ITEMS_MAX); left > 0; left -= 2) {
-    groups.push([reader.uint(), reader.bool()]);
-  }
-  const gone = Array.from({ length: reader.array(ITEMS_MAX) }, () => readName(reader));
-  const [knownPages, orphanPages] = [reader.uint(), reader.uint()];
-  if (next < 1) throw new Unreadable("saved state without a batch");
-  const flags = { isSizeSure, isComplete, hasForgottenGone };
-  return { next, lastPayload, blockTokens, ...flags, groups, gone, knownPages, orphanPages };
+  return values;
 }
 
 function* paged<Item>(items: Iterable<Item>): Generator<Item[]> {
@@ -117,82 +180,6 @@ function* paged<Item>(items: Iterable<Item>): Generator<Item[]> {
   if (page.length > 0) yield page;
 }
 
-function pageOf<Item>(
-  items: readonly Item[],
-  write: (writer: MsgpackWriter, item: Item) => void,
-): Uint8Array {
-  const writer = new MsgpackWriter().array(items.length);
-  for (const item of items) write(writer, item);
-  return writer.done();
-}
-
-function readPage<Item>(page: Uint8Array, read: (reader: MsgpackReader) => Item): Item[] {
-  const reader = new MsgpackReader(page);
-  return Array.from({ length: reader.array(PAGE_BLOCKS) }, () => read(reader));
-}
-
-/** Files of earlier releases have whole digests of engines that publish them. */
-function readName(reader: MsgpackReader): BlockName {
-  return reader.kind() === "bin" ? blockNameOf(reader.bin(NAME_BYTES_MAX)) : reader.u64();
-}
-
-function writeKnown(writer: MsgpackWriter, [name, block]: readonly [BlockName, KnownBlock]): void {
-  writer.array(7).int(name).int(block.sequence);
-  if (block.parent === null) writer.nil();
-  else writer.int(block.parent);
-  if (block.before === null) writer.nil();
-  else writer.int(block.before);
-  writeCopies(writer.int(block.salt), block.copies);
-  writer.int(block.perhaps);
-}
-
-function readKnown(reader: MsgpackReader): [BlockName, KnownBlock] {
-  if (reader.array(7) !== 7) throw new Unreadable("block is not a list of the expected length");
-  const name = readName(reader);
-  const sequence = reader.u64();
-  const parent = reader.nil() ? null : reader.u64();
-  const before = reader.nil() ? null : readName(reader);
-  const [salt, copies] = [reader.u64(), readCopies(reader)];
-  return [name, { sequence, parent, before, salt, copies, perhaps: reader.uint() }];
-}
-
-function writeCopies(writer: MsgpackWriter, copies: KnownBlock["copies"]): void {
-  writer.array(3);
-  for (const count of copies) writer.int(count);
-}
-
-function readCopies(reader: MsgpackReader): KnownBlock["copies"] {
-  if (reader.array(3) !== 3) throw new Unreadable("copies must have three tiers");
-  return [reader.uint(), reader.uint(), reader.uint()];
-}
-
 function* plainOrphans(orphans: Iterable<OrphanBlock>): Generator<OrphanBlock> {
   for (const orphan of orphans) if (orphan.extras === null) yield orphan;
-}
-
-function writeOrphan(writer: MsgpackWriter, orphan: OrphanBlock): void {
-  writer.array(6).int(orphan.name).int(orphan.parent);
-  writer.array(orphan.tokens.length);
-  for (const token of orphan.tokens) writer.int(token);
-  writeText(writer, orphan.loraName);
-  writeText(writer, orphan.salt);
-  writeCopies(writer, orphan.copies);
-}
-
-function readOrphan(reader: MsgpackReader): OrphanBlock {
-  if (reader.array(6) !== 6) throw new Unreadable("block is not a list of the expected length");
-  const [name, parent] = [readName(reader), readName(reader)];
-  const tokens = new Uint32Array(reader.array(ITEMS_MAX));
-  reader.u32s(tokens);
-  const [loraName, salt] = [readText(reader), readText(reader)];
-  return { name, parent, tokens, extras: null, loraName, salt, copies: readCopies(reader) };
-}
-
-function writeText(writer: MsgpackWriter, text: string | null): void {
-  if (text === null) writer.nil();
-  else writer.str(text);
-}
-
-function readText(reader: MsgpackReader): string | null {
-  return reader.nil() ? null : reader.str(TEXT_BYTES_MAX);
 }

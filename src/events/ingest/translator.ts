@@ -1,9 +1,14 @@
 import { assert } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { ResidencyTier } from "../../observability/activity/index.ts";
-import type { EngineEvent, EngineHash, KvGroup } from "../engine-events.ts";
+import {
+  ENGINE_BATCH_LIMITS,
+  type EngineEvent,
+  type EngineHash,
+  type KvGroup,
+} from "../engine-events.ts";
 import type { IngestChange } from "./changes.ts";
-import { type DropReason, type FeedCounts, LOSSES } from "./changes.ts";
+import { type DropReason, type IngestCounts, LOSSES } from "./changes.ts";
 import { EngineBlocks, type EngineBlocksState, saltOf, shareOf } from "./engine-blocks.ts";
 import type { NamedPrompt } from "./known-blocks.ts";
 import { type BlockName, blockNameOf } from "./known-blocks.ts";
@@ -28,6 +33,11 @@ export interface TranslatorState extends EngineBlocksState {
   readonly groups: Iterable<readonly [number, boolean]>;
 }
 
+/**
+ * Larger blocks are dropped. The native library hashes up to 65,536 words at once: the tokens of a
+ * block, and two words for each of its extra keys.
+ */
+const BLOCK_TOKENS_MAX = 65_536 - 2 * ENGINE_BATCH_LIMITS.extrasMax;
 const GROUPS_MAX = 64;
 /** Work per step: well below a millisecond. */
 const EVENTS_A_STEP = 16;
@@ -43,8 +53,8 @@ const SPARE_BLOCKS = 1;
  */
 export class Translator {
   readonly #options: TranslatorOptions;
-  readonly #counts: FeedCounts;
-  readonly #blocks: EngineBlocks;
+  readonly #counts: IngestCounts;
+  readonly blocks: EngineBlocks;
   /** Group kinds by index, from `stored` events, because removals do not carry the kind. */
   readonly #mainGroups = new Map<number, boolean>();
   #blockTokens: number | null;
@@ -55,7 +65,7 @@ export class Translator {
   #hasDoubtfulPages = false;
   #needsReplay = false;
 
-  constructor(options: TranslatorOptions, counts: FeedCounts) {
+  constructor(options: TranslatorOptions, counts: IngestCounts) {
     const { native, blockTokens, knownBlocksMax } = options;
     assert(
       blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0),
@@ -64,16 +74,9 @@ export class Translator {
     this.#options = options;
     this.#counts = counts;
     this.#blockTokens = blockTokens;
-    this.#blocks = new EngineBlocks(native, knownBlocksMax);
+    this.blocks = new EngineBlocks(native, knownBlocksMax);
   }
 
-  get knownBlocks(): number {
-    return this.#blocks.size;
-  }
-  /** Blocks that wait for their parents. */
-  get orphanBlocks(): number {
-    return this.#blocks.orphans;
-  }
   /** Block size of the engine; null while unknown. */
   get blockTokens(): number | null {
     return this.#blockTokens;
@@ -88,7 +91,7 @@ export class Translator {
    * left a block in doubt.
    */
   get isComplete(): boolean {
-    if (this.#blocks.doubts > 0) return false;
+    if (this.blocks.known.doubts > 0) return false;
     return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
   }
 
@@ -102,20 +105,10 @@ export class Translator {
     return needs;
   }
 
-  /** Number of blocks in the changes that `take` returns. */
-  get changedBlocks(): number {
-    return this.#blocks.changedBlocks;
-  }
-
-  /** Returns the changes of the steps so far. */
-  take(): IngestChange[] {
-    return this.#blocks.takeChanges();
-  }
-
   /** Applies all events at once. */
   apply(events: readonly EngineEvent[]): IngestChange[] {
     for (const _step of this.applySteps(events));
-    return this.take();
+    return this.blocks.changes.take();
   }
 
   *applySteps(events: readonly EngineEvent[]): Generator<void, void> {
@@ -132,7 +125,7 @@ export class Translator {
 
   /** Discards the state. `isComplete`: the engine's events come from the first on. */
   *resetSteps(isComplete: boolean): Generator<void, void> {
-    yield* this.#blocks.clearSteps();
+    yield* this.blocks.clearSteps();
     this.#mainGroups.clear();
     this.#hasDoubtfulPages = false;
     this.#isComplete = isComplete;
@@ -148,10 +141,6 @@ export class Translator {
     if (LOSSES.has(reason)) this.#isComplete = false;
   }
 
-  isWaitedFor(name: BlockName): boolean {
-    return this.#blocks.isWaitedFor(name);
-  }
-
   /** Provides the names of a prompt's first blocks, for blocks that wait for their parents. */
   learn(
     names: readonly BlockName[],
@@ -162,9 +151,9 @@ export class Translator {
     if (blockTokens === null || tokens.length < end) return [];
     const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
     const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
-    this.#blocks.learn({ names, blocks, tier: "device", blockTokens }, start);
+    this.blocks.learn({ names, blocks, tier: "device", blockTokens }, start);
     this.#checkFull();
-    return this.take();
+    return this.blocks.changes.take();
   }
 
   state(): TranslatorState {
@@ -172,9 +161,9 @@ export class Translator {
       blockTokens: this.#blockTokens,
       isSizeSure: this.#isSizeSure,
       // The file does not contain doubts about forgotten blocks.
-      isComplete: this.#isComplete && !this.#blocks.hasForgottenDoubts,
+      isComplete: this.#isComplete && !this.blocks.known.hasForgottenDoubts,
       groups: [...this.#mainGroups],
-      ...this.#blocks.state(),
+      ...this.blocks.state(),
     };
   }
 
@@ -184,20 +173,17 @@ export class Translator {
     this.#isSizeSure = state.isSizeSure;
     this.#isComplete = state.isComplete;
     for (const [index, isMain] of state.groups) this.#mainGroups.set(index, isMain);
-    this.#blocks.restore(state);
-  }
-
-  announceSteps(): Generator<void, void> {
-    return this.#blocks.announceSteps();
+    this.blocks.restore(state);
   }
 
   #checkFull(): void {
     // If known copies fill the engine's cache, no unknown copy can exist.
     const { totalBlocks = null } = this.#options;
-    const isFull = totalBlocks !== null && this.#blocks.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    const isFull =
+      totalBlocks !== null && this.blocks.known.deviceCopies === totalBlocks - SPARE_BLOCKS;
     if (!isFull) return;
     this.#isComplete = true;
-    this.#blocks.settle();
+    this.blocks.known.settle();
   }
 
   *#cleared(ownership: string | null): Generator<void, void> {
@@ -205,7 +191,7 @@ export class Translator {
       this.drop("external");
       return;
     }
-    yield* this.#blocks.clearSteps();
+    yield* this.blocks.clearSteps();
     this.#isComplete = true;
   }
 
@@ -234,12 +220,12 @@ export class Translator {
     for (const [i, hash] of event.hashes.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       const name = blockNameOf(hash);
-      if (this.#blocks.remove(name, tier)) {
+      if (this.blocks.remove(name, tier)) {
         this.#counts.removed++;
         continue;
       }
       this.drop("not_held");
-      if (tier === "device" && !this.#isComplete) this.#blocks.removeUnknown(name);
+      if (tier === "device" && !this.#isComplete) this.blocks.removeUnknown(name);
     }
   }
 
@@ -270,6 +256,10 @@ export class Translator {
       yield* this.#placeholders(event.hashes, tier);
       return;
     }
+    if (event.blockTokens > BLOCK_TOKENS_MAX) {
+      this.drop("block_size");
+      return;
+    }
     yield* this.#learnSize(event);
     yield* this.#storedBlocks(event, tier);
   }
@@ -292,17 +282,17 @@ export class Translator {
     const tokens = event.tokens.subarray(0, count * blockTokens);
     const run = { names, tier, blockTokens, blocks: { tokens, loraName, extras } };
     const salt = saltOf(event);
-    const known = before === null ? null : this.#blocks.get(before);
+    const known = before === null ? null : this.blocks.known.get(before);
     if (before !== null && known === null) {
       // The engine stored the parent before the ingest began.
       this.#isComplete = false;
-      if (yield* this.#blocks.keepSteps(run, before, salt)) this.#counts.stored += count;
+      if (yield* this.blocks.keepSteps(run, before, salt)) this.#counts.stored += count;
       else this.drop("unknown_parent");
       return;
     }
     const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
     const place = { start, before, isComplete: this.#isComplete };
-    yield* this.#blocks.addSteps(run, place, (outcome) => {
+    yield* this.blocks.addSteps(run, place, (outcome) => {
       if (outcome === "full") this.drop("too_many");
       else this.#counts[outcome]++;
     });
@@ -341,7 +331,7 @@ export class Translator {
     if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
     this.#blockTokens = size;
     if (before === null) return;
-    yield* this.#blocks.clearSteps();
+    yield* this.blocks.clearSteps();
     this.#isComplete = false;
     this.#needsReplay = true;
   }
@@ -351,7 +341,7 @@ export class Translator {
     for (const [i, hash] of hashes.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       const name = blockNameOf(hash);
-      if (this.#blocks.addKnown(name, tier)) this.#counts.stored++;
+      if (this.blocks.addKnown(name, tier)) this.#counts.stored++;
       else this.drop("placeholder");
     }
   }

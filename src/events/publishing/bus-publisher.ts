@@ -18,7 +18,7 @@ import type { ResidencyLog } from "./residency-log.ts";
 import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
-  readonly feed: ResidencyLog;
+  readonly residency: ResidencyLog;
   /** Not closed by the publisher. */
   readonly bus: Bus;
   readonly cluster: string;
@@ -27,18 +27,7 @@ export interface BusPublisherOptions {
   readonly sendsBatches: boolean;
 }
 
-export interface BusPublisherState {
-  /** Messages with changes that were sent. */
-  readonly sent: number;
-  /**
-   * Messages that were not sent because there was no connection or the queue was full. Consumers
-   * request missed changes.
-   */
-  readonly unsent: number;
-  readonly heartbeats: number;
-  readonly questions: Readonly<QueryCounts>;
-  readonly snapshots: number;
-}
+export type BusPublisherState = BusPublisher["state"];
 
 const KIB = 1_024;
 /** Maximum bytes of an answer, whatever the broker accepts. */
@@ -78,32 +67,39 @@ export class BusPublisher implements AsyncDisposable {
     run: (question) => void this.#answer(question),
   });
   readonly #ends: (() => void)[] = [];
-  #sent = 0;
-  #unsent = 0;
-  #heartbeats = 0;
+  readonly #counts = {
+    /** Messages with changes that were sent. */
+    sent: 0,
+    /**
+     * Messages that were not sent because there was no connection or the queue was full. Consumers
+     * request missed changes.
+     */
+    unsent: 0,
+    heartbeats: 0,
+  };
   #isOver = false;
 
   constructor(options: BusPublisherOptions) {
-    const { feed, bus, cluster, clock, sendsBatches } = options;
+    const { residency, bus, cluster, clock, sendsBatches } = options;
     this.#options = options;
-    this.#subject = eventsSubject(cluster, feed.source);
+    this.#subject = eventsSubject(cluster, residency.source);
     const answerBytesMax = () => messageBytesMax(bus, ANSWER_BYTES_MAX);
-    this.snapshots = new Snapshots({ feed, clock, partBytesMax: answerBytesMax });
+    this.snapshots = new Snapshots({ residency, clock, partBytesMax: answerBytesMax });
     this.#queryHandler = new QueryHandler({
-      feed,
+      residency,
       snapshots: this.snapshots,
       clock,
       answerBytesMax,
     });
-    const asked = bus.subscribe(queriesSubject(cluster, feed.source), ({ reply, data }) => {
+    const asked = bus.subscribe(queriesSubject(cluster, residency.source), ({ reply, data }) => {
       if (reply !== null) this.#take({ reply, data });
     });
-    const beats = clock.every(feed.everyMs, () => this.beat());
+    const beats = clock.every(residency.everyMs, () => this.beat());
     const connects = bus.onStatus(({ status }) => {
       if (status === "connected") this.beat();
     });
-    const knows = feed.onDeviceKnown(() => this.beat());
-    const listens = sendsBatches ? feed.listen((batch) => this.#send(batch)) : null;
+    const knows = residency.onDeviceKnown(() => this.beat());
+    const listens = sendsBatches ? residency.listen((batch) => this.#send(batch)) : null;
     this.#ends.push(
       () => asked.unsubscribe(),
       () => beats[Symbol.dispose](),
@@ -114,26 +110,21 @@ export class BusPublisher implements AsyncDisposable {
     this.beat();
   }
 
-  get feed(): ResidencyLog {
-    return this.#options.feed;
+  get residency(): ResidencyLog {
+    return this.#options.residency;
   }
 
-  get state(): BusPublisherState {
-    return {
-      sent: this.#sent,
-      unsent: this.#unsent,
-      heartbeats: this.#heartbeats,
-      questions: this.#queryHandler.counts,
-      snapshots: this.snapshots.made,
-    };
+  get state() {
+    const questions = this.#queryHandler.counts;
+    return { ...this.#counts, questions, snapshots: this.snapshots.made };
   }
 
   beat(isClosing = false): void {
     if (this.#isOver || !this.#isConnected) return;
-    const { feed, bus, clock } = this.#options;
-    const data = encodeHeartbeat(feed.heartbeat(isClosing), clock.wallMs());
+    const { residency, bus, clock } = this.#options;
+    const data = encodeHeartbeat(residency.heartbeat(isClosing), clock.wallMs());
     bus.publish(this.#subject, data, { isSpare: true, headers: NOT_KEPT });
-    this.#heartbeats++;
+    this.#counts.heartbeats++;
   }
 
   /** Publishes a last heartbeat with `isClosing`. */
@@ -158,8 +149,8 @@ export class BusPublisher implements AsyncDisposable {
         ? bus.publish(this.#subject, encodeBatch(part, clock.wallMs()), { isSpare: true }) ===
           "dropped"
         : true;
-      if (isGone) this.#unsent++;
-      else this.#sent++;
+      if (isGone) this.#counts.unsent++;
+      else this.#counts.sent++;
     }
   }
 
@@ -185,22 +176,11 @@ export function messageBytesMax(bus: Bus, most: number): number {
 }
 
 interface QueryHandlerOptions {
-  readonly feed: ResidencyLog;
+  readonly residency: ResidencyLog;
   readonly snapshots: Snapshots;
   readonly clock: Clock;
   /** Maximum bytes of an answer. */
   readonly answerBytesMax: () => number;
-}
-
-interface QueryCounts {
-  ranges: number;
-  snapshotParts: number;
-  /** Ranges that were no longer kept. */
-  evicted: number;
-  busy: number;
-  refused: number;
-  /** Queries above the rate limit. They get no answer, so that they are repeated. */
-  dropped: number;
 }
 
 /** Bytes of answers per second and at once; further queries wait. */
@@ -212,12 +192,14 @@ const RETRY_MS = 500;
 
 /** Answers queries for the changes and snapshots of one rank. */
 export class QueryHandler {
-  readonly counts: QueryCounts = {
+  readonly counts = {
     ranges: 0,
     snapshotParts: 0,
+    /** Ranges that were no longer kept. */
     evicted: 0,
     busy: 0,
     refused: 0,
+    /** Queries above the rate limit. They get no answer, so that they are repeated. */
     dropped: 0,
   };
   readonly #options: QueryHandlerOptions;
@@ -238,8 +220,8 @@ export class QueryHandler {
   }
 
   async #answerTo(bytes: Uint8Array): Promise<ResidencyAnswer> {
-    const { feed } = this.#options;
-    const { source } = feed;
+    const { residency } = this.#options;
+    const { source } = residency;
     const read = decodeQuery(bytes);
     if (!read.ok) return this.#refuse(read.why);
     if (!this.#hasRoom()) return this.#busy();
@@ -252,11 +234,11 @@ export class QueryHandler {
   }
 
   #range({ from, to }: ResidencyQuery & { kind: "range" }): ResidencyAnswer {
-    const { feed, answerBytesMax } = this.#options;
-    const { source, ring } = feed;
+    const { residency, answerBytesMax } = this.#options;
+    const { source, ring } = residency;
     if (from < 1 || (to !== null && to < from))
       return this.#refuse("from and to are not a valid range");
-    feed.flush();
+    residency.flush();
     const { first: firstSequence, last: lastSequence } = ring;
     if (from > lastSequence) return { kind: "too_new", source, lastSequence };
     if (from < firstSequence) {
@@ -274,7 +256,7 @@ export class QueryHandler {
     snapshot: id,
     part,
   }: ResidencyQuery & { kind: "snapshot" }): Promise<ResidencyAnswer> {
-    const { source } = this.#options.feed;
+    const { source } = this.#options.residency;
     const { snapshots } = this.#options;
     if (id === null && part !== 0) return this.#refuse("a new snapshot must begin with part 0");
     if (id === null && this.#waiting >= WAITING_MAX) return this.#busy();
@@ -294,7 +276,7 @@ export class QueryHandler {
 
   #busy(): ResidencyAnswer {
     this.counts.busy++;
-    return { kind: "busy", source: this.#options.feed.source, retryMs: RETRY_MS };
+    return { kind: "busy", source: this.#options.residency.source, retryMs: RETRY_MS };
   }
 
   #hasRoom(): boolean {

@@ -1,7 +1,7 @@
 import { Column, HashTable, LAYER_ALL, NO_ENTRY } from "../../core/index.ts";
 import { blockKeys, type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
-import type { EngineEvent } from "../index.ts";
+import type { EngineEvent, IngestChange } from "../index.ts";
 
 type Tier = ResidencyTier;
 
@@ -56,7 +56,7 @@ export class EngineBatches {
   }
 
   /** Translates an engine's changes. `named`: key hashes whose tokens they revealed. */
-  engine(changes: readonly EngineChange[], named: readonly bigint[]): readonly EngineEvent[] {
+  engine(changes: readonly IngestChange[], named: readonly bigint[]): readonly EngineEvent[] {
     const events: EngineEvent[] = [];
     for (const { change } of changes) {
       if (change.kind === "stored") this.#engineStored(change, events);
@@ -188,15 +188,6 @@ function removed(tier: Tier, hashes: readonly bigint[]): EngineEvent {
   return { kind: "removed", hashes, medium: MEDIA[tier], ...elsewhere };
 }
 
-/** A change of an engine's own blocks, with its tokens. */
-export interface EngineChange {
-  readonly change: ResidencyChange;
-  /** All tokens of the blocks of a `stored`, in order; null if unknown. */
-  readonly tokens: Uint32Array | null;
-  /** The blocks have no LoRA, salt, media or other extra keys. */
-  readonly isPlain: boolean;
-}
-
 interface NamedNamespace {
   readonly key: Uint8Array;
   /** Null: blocks are named by digests of tokens. */
@@ -294,7 +285,7 @@ export class TokenTable {
   }
 
   /** Returns the key hashes whose tokens have become known. */
-  learn({ change, tokens, isPlain }: EngineChange): readonly bigint[] {
+  learn({ change, tokens, isPlain }: IngestChange): readonly bigint[] {
     const { blockTokens } = this.#options;
     if (change.kind !== "stored" || tokens === null || !isPlain) return [];
     if (tokens.length !== change.hashes.length * blockTokens) return [];

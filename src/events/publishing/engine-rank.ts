@@ -2,13 +2,8 @@ import { HashTable, NO_ENTRY, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { Hashing } from "../../identity/index.ts";
 import type { KeySpace, ResidencyChange } from "../../observability/activity/index.ts";
 import type { TieredStore } from "../../store/index.ts";
-import { EngineIngest, type EngineIngestOptions, type FeedCounts } from "../index.ts";
-import {
-  EngineBatches,
-  type EngineChange,
-  TokenTable,
-  type TokenTableOptions,
-} from "./engine-batches.ts";
+import { EngineIngest, type EngineIngestOptions, type IngestChange } from "../index.ts";
+import { EngineBatches, TokenTable, type TokenTableOptions } from "./engine-batches.ts";
 import type { HostResidency } from "./residency-log.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
@@ -19,7 +14,7 @@ export interface EngineRankOptions {
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
-  readonly feeds: HostResidency;
+  readonly residency: HostResidency;
   /** Null: no engine events are published over ZMQ. */
   readonly zmq: ZmqPublisher | null;
   /** Maximum remembered blocks of the engine. */
@@ -36,14 +31,7 @@ export interface EngineEndpoints
     "native" | "clock" | "random" | "endpoint" | "replayEndpoint"
   > {}
 
-export interface EngineRankState {
-  /** Whether the engine's events are received and none is missing. */
-  readonly isHeard: boolean;
-  readonly isKnown: boolean;
-  /** Block size in its events; null before the first. */
-  readonly blockTokens: number | null;
-  readonly counts: FeedCounts;
-}
+export type EngineRankState = NonNullable<EngineRank["state"]>;
 
 /** Block size until the configuration or the engine provides one. */
 const BLOCK_TOKENS = 16;
@@ -61,26 +49,29 @@ export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
   readonly #listening: Disposable;
-  readonly #feed: EngineIngest | null;
+  readonly #ingest: EngineIngest | null;
   #isHeard = false;
 
   constructor(options: EngineRankOptions) {
-    const { feeds, zmq } = options;
+    const { residency, zmq } = options;
     this.#options = options;
     this.#sized = this.#ofSize(options.blockTokens ?? BLOCK_TOKENS);
-    this.#listening = feeds.onStore((changes) => {
+    this.#listening = residency.onStore((changes) => {
       const { mirror, batches } = this.#sized;
       mirror.store(changes);
       if (batches !== null) zmq?.publish(batches.store(changes));
     });
-    this.#feed = this.#follow();
+    this.#ingest = this.#follow();
   }
 
-  /** Null without an engine's own events. */
-  get state(): EngineRankState | null {
-    const feed = this.#feed;
-    if (feed === null) return null;
-    const { isKnown, engineBlockTokens: blockTokens, counts } = feed;
+  /**
+   * Null without an engine's own events. `isHeard`: they are received and none is missing.
+   * `blockTokens`: block size in its events; null before the first.
+   */
+  get state() {
+    const ingest = this.#ingest;
+    if (ingest === null) return null;
+    const { isKnown, engineBlockTokens: blockTokens, counts } = ingest;
     return { isHeard: this.#isHeard, isKnown, blockTokens, counts };
   }
 
@@ -88,18 +79,18 @@ export class EngineRank implements AsyncDisposable {
     return this.#options.zmq;
   }
 
-  changed(changes: readonly EngineChange[]): void {
-    const { feeds, rank, zmq } = this.#options;
+  changed(changes: readonly IngestChange[]): void {
+    const { residency, rank, zmq } = this.#options;
     const { space, book, mirror, batches } = this.#sized;
     const named = changes.flatMap((change) => book.learn(change));
     const plain = changes.map(({ change }) => change);
-    feeds.engineChanged(rank, space, plain);
+    residency.engineChanged(rank, space, plain);
     mirror.engine(changes);
     if (batches !== null) zmq?.publish(batches.engine(changes, named));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#feed?.[Symbol.asyncDispose]();
+    await this.#ingest?.[Symbol.asyncDispose]();
     this.#listening[Symbol.dispose]();
     this.#sized.mirror[Symbol.dispose]();
     await this.#options.zmq?.[Symbol.asyncDispose]();
@@ -131,7 +122,7 @@ export class EngineRank implements AsyncDisposable {
       { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
       {
         changes: (changes) => this.changed(changes),
-        known: (isKnown) => this.#options.feeds.engineKnown(rank, isKnown),
+        known: (isKnown) => this.#options.residency.engineKnown(rank, isKnown),
         blockTokens: (size) => this.#learned(size),
         heard: (isHeard) => {
           this.#isHeard = isHeard;
@@ -170,7 +161,7 @@ export class EngineMirror implements Disposable {
   }
 
   /** Handles an engine's changes, which the token table has learned already. */
-  engine(changes: readonly EngineChange[]): void {
+  engine(changes: readonly IngestChange[]): void {
     for (const { change } of changes) {
       if (change.tier !== "device" && change.tier !== null) continue;
       if (change.kind === "cleared") this.#clear();

@@ -191,7 +191,7 @@ export interface HostResidencyOptions {
 }
 
 interface Rank {
-  readonly feed: ResidencyLog;
+  readonly log: ResidencyLog;
   readonly tiers: readonly ResidencyTier[];
   readonly chains: EngineBlockSet;
   space: KeySpace | null;
@@ -219,7 +219,7 @@ export class HostResidency implements Disposable {
       ranks.length === 1 ? ["device", "host", "disk"] : ["host", "disk"];
     for (const rank of ranks) {
       const chains = new EngineBlockSet(options.engineBlocksMax);
-      const feed = new ResidencyLog({
+      const log = new ResidencyLog({
         source: { worker, rank, incarnation },
         ring: options.ring,
         mode: options.mode,
@@ -230,13 +230,13 @@ export class HostResidency implements Disposable {
         flush: () => this.#pump(),
       });
       const isEngineKnown = !options.hasEngines;
-      this.#ranks.set(rank, { feed, tiers, chains, space: null, isEngineKnown });
+      this.#ranks.set(rank, { log, tiers, chains, space: null, isEngineKnown });
     }
     residency.start(() => this.#later());
   }
 
-  get feeds(): readonly ResidencyLog[] {
-    return [...this.#ranks.values()].map(({ feed }) => feed);
+  get logs(): readonly ResidencyLog[] {
+    return [...this.#ranks.values()].map(({ log }) => log);
   }
 
   /** Blocks known from engines' own events, and those evicted for lack of room. */
@@ -253,7 +253,7 @@ export class HostResidency implements Disposable {
     const known = this.#ranks.get(rank);
     if (known === undefined || this.#isOver) return;
     known.space = space;
-    known.feed.push(known.chains.apply(changes));
+    known.log.push(known.chains.apply(changes));
     reportKnown(known);
   }
 
@@ -303,18 +303,18 @@ export class HostResidency implements Disposable {
   }
 }
 
-function reportKnown({ feed, chains, isEngineKnown }: Rank): void {
-  feed.setDeviceKnown(isEngineKnown && chains.isDeviceWhole);
+function reportKnown({ log, chains, isEngineKnown }: Rank): void {
+  log.setDeviceKnown(isEngineKnown && chains.isDeviceWhole);
 }
 
-function push({ feed, tiers, chains }: Rank, changes: readonly ResidencyChange[]): void {
+function push({ log, tiers, chains }: Rank, changes: readonly ResidencyChange[]): void {
   const own = changes.filter(({ tier }) => tier === null || tiers.includes(tier));
   const at = own.findLastIndex(({ kind }) => kind === "cleared");
   if (at < 0) {
-    feed.push(own);
+    log.push(own);
     return;
   }
   // The store starts over; blocks known from engines stay.
   const again = [...chains.slices()].flat();
-  feed.push([...own.slice(0, at + 1), ...again, ...own.slice(at + 1)]);
+  log.push([...own.slice(0, at + 1), ...again, ...own.slice(at + 1)]);
 }

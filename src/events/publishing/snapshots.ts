@@ -20,7 +20,7 @@ export interface Snapshot {
 }
 
 export interface SnapshotOptions {
-  readonly feed: ResidencyLog;
+  readonly residency: ResidencyLog;
   readonly clock: Clock;
   /** Maximum bytes of an encoded part. */
   readonly partBytesMax: () => number;
@@ -57,11 +57,11 @@ export class Snapshots {
 
   /** Returns a sufficiently new snapshot, or null if none can be taken now. */
   async take(): Promise<Snapshot | null> {
-    const { clock, feed } = this.#options;
+    const { clock, residency } = this.#options;
     this.#forgetOld();
     const nowMs = clock.monotonicMs();
     const latest = this.#kept.at(-1);
-    const leadsOn = (latest?.snapshot.sequence ?? -1) >= feed.ring.first - 1;
+    const leadsOn = (latest?.snapshot.sequence ?? -1) >= residency.ring.first - 1;
     if (latest !== undefined && leadsOn && nowMs - latest.takenMs < FRESH_MS) {
       latest.usedMs = nowMs;
       return latest.snapshot;
@@ -109,15 +109,15 @@ export class Snapshots {
     readonly runs: readonly ResidencyRun[];
     readonly edits: SnapshotEdits;
   } | null> {
-    const { feed } = this.#options;
+    const { residency } = this.#options;
     const edits = new SnapshotEdits();
-    using _listening = feed.listen(({ changes }) => edits.note(changes));
+    using _listening = residency.listen(({ changes }) => edits.note(changes));
     const runs: ResidencyRun[] = [];
-    for (const held of feed.held) {
+    for (const held of residency.held) {
       const slices = held.slices();
       while (true) {
         // From here to the next turn, the sets equal the published state.
-        feed.flush();
+        residency.flush();
         const slice = slices.next();
         if (slice.done === true) break;
         for (const change of slice.value) if (change.kind === "stored") runs.push(change);
@@ -125,11 +125,11 @@ export class Snapshots {
         if (edits.isTooMuch || this.#isOver) return null;
       }
     }
-    return { sequence: feed.lastSequence, runs, edits };
+    return { sequence: residency.lastSequence, runs, edits };
   }
 
   async #keep(sequence: number, runs: readonly ResidencyRun[]): Promise<Snapshot> {
-    const { feed, clock, partBytesMax } = this.#options;
+    const { residency, clock, partBytesMax } = this.#options;
     const id = ++this.#lastId;
     const parts: (readonly ResidencyRun[])[] = [];
     let blocks = 0;
@@ -138,7 +138,7 @@ export class Snapshots {
       for (const { hashes } of part) blocks += hashes.length;
       await yieldToLoop();
     }
-    const { source, isDeviceKnown } = feed;
+    const { source, isDeviceKnown } = residency;
     const snapshot = { id, source, sequence, isDeviceKnown, blocks, parts };
     const nowMs = clock.monotonicMs();
     this.#kept.push({ snapshot, takenMs: nowMs, usedMs: nowMs });

@@ -15,7 +15,7 @@ import type { ResidencyLog } from "./residency-log.ts";
 import { partOf, type Snapshots } from "./snapshots.ts";
 
 export interface StreamPublisherOptions {
-  readonly feed: ResidencyLog;
+  readonly residency: ResidencyLog;
   readonly snapshots: Snapshots;
   /** Not closed by the publisher. */
   readonly bus: Bus;
@@ -32,20 +32,7 @@ export interface StreamPublisherOptions {
   readonly log: BusLog;
 }
 
-export interface StreamPublisherState {
-  /** `waiting`: for a connection. `refused`: the broker accepts no message or no snapshot. */
-  readonly status: "publishing" | "waiting" | "refused";
-  /** Message for operators; null while publishing. */
-  readonly why: string | null;
-  /** Changes waiting for the broker's acknowledgement. */
-  readonly behind: number;
-  readonly acknowledged: number;
-  /** Times more changes waited than the ring keeps: the stream continues after a gap. */
-  readonly holes: number;
-  readonly storedSnapshots: number;
-  /** Change number of the latest stored snapshot; null before the first. */
-  readonly snapshotSequence: number | null;
-}
+export type StreamPublisherState = StreamPublisher["state"];
 
 const ACK_MS = 5_000;
 const STOP_MS = 1_000;
@@ -78,33 +65,35 @@ export class StreamPublisher implements AsyncDisposable {
   #pending: Message | null = null;
   #publishProblem: Problem | null = null;
   #snapshotProblem: Problem | null = null;
-  #acknowledged = 0;
   #sinceSnapshot = 0;
   #wantsSnapshot = true;
   #snapshotMs = Number.NEGATIVE_INFINITY;
-  #holes = 0;
-  #stored = 0;
-  #snapshotSequence: number | null = null;
+  readonly #counts = {
+    acknowledged: 0,
+    /** Times more changes waited than the ring keeps: the stream continues after a gap. */
+    holes: 0,
+    storedSnapshots: 0,
+    /** Change number of the latest stored snapshot; null before the first. */
+    snapshotSequence: null as number | null,
+  };
 
   constructor(options: StreamPublisherOptions) {
-    const { feed, cluster } = options;
+    const { residency, cluster } = options;
     this.#options = options;
-    this.#subject = eventsSubject(cluster, feed.source);
-    this.#listening = feed.listen(() => this.#wake.resolve());
+    this.#subject = eventsSubject(cluster, residency.source);
+    this.#listening = residency.listen(() => this.#wake.resolve());
     this.#running = Promise.all([this.#publishAll(), this.#storeSnapshots()]);
   }
 
-  get state(): StreamPublisherState {
+  /**
+   * `waiting`: for a connection. `refused`: the broker accepts no message or no snapshot, for the
+   * reason `why`. `behind`: changes waiting for the broker's acknowledgement.
+   */
+  get state() {
     const problem = this.#publishProblem ?? this.#snapshotProblem;
-    return {
-      status: problem?.status ?? "publishing",
-      why: problem?.why ?? null,
-      behind: this.#options.feed.lastSequence - this.#cursor,
-      acknowledged: this.#acknowledged,
-      holes: this.#holes,
-      storedSnapshots: this.#stored,
-      snapshotSequence: this.#snapshotSequence,
-    };
+    const status = problem?.status ?? ("publishing" as const);
+    const behind = this.#options.residency.lastSequence - this.#cursor;
+    return { status, why: problem?.why ?? null, behind, ...this.#counts };
   }
 
   /**
@@ -131,7 +120,7 @@ export class StreamPublisher implements AsyncDisposable {
       this.#pending ??= this.#next();
       if (this.#pending === null) {
         this.#wake = Promise.withResolvers();
-        if (this.#options.feed.lastSequence === this.#cursor) await this.#wake.promise;
+        if (this.#options.residency.lastSequence === this.#cursor) await this.#wake.promise;
         continue;
       }
       const { id, data, last } = this.#pending;
@@ -145,7 +134,7 @@ export class StreamPublisher implements AsyncDisposable {
       retryMs = RETRY_MIN_MS;
       this.#cursor = last;
       this.#streamSequence = outcome.sequence;
-      this.#acknowledged++;
+      this.#counts.acknowledged++;
       this.#sinceSnapshot++;
       this.#pending = null;
     }
@@ -153,13 +142,13 @@ export class StreamPublisher implements AsyncDisposable {
 
   /** Builds the next message; null if the broker has everything. */
   #next(): Message | null {
-    const { feed, bus, clock, log } = this.#options;
-    const { ring, source } = feed;
+    const { residency, bus, clock, log } = this.#options;
+    const { ring, source } = residency;
     if (ring.last === this.#cursor) return null;
     if (ring.first > this.#cursor + 1) {
       const changes = ring.first - this.#cursor - 1;
       log("warn", "stream publisher fell behind the ring, changes skipped", { changes });
-      this.#holes++;
+      this.#counts.holes++;
       this.#cursor = ring.first - 1;
       this.#wantsSnapshot = true;
     }
@@ -190,7 +179,7 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   async #storeOne(): Promise<void> {
-    const { durable, snapshots, bucket, stream, clock, feed } = this.#options;
+    const { durable, snapshots, bucket, stream, clock, residency } = this.#options;
     if (!(await this.#mark())) return;
     // The snapshot covers everything the broker has by now.
     const [covered, messages] = [this.#streamSequence, this.#sinceSnapshot];
@@ -204,14 +193,14 @@ export class StreamPublisher implements AsyncDisposable {
     }
     const parts = snapshot.parts.map((_, part) => partOf(snapshot, part));
     const data = await encodeStoredSnapshot(parts);
-    const written = await durable.objects(bucket).put(snapshotObject(feed.source), data);
+    const written = await durable.objects(bucket).put(snapshotObject(residency.source), data);
     this.#snapshotProblem = this.#problemOf(written);
     if (written.kind !== "done") {
       this.#wantsSnapshot = true;
       return;
     }
-    this.#stored++;
-    this.#snapshotSequence = snapshot.sequence;
+    this.#counts.storedSnapshots++;
+    this.#counts.snapshotSequence = snapshot.sequence;
     this.#snapshotMs = clock.monotonicMs();
     this.#sinceSnapshot -= messages;
     if (covered > 0) {
@@ -224,9 +213,9 @@ export class StreamPublisher implements AsyncDisposable {
    */
   async #mark(): Promise<boolean> {
     if (this.#streamSequence > 0) return true;
-    const { feed, clock } = this.#options;
-    const data = encodeHeartbeat(feed.heartbeat(), clock.wallMs());
-    const { worker, rank, incarnation } = feed.source;
+    const { residency, clock } = this.#options;
+    const data = encodeHeartbeat(residency.heartbeat(), clock.wallMs());
+    const { worker, rank, incarnation } = residency.source;
     const outcome = await this.#send(data, `${worker}.${rank}.${incarnation}.begin`);
     this.#snapshotProblem = this.#problemOf(outcome);
     if (outcome.kind !== "acknowledged") return false;

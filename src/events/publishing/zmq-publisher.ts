@@ -19,15 +19,7 @@ export interface ZmqPublisherOptions {
   readonly random: Random;
 }
 
-export interface ZmqPublisherState {
-  readonly endpoint: string;
-  readonly replay: string | null;
-  readonly subscribers: number;
-  readonly dropped: number;
-  /** Messages sent so far. */
-  readonly sent: number;
-  readonly replays: number;
-}
+export type ZmqPublisherState = ZmqPublisher["state"];
 
 /** Limits of the replay buffer: vLLM's `buffer_steps`, and bytes. */
 const KEPT_BATCHES = 10_000;
@@ -87,7 +79,8 @@ export class ZmqPublisher implements AsyncDisposable {
     return publisher;
   }
 
-  get state(): ZmqPublisherState {
+  /** `sent`: messages so far. */
+  get state() {
     const { endpoint, subscribers, dropped } = this.#publisher;
     const sent = this.#first + this.#kept.length;
     const replay = this.#router?.endpoint ?? null;

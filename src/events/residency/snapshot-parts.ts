@@ -1,14 +1,15 @@
 import { assert, yieldToLoop } from "../../core/index.ts";
 import type { ResidencyBatch, ResidencyChange } from "../../observability/activity/index.ts";
-import type { ReadResult } from "../dynamo/envelope.ts";
-import { CHANGE_BYTES, decodeAnswer, encodeAnswer, packedBytes } from "./codec.ts";
+import type { ReadResult } from "../fields.ts";
 import {
-  blocksIn,
-  RESIDENCY_LIMITS,
+  CHANGE_BYTES,
+  decodeAnswer,
+  encodeAnswer,
+  packedBytes,
   type ResidencyRun,
   type ResidencySnapshotPart,
-  type SubjectOf,
-} from "./messages.ts";
+} from "./codec.ts";
+import { blocksIn, RESIDENCY_LIMITS, type SubjectOf } from "./messages.ts";
 
 /**
  * Splits a change into several of at most `blocksMax` blocks. Applies before numbering, because
@@ -63,12 +64,6 @@ export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<
     blocks += own;
   }
   if (start < changes.length) yield part(changes.length);
-}
-
-/** The largest `blocksMax` for `splitChange` whose changes fit into a message of `bytesMax`. */
-export function liveBlocksMax(bytesMax: number): number {
-  const room = bytesMax - LIVE_ENVELOPE_BYTES - LIVE_CHANGE_BYTES;
-  return Math.min(RESIDENCY_LIMITS.blocksMax, Math.floor(room / LIVE_BLOCK_BYTES));
 }
 
 const ANSWER_BYTES = 512;

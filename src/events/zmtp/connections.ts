@@ -143,38 +143,39 @@ export class Listener {
   readonly peers = new Set<Peer>();
   readonly #listening: Listening;
   readonly #path: string | null;
-  connections = 0;
-  refused = 0;
 
-  private constructor(listening: Listening, endpoint: ZmtpEndpoint) {
+  private constructor(endpoint: ZmtpEndpoint, attachment: Attachment) {
+    const { events } = attachment;
+    const onClosed: PeerEvents["onClosed"] = (peer, why, isRefused) => {
+      this.peers.delete(peer);
+      events.onClosed(peer, why, isRefused);
+    };
+    const watched = { ...attachment, events: { ...events, onClosed } };
+    const socket = handlers((socket) => {
+      if (this.peers.size >= attachment.limits.peersMax) return null;
+      const peer = peerOn(socket, watched);
+      this.peers.add(peer);
+      return peer;
+    });
+    const options = { data: null, socket };
+    if (endpoint.kind === "ipc") {
+      this.#path = endpoint.path;
+      this.#listening = Bun.listen<Peer | null>({ ...options, unix: endpoint.path });
+      this.endpoint = formatEndpoint(endpoint);
+      return;
+    }
+    const { host: hostname, port } = endpoint;
+    const listening = Bun.listen<Peer | null>({ ...options, hostname, port });
+    this.#path = null;
     this.#listening = listening;
-    this.#path = endpoint.kind === "ipc" ? endpoint.path : null;
-    const isTcp = endpoint.kind === "tcp" && "port" in listening;
-    const port = isTcp ? (listening as TCPSocketListener).port : 0;
-    this.endpoint = formatEndpoint(isTcp ? { ...endpoint, port } : endpoint);
+    this.endpoint = formatEndpoint({ ...endpoint, port: listening.port });
   }
 
   /** Throws ZMTP_UNAVAILABLE if it cannot listen. Replaces a stale Unix socket. */
   static async open(endpoint: ZmtpEndpoint, attachment: Attachment): Promise<Listener> {
-    const listeners: Listener[] = [];
-    const watched = { ...attachment, events: watch(attachment.events, listeners) };
-    const socket = handlers((socket) => {
-      const listener = listeners[0];
-      if (listener === undefined || listener.peers.size >= attachment.limits.peersMax) return null;
-      const peer = peerOn(socket, watched);
-      listener.peers.add(peer);
-      return peer;
-    });
     try {
       if (endpoint.kind === "ipc") await removeStale(endpoint.path);
-      const options = { data: null, socket };
-      const listening: Listening =
-        endpoint.kind === "ipc"
-          ? Bun.listen<Peer | null>({ ...options, unix: endpoint.path })
-          : Bun.listen<Peer | null>({ ...options, hostname: endpoint.host, port: endpoint.port });
-      const listener = new Listener(listening, endpoint);
-      listeners.push(listener);
-      return listener;
+      return new Listener(endpoint, attachment);
     } catch (cause) {
       if (cause instanceof HearthError) throw cause;
       const text = `cannot listen at ${formatEndpoint(endpoint)}: ${messageOf(cause)}`;
@@ -187,23 +188,6 @@ export class Listener {
     for (const peer of [...this.peers]) peer.close("closed");
     if (this.#path !== null) removeSocket(this.#path);
   }
-}
-
-/** Wraps peer events to update the listener's set of connections. */
-function watch(events: PeerEvents, listeners: readonly Listener[]): PeerEvents {
-  return {
-    ...events,
-    onReady: (peer) => {
-      listeners[0]!.connections++;
-      events.onReady(peer);
-    },
-    onClosed: (peer, why, isRefused) => {
-      const listener = listeners[0]!;
-      listener.peers.delete(peer);
-      if (isRefused) listener.refused++;
-      events.onClosed(peer, why, isRefused);
-    },
-  };
 }
 
 function isSocket(path: string): boolean {

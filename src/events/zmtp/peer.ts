@@ -30,6 +30,15 @@ export interface PeerEvents {
   onClosed(peer: Peer, why: string, isRefused: boolean): void;
 }
 
+interface PeerOptions {
+  readonly wire: Wire;
+  readonly type: keyof typeof PARTNERS;
+  readonly limits: ZmtpLimits;
+  readonly clock: Clock;
+  readonly events: PeerEvents;
+  readonly turns?: TurnBudget;
+}
+
 /** Bytes parsed before other work runs. */
 const PIECE_BYTES = 8 * 1024;
 
@@ -41,11 +50,7 @@ type Phase = "greeting" | "ready" | "open" | "closed";
  * peer's READY), open, closed.
  */
 export class Peer {
-  readonly #wire: Wire;
-  readonly #type: keyof typeof PARTNERS;
-  readonly #limits: ZmtpLimits;
-  readonly #events: PeerEvents;
-  readonly #clock: Clock;
+  readonly #options: PeerOptions;
   readonly #queue: SendQueue;
   readonly #reader: FrameReader;
   readonly #greeting = new Uint8Array(GREETING_BYTES);
@@ -64,31 +69,16 @@ export class Peer {
   #isPaused = false;
   #waitsForTurn = false;
 
-  constructor(options: {
-    readonly wire: Wire;
-    readonly type: keyof typeof PARTNERS;
-    readonly limits: ZmtpLimits;
-    readonly clock: Clock;
-    readonly events: PeerEvents;
-    readonly turns?: TurnBudget;
-  }) {
-    const { wire, type, limits, clock, events, turns = loopTurns } = options;
+  constructor(options: PeerOptions) {
+    const { wire, limits, clock, turns = loopTurns } = options;
+    this.#options = options;
     this.#source = turns.source();
-    this.#wire = wire;
-    this.#type = type;
-    this.#limits = limits;
-    this.#clock = clock;
-    this.#events = events;
     this.#queue = new SendQueue(wire, limits);
     this.#reader = new FrameReader(limits.frameBytesMax);
     this.#heardMs = clock.monotonicMs();
     const why = `no handshake within ${limits.handshakeMs} ms`;
     this.#timer = clock.after(limits.handshakeMs, () => this.#hung(why));
     this.#queue.push(encodeGreeting());
-  }
-
-  get isOpen(): boolean {
-    return this.#phase === "open";
   }
 
   /**
@@ -102,7 +92,7 @@ export class Peer {
   /** Processes input, in slices of this peer's source. */
   receive(chunk: Uint8Array): void {
     if (this.#phase === "closed") return;
-    this.#heardMs = this.#clock.monotonicMs();
+    this.#heardMs = this.#options.clock.monotonicMs();
     const mayRead = this.#held.length === 0 && !this.#isPaused && this.#source.begin();
     if (mayRead) this.#read(chunk);
     else this.#hold(chunk);
@@ -112,7 +102,7 @@ export class Peer {
   pause(): void {
     if (this.#isPaused) return;
     this.#isPaused = true;
-    this.#wire.pause();
+    this.#options.wire.pause();
   }
 
   resume(): void {
@@ -135,7 +125,7 @@ export class Peer {
     const own = new Uint8Array(chunk);
     if (place === "first") this.#held.unshift(own);
     else this.#held.push(own);
-    this.#wire.pause();
+    this.#options.wire.pause();
     this.#goOn();
   }
 
@@ -143,7 +133,7 @@ export class Peer {
   #goOn(): void {
     if (this.#isPaused || this.#waitsForTurn || this.#isClosed()) return;
     if (this.#held.length === 0) {
-      this.#wire.resume();
+      this.#options.wire.resume();
       return;
     }
     this.#waitsForTurn = true;
@@ -188,9 +178,9 @@ export class Peer {
     this.#timer[Symbol.dispose]();
     this.#parts = [];
     this.#held = [];
-    if (isRefused) this.#wire.end();
-    else this.#wire.terminate();
-    this.#events.onClosed(this, why, isRefused);
+    if (isRefused) this.#options.wire.end();
+    else this.#options.wire.terminate();
+    this.#options.events.onClosed(this, why, isRefused);
   }
 
   #refuse(why: string): void {
@@ -212,7 +202,7 @@ export class Peer {
     const { major, minor } = greetingVersion(this.#greeting);
     this.#minor = major > 3 ? 1 : minor;
     this.#phase = "ready";
-    this.#queue.push(encodeReady(this.#type));
+    this.#queue.push(encodeReady(this.#options.type));
     return chunk.subarray(some.length);
   }
 
@@ -227,7 +217,7 @@ export class Peer {
   #part({ body, hasMore }: ZmtpFrame): void {
     this.#parts.push(body);
     this.#partsBytes += body.length;
-    const { framesMax, messageBytesMax } = this.#limits;
+    const { framesMax, messageBytesMax } = this.#options.limits;
     const isLong = this.#partsBytes > messageBytesMax;
     if (isLong) this.#refuse(`message of more than ${messageBytesMax} bytes`);
     else if (this.#parts.length > framesMax) this.#refuse(`more than ${framesMax} frames`);
@@ -235,7 +225,7 @@ export class Peer {
     const message = this.#parts;
     this.#parts = [];
     this.#partsBytes = 0;
-    this.#events.onMessage(this, message);
+    this.#options.events.onMessage(this, message);
   }
 
   #command(command: ZmtpCommand): void {
@@ -253,7 +243,7 @@ export class Peer {
       case "subscribe":
       case "cancel":
         if (this.#phase === "open") {
-          this.#events.onTopic(this, command.topic.slice(), command.kind === "subscribe");
+          this.#options.events.onTopic(this, command.topic.slice(), command.kind === "subscribe");
         }
         return;
       case "malformed":
@@ -268,27 +258,32 @@ export class Peer {
   }
 
   #ready(socketType: string): void {
-    const isPartner = PARTNERS[this.#type].includes(socketType);
+    const isPartner = PARTNERS[this.#options.type].includes(socketType);
     if (this.#phase !== "ready" || !isPartner) {
       const name = socketType.replace(/[^A-Z]/g, "?").slice(0, 16);
       this.#refuse(
-        isPartner ? "READY twice" : `socket types ${name} and ${this.#type} are incompatible`,
+        isPartner
+          ? "READY twice"
+          : `socket types ${name} and ${this.#options.type} are incompatible`,
       );
       return;
     }
     this.#phase = "open";
     this.#timer[Symbol.dispose]();
-    this.#timer = this.#clock.every(this.#limits.pingMs, () => this.#listenForLife());
-    this.#events.onReady(this);
+    this.#timer = this.#options.clock.every(this.#options.limits.pingMs, () =>
+      this.#listenForLife(),
+    );
+    this.#options.events.onReady(this);
   }
 
   #listenForLife(): void {
     // Silence cannot be measured while input is not read.
-    if (this.#isPaused || this.#waitsForTurn) this.#heardMs = this.#clock.monotonicMs();
+    if (this.#isPaused || this.#waitsForTurn) this.#heardMs = this.#options.clock.monotonicMs();
     if (this.#minor < 1) return;
-    const silentMs = this.#clock.monotonicMs() - this.#heardMs;
-    if (silentMs >= this.#limits.silenceMs) this.#hung(`silent for ${Math.round(silentMs)} ms`);
-    else if (silentMs >= this.#limits.pingMs) this.#queue.push(encodePing());
+    const silentMs = this.#options.clock.monotonicMs() - this.#heardMs;
+    if (silentMs >= this.#options.limits.silenceMs)
+      this.#hung(`silent for ${Math.round(silentMs)} ms`);
+    else if (silentMs >= this.#options.limits.pingMs) this.#queue.push(encodePing());
   }
 }
 

@@ -1,18 +1,16 @@
-import { type Attachment, Dialer, Listener } from "./connections.ts";
+import { Dialer, Listener } from "./connections.ts";
 import type { Peer } from "./peer.ts";
 import { encodeMessage } from "./wire.ts";
 import {
   endpointOf,
   formatEndpoint,
   limitsOf,
-  type ZmtpDealer,
   type ZmtpMessage,
   type ZmtpOptions,
   type ZmtpPublisher,
   type ZmtpReply,
   type ZmtpRouter,
   type ZmtpState,
-  type ZmtpSubscriber,
 } from "./zmtp.ts";
 
 const UNSUBSCRIBE = 0;
@@ -145,137 +143,97 @@ export async function bindRouter(options: RouterOptions): Promise<ZmtpRouter> {
 export interface DealerOptions extends ZmtpOptions {
   /** Must not throw. The receiver owns the frames. */
   onMessage(message: ZmtpMessage): void;
-  /** Called after each connection; must not throw. */
+  /** Called after each connection, when subscriptions are on their way; must not throw. */
   onConnected?(): void;
   /** Called on every disconnect: outstanding requests will not be answered. Must not throw. */
   onDisconnected?(why: string): void;
 }
 
-/** A connecting DEALER. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
-export function connectDealer(options: DealerOptions): ZmtpDealer {
-  let received = 0;
-  const { clock, random } = options;
-  const dialer = new Dialer(endpointOf(options), {
-    type: "DEALER",
-    limits: limitsOf(options),
-    clock,
-    random,
-    events: {
-      onReady: () => options.onConnected?.(),
-      onMessage: (_peer, message) => {
-        received++;
-        options.onMessage(message);
-      },
-      onTopic: () => {},
-      onClosed: (_peer, why) => options.onDisconnected?.(why),
-    },
-  });
-  return {
-    get state(): ZmtpState {
-      const { peer, why, isHung, connections, refused, isClosed } = dialer.state;
-      const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
-      return { status, why, isHung, connections, received, refused };
-    },
-    send: (frames) => dialer.state.peer?.send(encodeMessage(frames)) ?? false,
-    pause: () => dialer.pause(),
-    resume: () => dialer.resume(),
-    [Symbol.asyncDispose]: async () => dialer.close(),
-  };
-}
-
-export interface SubscriberOptions extends ZmtpOptions {
+export interface SubscriberOptions extends DealerOptions {
   /** Topic prefixes; an empty one matches all topics. */
   readonly topics: readonly string[];
-  /** Must not throw. The receiver owns the frames. */
-  onMessage(message: ZmtpMessage): void;
-  /** Called after each connection, when the subscriptions are on their way; must not throw. */
-  onConnected?(): void;
-  /** Called on every disconnect; must not throw. */
-  onDisconnected?(why: string): void;
 }
 
-/** Sent as a message, which all versions of ZMTP 3 accept. */
-function subscription(topic: string): Uint8Array {
-  return encodeMessage([Buffer.concat([Uint8Array.of(1), Buffer.from(topic)])]);
+/**
+ * A socket that connects to `tcp://host:port` or `ipc://path` and redials with growing waits until
+ * it is closed. Messages published meanwhile are lost, which sequence numbers must reveal.
+ */
+class DialedSocket implements AsyncDisposable {
+  readonly endpoint: string;
+  readonly #dialer: Dialer;
+  #received = 0;
+
+  /** `greeting`: messages sent first on each connection. */
+  constructor(type: "SUB" | "DEALER", options: DealerOptions, greeting: readonly Uint8Array[]) {
+    const { clock, random } = options;
+    const endpoint = endpointOf(options);
+    this.endpoint = formatEndpoint(endpoint);
+    this.#dialer = new Dialer(endpoint, {
+      type,
+      limits: limitsOf(options),
+      clock,
+      random,
+      events: {
+        onReady: (peer) => {
+          for (const message of greeting) peer.send(message);
+          options.onConnected?.();
+        },
+        onMessage: (_peer, message) => {
+          this.#received++;
+          options.onMessage(message);
+        },
+        onTopic: () => {},
+        onClosed: (_peer, why) => options.onDisconnected?.(why),
+      },
+    });
+  }
+
+  get state(): ZmtpState {
+    const { peer, why, isHung, connections, refused, isClosed } = this.#dialer.state;
+    const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
+    return { status, why, isHung, connections, received: this.#received, refused };
+  }
+
+  /** Returns false, without sending, if the socket is disconnected or its queue is full. */
+  send(frames: ZmtpMessage): boolean {
+    return this.#dialer.state.peer?.send(encodeMessage(frames)) ?? false;
+  }
+
+  /**
+   * Stops reading: the peer's queue fills, then the peer drops messages. A few messages may still
+   * arrive. The state survives reconnections.
+   */
+  pause(): void {
+    this.#dialer.pause();
+  }
+
+  resume(): void {
+    this.#dialer.resume();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#dialer.close();
+  }
 }
 
-/** Handling of connections shared by both kinds of subscriber; increments `count.received`. */
-function attachmentOf(options: SubscriberOptions, count: { received: number }): Attachment {
-  const { clock, random, topics } = options;
-  const wanted = topics.map(subscription);
-  return {
-    type: "SUB",
-    limits: limitsOf(options),
-    clock,
-    random,
-    events: {
-      onReady: (peer) => {
-        for (const message of wanted) peer.send(message);
-        options.onConnected?.();
-      },
-      onMessage: (_peer, message) => {
-        count.received++;
-        options.onMessage(message);
-      },
-      onTopic: () => {},
-      onClosed: (_peer, why) => options.onDisconnected?.(why),
-    },
-  };
+/**
+ * A requester to a ROUTER (DEALER). A message is a list of frames including the empty delimiter of
+ * the envelope; nothing is added or removed.
+ */
+export type ZmtpDealer = DialedSocket;
+/** A subscriber (SUB). Its subscriptions survive reconnections. */
+export type ZmtpSubscriber = Omit<DialedSocket, "send">;
+
+/** A connecting DEALER. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
+export function connectDealer(options: DealerOptions): ZmtpDealer {
+  return new DialedSocket("DEALER", options, []);
 }
 
 /** A connecting SUB. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
 export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
-  const endpoint = endpointOf(options);
-  const count = { received: 0 };
-  const dialer = new Dialer(endpoint, attachmentOf(options, count));
-  return {
-    endpoint: formatEndpoint(endpoint),
-    get state(): ZmtpState {
-      const { peer, why, isHung, connections, refused, isClosed } = dialer.state;
-      const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
-      return { status, why, isHung, connections, received: count.received, refused };
-    },
-    pause: () => dialer.pause(),
-    resume: () => dialer.resume(),
-    [Symbol.asyncDispose]: async () => dialer.close(),
-  };
-}
-
-/**
- * A listening SUB for publishers that connect, such as an engine whose endpoint is a single host's
- * address. Throws ZMTP_UNAVAILABLE if it cannot listen.
- */
-export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSubscriber> {
-  const count = { received: 0 };
-  const attachment = attachmentOf(options, count);
-  let isPaused = false;
-  const onReady = (peer: Peer) => {
-    if (isPaused) peer.pause();
-    attachment.events.onReady(peer);
-  };
-  const watched = { ...attachment, events: { ...attachment.events, onReady } };
-  const listener = await Listener.open(endpointOf(options), watched);
-  let isClosed = false;
-  return {
-    endpoint: listener.endpoint,
-    get state(): ZmtpState {
-      const isConnected = [...listener.peers].some((peer) => peer.isOpen);
-      const status = isClosed ? "closed" : isConnected ? "connected" : "connecting";
-      const why = isClosed ? "closed" : isConnected ? null : "no publisher has connected";
-      const { connections, refused } = listener;
-      return { status, why, isHung: false, connections, received: count.received, refused };
-    },
-    pause() {
-      isPaused = true;
-      for (const peer of listener.peers) peer.pause();
-    },
-    resume() {
-      isPaused = false;
-      for (const peer of listener.peers) peer.resume();
-    },
-    [Symbol.asyncDispose]: async () => {
-      isClosed = true;
-      listener.close();
-    },
-  };
+  // Sent as messages, which all versions of ZMTP 3 accept.
+  const subscriptions = options.topics.map((topic) =>
+    encodeMessage([Buffer.concat([Uint8Array.of(SUBSCRIBE), Buffer.from(topic)])]),
+  );
+  return new DialedSocket("SUB", options, subscriptions);
 }

@@ -3,10 +3,7 @@ import { type Clock, HearthError, type Random } from "../../core/index.ts";
 /** Frames of one message. The first frame of a PUB's message is its topic. */
 export type ZmtpMessage = readonly Uint8Array[];
 
-/**
- * `connecting`: not connected yet, or disconnected; for a listening socket, no peer is connected.
- * `closed` is final.
- */
+/** `connecting`: not connected yet, or disconnected. `closed` is final. */
 export interface ZmtpState {
   readonly status: "connecting" | "connected" | "closed";
   /** Why it is not connected; null while it is. */
@@ -25,37 +22,6 @@ export interface ZmtpState {
    * Connections closed because of their input: not ZMTP, too long, or an incompatible socket type.
    */
   readonly refused: number;
-}
-
-/** Flow control for a slow reader. The state survives reconnections. */
-export interface ZmtpFlow {
-  /**
-   * Stops reading: the peer's queue fills, then the peer drops messages. A few messages may still
-   * arrive.
-   */
-  pause(): void;
-  resume(): void;
-}
-
-/**
- * A subscriber (SUB). Connects to `tcp://host:port` or `ipc://path` and redials with growing waits
- * until it is closed; subscriptions survive reconnections. Messages published meanwhile are lost,
- * which sequence numbers must reveal. If publishers connect, it listens.
- */
-export interface ZmtpSubscriber extends AsyncDisposable, ZmtpFlow {
-  /** The bound endpoint with its port, or the endpoint to connect to. */
-  readonly endpoint: string;
-  readonly state: ZmtpState;
-}
-
-/**
- * A requester to a ROUTER (DEALER). A message is a list of frames including the empty delimiter of
- * the envelope; nothing is added or removed.
- */
-export interface ZmtpDealer extends AsyncDisposable, ZmtpFlow {
-  readonly state: ZmtpState;
-  /** Returns false, without sending, if the socket is disconnected or its queue is full. */
-  send(frames: ZmtpMessage): boolean;
 }
 
 /** A publisher (PUB). Subscribers that read too slowly miss messages, which are counted. */

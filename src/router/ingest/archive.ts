@@ -1,10 +1,4 @@
-import type {
-  Bus,
-  BusMessage,
-  Consumption,
-  ConsumptionState,
-  DurableBus,
-} from "../../bus/index.ts";
+import type { Bus, BusMessage, Consumption, DurableBus } from "../../bus/index.ts";
 import {
   ANY,
   decodeAnswer,
@@ -28,7 +22,6 @@ import type {
   ResidencyHeartbeat,
   ResidencySource,
 } from "../../observability/activity/index.ts";
-import { lastOf } from "./pending.ts";
 
 /** Snapshot of one source at `sequence`. Parents precede their children. */
 export interface SourceSnapshot {
@@ -39,6 +32,12 @@ export interface SourceSnapshot {
   readonly runs: readonly ResidencyRun[];
 }
 
+/** No reply in time, an incomplete reply, or inconsistent parts. */
+interface Failed {
+  readonly kind: "failed";
+  readonly why: string;
+}
+
 /**
  * `changes`: batches in order. The first starts at or before the requested number; more may follow.
  * `too_old`: the source no longer keeps them, or restarted; a snapshot is needed.
@@ -46,12 +45,11 @@ export interface SourceSnapshot {
 export type RangeAnswer =
   | { readonly kind: "changes"; readonly batches: readonly ResidencyBatch[] }
   | { readonly kind: "too_old" }
-  | { readonly kind: "failed"; readonly why: string };
+  | Failed;
 
-/** `failed`: no reply in time, an incomplete reply, or inconsistent parts. */
 export type SnapshotAnswer =
   | { readonly kind: "snapshot"; readonly snapshot: SourceSnapshot }
-  | { readonly kind: "failed"; readonly why: string };
+  | Failed;
 
 /** Source of missed changes. Both methods reject only with ABORTED, when the signal fires. */
 export interface ResidencyArchive {
@@ -64,6 +62,11 @@ export interface ResidencyArchive {
   ): Promise<RangeAnswer>;
   /** Returns a snapshot of this or a later incarnation. */
   snapshot(source: ResidencySource, signal: AbortSignal): Promise<SnapshotAnswer>;
+}
+
+/** Sequence number of the last change in a batch. */
+export function lastOf(batch: ResidencyBatch): number {
+  return batch.firstSequence + batch.changes.length - 1;
 }
 
 /** Receives messages of sources in order of arrival. */
@@ -149,13 +152,13 @@ export class StoredSnapshots implements SnapshotProvider {
     const name = snapshotObject(source);
     const objects = this.#durable.objects(this.#bucket);
     const read = await objects.get(name, this.#blocksMax * BYTES_PER_BLOCK);
-    if (read.kind !== "value") return { kind: "failed", why: read.kind };
+    if (read.kind !== "value") return failed(read.kind);
     const decoded = decodeStoredSnapshot(read.data);
-    if (!decoded.ok) return { kind: "failed", why: decoded.why };
+    if (!decoded.ok) return failed(decoded.why);
     const [first, ...rest] = decoded.value;
     const { worker, rank } = first.source;
     if (worker !== source.worker || rank !== source.rank) {
-      return { kind: "failed", why: "the snapshot is of another source" };
+      return failed("the snapshot is of another source");
     }
     const runs = [...first.runs, ...rest.flatMap((part) => part.runs)];
     const { sequence, isDeviceKnown } = first;
@@ -174,8 +177,6 @@ export interface BusArchiveOptions {
 
 /** Maximum reply messages for one range or snapshot. A longer reply is treated as invalid. */
 const ANSWERS_MAX = 65_536;
-
-type Failed = { readonly kind: "failed"; readonly why: string };
 
 /**
  * Requests ranges and snapshots from publishers over the bus. An inconsistent reply counts as no
@@ -289,19 +290,16 @@ function failed(why: string): Failed {
 }
 
 /** Forwards residency messages of a cluster to `listener` until disposed. */
-export class BusListening implements Disposable {
-  readonly #subscription: { unsubscribe(): void };
-
-  constructor(bus: Bus, cluster: string, listener: ResidencyListener, onRefused: () => void) {
-    const subject = eventsSubject(cluster, ANY);
-    this.#subscription = bus.subscribe(subject, (message) => {
-      if (!takeResidency(message, listener)) onRefused();
-    });
-  }
-
-  [Symbol.dispose](): void {
-    this.#subscription.unsubscribe();
-  }
+export function listenOnBus(
+  bus: Bus,
+  cluster: string,
+  listener: ResidencyListener,
+  onRefused: () => void,
+): Disposable {
+  const subscription = bus.subscribe(eventsSubject(cluster, ANY), (message) => {
+    if (!takeResidency(message, listener)) onRefused();
+  });
+  return { [Symbol.dispose]: () => subscription.unsubscribe() };
 }
 
 /** Returns false if the message is malformed, or names another source than its subject. */
@@ -328,37 +326,23 @@ function isOfItsOwn(message: ResidencyMessage, subject: string): boolean {
 /**
  * Reads the broker's event stream from this router's last position. Events already received over
  * the bus are skipped by their number; the others close the gap. Heartbeats in the stream are
- * outdated and ignored.
+ * outdated and ignored. `consumer` names the durable consumer, whose position the broker keeps.
  */
-export class StreamListening implements AsyncDisposable {
-  readonly #consumption: Consumption;
-
-  constructor(
-    durable: DurableBus,
-    cluster: string,
-    /** Name of the durable consumer, whose position the broker keeps. */
-    consumer: string,
-    listener: ResidencyListener,
-    onRefused: () => void,
-  ) {
-    const batches: ResidencyListener = {
-      batch: (batch) => listener.batch(batch),
-      heartbeat: () => undefined,
-    };
-    const stream = eventsStream(cluster);
-    const subject = eventsSubject(cluster, ANY);
-    this.#consumption = durable.consume({ stream, consumer, subject }, async (message) => {
-      if (!takeResidency(message, batches)) onRefused();
-    });
-  }
-
-  get state(): ConsumptionState {
-    return this.#consumption.state;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#consumption[Symbol.asyncDispose]();
-  }
+export function listenOnStream(
+  durable: DurableBus,
+  cluster: string,
+  consumer: string,
+  listener: ResidencyListener,
+  onRefused: () => void,
+): Consumption {
+  const batches: ResidencyListener = {
+    batch: (batch) => listener.batch(batch),
+    heartbeat: () => undefined,
+  };
+  const [stream, subject] = [eventsStream(cluster), eventsSubject(cluster, ANY)];
+  return durable.consume({ stream, consumer, subject }, async (message) => {
+    if (!takeResidency(message, batches)) onRefused();
+  });
 }
 
 /** Deletes the stream's events and the stored snapshots. Resolves false if a part failed. */

@@ -1,76 +1,50 @@
-import type { PendingLimits } from "./pending.ts";
-import type { RecoveryLimits } from "./recovery-queue.ts";
-
-export interface IngestSettings {
+export const INGEST_DEFAULTS = {
   /** Maximum sources followed. Messages of further sources are counted (`overfull`) and dropped. */
-  readonly targetsMax: number;
-  /** Missed heartbeats after which a source is stale (`staleBeats`) or gone (`goneBeats`). */
-  readonly staleBeats: number;
-  readonly goneBeats: number;
-  /** Time allowed for reordered messages to close a gap in the sequence numbers. */
-  readonly reorderMs: number;
-  readonly pending: PendingLimits;
-  readonly recovery: RecoveryLimits;
-  /** Timeout of one request to a source. */
-  readonly answerMs: number;
-  /** Maximum blocks in a snapshot. A larger snapshot is rejected. */
-  readonly snapshotBlocksMax: number;
-}
-
-export const INGEST_DEFAULTS: IngestSettings = {
   targetsMax: 4_096,
+  /** Missed heartbeats after which a source is stale (`staleBeats`) or gone (`goneBeats`). */
   staleBeats: 3,
   goneBeats: 15,
+  /** Time allowed for reordered messages to close a gap in the sequence numbers. */
   reorderMs: 20,
+  /** Buffer of out-of-order batches: hashes of all sources, and batches of one source. */
   pending: { hashesMax: 4 * 2 ** 20, batchesPerSourceMax: 1_024 },
+  /**
+   * Concurrent recoveries, and the delay after the first failure. The delay doubles with each
+   * failure, with jitter.
+   */
   recovery: { atOnceMax: 8, retryMinMs: 200, retryMaxMs: 30_000 },
+  /** Timeout of one request to a source. */
   answerMs: 2_000,
+  /** Maximum blocks in a snapshot. A larger snapshot is rejected. */
   snapshotBlocksMax: 2 ** 25,
 };
 
+export type IngestSettings = Readonly<typeof INGEST_DEFAULTS>;
+
 /** Counters since start, for metrics. */
-export interface IngestCounts {
-  batches: number;
-  changes: number;
-  heartbeats: number;
+export class IngestCounts {
+  batches = 0;
+  changes = 0;
+  heartbeats = 0;
   /** Batches already applied. */
-  duplicates: number;
+  duplicates = 0;
   /** Batches that arrived before a batch they follow. */
-  early: number;
+  early = 0;
   /** Messages of an earlier incarnation than the followed one. */
-  stale: number;
+  stale = 0;
   /** Batches of sources without a heartbeat so far. */
-  unannounced: number;
-  incarnations: number;
-  gaps: number;
-  ranges: number;
-  snapshots: number;
-  snapshotsFailed: number;
+  unannounced = 0;
+  incarnations = 0;
+  gaps = 0;
+  ranges = 0;
+  snapshots = 0;
+  snapshotsFailed = 0;
   /** Digests that differed from the source's. */
-  mismatches: number;
+  mismatches = 0;
   /** Digests that differed from another router's. */
-  doubts: number;
+  doubts = 0;
   /** Messages that are malformed or name another source than their subject. */
-  refused: number;
+  refused = 0;
   /** Messages of sources beyond `targetsMax`. */
-  overfull: number;
-}
-
-export function noCounts(): IngestCounts {
-  return {
-    ...{ batches: 0, changes: 0, heartbeats: 0, duplicates: 0, early: 0, stale: 0 },
-    ...{ unannounced: 0, incarnations: 0, gaps: 0, ranges: 0, snapshots: 0, snapshotsFailed: 0 },
-    ...{ mismatches: 0, doubts: 0, refused: 0, overfull: 0 },
-  };
-}
-
-export interface IngestStats extends IngestCounts {
-  readonly sources: number;
-  readonly known: number;
-  readonly stalled: number;
-  /** Out-of-order batches dropped because the buffer was full. */
-  readonly pendingDropped: number;
-  readonly pendingHashes: number;
-  readonly recoveriesRunning: number;
-  readonly recoveriesWaiting: number;
+  overfull = 0;
 }

@@ -1,12 +1,5 @@
 import { type Clock, type Random, randomBelow } from "../../core/index.ts";
-
-export interface RecoveryLimits {
-  /** Maximum concurrent recoveries. */
-  readonly atOnceMax: number;
-  /** Delay after the first failure. Doubles with each failure, with jitter. */
-  readonly retryMinMs: number;
-  readonly retryMaxMs: number;
-}
+import type { IngestSettings } from "./ingest-settings.ts";
 
 /** A follower that can recover missed changes. At most one recovery of it runs at a time. */
 export interface Recoverable {
@@ -28,13 +21,13 @@ interface Entry {
 export class RecoveryQueue implements AsyncDisposable {
   readonly #clock: Clock;
   readonly #random: Random;
-  readonly #limits: RecoveryLimits;
+  readonly #limits: IngestSettings["recovery"];
   readonly #entries = new Map<Recoverable, Entry>();
   readonly #queue: Recoverable[] = [];
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<void>>();
 
-  constructor(clock: Clock, random: Random, limits: RecoveryLimits) {
+  constructor(clock: Clock, random: Random, limits: IngestSettings["recovery"]) {
     this.#clock = clock;
     this.#random = random;
     this.#limits = limits;

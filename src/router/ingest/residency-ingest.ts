@@ -8,16 +8,16 @@ import type {
   ResidencySource,
 } from "../../observability/activity/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
-import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
-import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
-import { Follower, type FollowerParts } from "./follower.ts";
 import {
-  type IngestCounts,
-  type IngestSettings,
-  type IngestStats,
-  noCounts,
-} from "./ingest-settings.ts";
-import { hashesIn, PendingBudget } from "./pending.ts";
+  keySpaceName,
+  type Target,
+  type TargetId,
+  type WorkerSpec,
+  type WorkerTable,
+} from "../workers.ts";
+import type { ResidencyArchive, ResidencyListener } from "./archive.ts";
+import { Follower, type FollowerParts, hashesIn, PendingBudget } from "./follower.ts";
+import { IngestCounts, type IngestSettings } from "./ingest-settings.ts";
 import { RecoveryQueue } from "./recovery-queue.ts";
 
 export interface IngestOptions {
@@ -72,7 +72,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
   readonly #early = new EarlyBatches();
-  readonly #counts: IngestCounts = noCounts();
+  readonly #counts = new IngestCounts();
   readonly #budget: PendingBudget;
   readonly #queue: RecoveryQueue;
   readonly #parts: FollowerParts;
@@ -105,16 +105,14 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     return this.#counts;
   }
 
-  stats(): IngestStats {
-    let [known, stalled] = [0, 0];
-    for (const { follower } of this.#sources.values()) {
-      if (follower.isKnown) known++;
-      else stalled++;
-    }
+  stats() {
+    const known = this.sources().filter(({ isKnown }) => isKnown).length;
     return {
       ...this.#counts,
       sources: this.#sources.size,
-      ...{ known, stalled },
+      known,
+      stalled: this.#sources.size - known,
+      /** Out-of-order batches dropped because the buffer was full. */
       pendingDropped: this.#budget.dropped,
       pendingHashes: this.#budget.hashes + this.#early.hashes,
       recoveriesRunning: this.#queue.running,
@@ -124,22 +122,12 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
 
   /** In order of arrival. */
   sources(): FollowedSource[] {
-    return [...this.#sources.values()].map(({ follower, spaces }) => ({
-      source: follower.source,
-      target: follower.target,
-      sequence: follower.sequence,
-      isKnown: follower.isKnown,
-      isDeviceKnown: follower.isDeviceKnown,
-      spaces,
-    }));
+    return [...this.#sources.values()].map(stateOf);
   }
 
   find(worker: WorkerId, rank: number): FollowedSource | null {
     const followed = this.#sources.get(nameOf(worker, rank));
-    if (followed === undefined) return null;
-    const { follower, spaces } = followed;
-    const { source, target, sequence, isKnown, isDeviceKnown } = follower;
-    return { source, target, sequence, isKnown, isDeviceKnown, spaces };
+    return followed === undefined ? null : stateOf(followed);
   }
 
   batch(batch: ResidencyBatch): void {
@@ -328,6 +316,11 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   }
 }
 
+function stateOf({ follower, spaces }: Followed): FollowedSource {
+  const { source, target, sequence, isKnown, isDeviceKnown } = follower;
+  return { source, target, sequence, isKnown, isDeviceKnown, spaces };
+}
+
 function nameOf(worker: WorkerId, rank: number): string {
   return `${worker}/${rank}`;
 }
@@ -343,13 +336,8 @@ function announcedSpec(
 ): WorkerSpec | null {
   const model = known?.model ?? spaces[0]?.model;
   if (model === undefined) return null;
-  return {
-    ...{ worker, rank, model, spaces },
-    role: known?.role ?? "both",
-    url: known?.url ?? null,
-    totalBlocks: known?.totalBlocks ?? null,
-    batchTokensMax: known?.batchTokensMax ?? null,
-  };
+  const { role = "both", url = null, totalBlocks = null, batchTokensMax = null } = known ?? {};
+  return { worker, rank, model, spaces, role, url, totalBlocks, batchTokensMax };
 }
 
 /**
@@ -371,12 +359,6 @@ function sameSpaces(a: readonly KeySpace[], b: readonly KeySpace[]): boolean {
 function includes(spaces: readonly KeySpace[], one: KeySpace): boolean {
   const name = keySpaceName(one);
   return spaces.some((space) => keySpaceName(space) === name);
-}
-
-function keySpaceName(space: KeySpace): string {
-  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
-  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
-  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
 /** Maximum sources buffered. Beyond it, the one buffered longest is dropped. */

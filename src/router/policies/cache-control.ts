@@ -8,7 +8,7 @@ import {
 } from "./command-queue.ts";
 import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policies.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
-import type { CacheControlSettings } from "./settings.ts";
+import type { PolicySettings } from "./settings.ts";
 
 /** Marks of one request, waiting for its blocks. */
 interface Waiting {
@@ -42,13 +42,13 @@ interface Account {
  */
 export class CacheControl implements Policy {
   readonly queue: CommandQueue;
-  readonly #settings: CacheControlSettings;
+  readonly #settings: PolicySettings["cacheControl"];
   readonly #waiting = new Map<string, Waiting>();
   readonly #accounts = new Map<string, Account>();
   readonly #pins = new Map<string, Pin>();
   readonly #later: DelayQueue;
 
-  constructor(queue: CommandQueue, settings: CacheControlSettings) {
+  constructor(queue: CommandQueue, settings: PolicySettings["cacheControl"]) {
     this.queue = queue;
     this.#settings = settings;
     this.#later = new DelayQueue(settings.pinsMax);

@@ -4,7 +4,7 @@ import { type CommandQueue, isSomeDone, type OrderOutcome } from "./command-queu
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { BlockNamer } from "./prompt-chain.ts";
 import { type Noted, RecentPrefixes, type SessionTable } from "./session-table.ts";
-import type { ColdWorkerSettings } from "./settings.ts";
+import type { PolicySettings } from "./settings.ts";
 
 const SOURCES_MAX = 4;
 /** Maximum groups of agents, each with its own prefixes. */
@@ -41,7 +41,7 @@ interface Phase {
  */
 export class ColdWorker implements Policy {
   readonly queue: CommandQueue;
-  readonly #settings: ColdWorkerSettings;
+  readonly #settings: PolicySettings["coldWorker"];
   readonly #namer: BlockNamer;
   readonly #sessions: SessionTable;
   readonly #prefixes = new Map<string, RecentPrefixes>();
@@ -50,7 +50,7 @@ export class ColdWorker implements Policy {
 
   constructor(
     queue: CommandQueue,
-    settings: ColdWorkerSettings,
+    settings: PolicySettings["coldWorker"],
     namer: BlockNamer,
     sessions: SessionTable,
   ) {

@@ -23,22 +23,7 @@ interface Order {
   readonly settled?: (outcome: OrderOutcome) => void;
 }
 
-/** Counters of one policy since start. */
-export interface PolicyCounts {
-  readonly policy: PolicyName;
-  readonly mode: PolicyMode;
-  /** Includes dry runs. */
-  readonly commands: number;
-  readonly receipts: number;
-  readonly refused: number;
-  readonly noAnswer: number;
-  readonly inFlight: number;
-  /** Blocks of all receipts, by outcome. */
-  readonly blocks: Readonly<Record<string, number>>;
-  readonly bytes: number;
-  /** Cases in which the policy did nothing, by reason. */
-  readonly declined: Readonly<Record<string, number>>;
-}
+export type PolicyCounts = CommandQueue["counts"];
 
 interface CommandQueueOptions {
   readonly policy: PolicyName;
@@ -63,7 +48,15 @@ export class CommandQueue {
   #mode: PolicyMode;
   readonly #blocks = new Map<string, number>();
   readonly #declined = new Map<string, number>();
-  readonly #counts = { commands: 0, receipts: 0, refused: 0, noAnswer: 0, inFlight: 0, bytes: 0 };
+  readonly #counts = {
+    /** Includes dry runs. */
+    commands: 0,
+    receipts: 0,
+    refused: 0,
+    noAnswer: 0,
+    inFlight: 0,
+    bytes: 0,
+  };
 
   constructor(options: CommandQueueOptions) {
     this.policy = options.policy;
@@ -76,12 +69,15 @@ export class CommandQueue {
     this.#mode = mode;
   }
 
-  get counts(): PolicyCounts {
+  /** Counters since start. */
+  get counts() {
     return {
       policy: this.policy,
       mode: this.#mode,
       ...this.#counts,
+      /** Blocks of all receipts, by outcome. */
       blocks: Object.fromEntries(this.#blocks),
+      /** Cases in which the policy did nothing, by reason. */
       declined: Object.fromEntries(this.#declined),
     };
   }

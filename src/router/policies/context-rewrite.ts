@@ -2,7 +2,7 @@ import type { WorkerId } from "../../core/index.ts";
 import type { CommandQueue } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { Branch, Noted, Session, SessionTable } from "./session-table.ts";
-import type { ContextRewriteSettings } from "./settings.ts";
+import type { PolicySettings } from "./settings.ts";
 
 /** A branch that its session appears to have abandoned. */
 interface Left {
@@ -22,12 +22,16 @@ interface Left {
  */
 export class ContextRewrite implements Policy {
   readonly queue: CommandQueue;
-  readonly #settings: ContextRewriteSettings;
+  readonly #settings: PolicySettings["contextRewrite"];
   readonly #sessions: SessionTable;
   /** In the order in which they were abandoned, oldest first. */
   readonly #left = new Map<Branch, Left>();
 
-  constructor(queue: CommandQueue, settings: ContextRewriteSettings, sessions: SessionTable) {
+  constructor(
+    queue: CommandQueue,
+    settings: PolicySettings["contextRewrite"],
+    sessions: SessionTable,
+  ) {
     this.queue = queue;
     this.#settings = settings;
     this.#sessions = sessions;

@@ -3,7 +3,7 @@ import { type CommandQueue, isAllMissing, isSomeDone, type OrderOutcome } from "
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { PromptChain } from "./prompt-chain.ts";
 import type { Noted, Session, SessionTable } from "./session-table.ts";
-import type { IdleSessionSettings } from "./settings.ts";
+import type { PolicySettings } from "./settings.ts";
 
 /** Session ids that may be part of a lease id. */
 const PLAIN = /^[\x21-\x7e]{1,96}$/;
@@ -43,7 +43,7 @@ interface Watched {
  */
 export class IdleSession implements Policy {
   readonly queue: CommandQueue;
-  readonly #settings: IdleSessionSettings;
+  readonly #settings: PolicySettings["idleSession"];
   readonly #sessions: SessionTable;
   /** By session id, least recently active first. */
   readonly #awake = new Map<string, Watched>();
@@ -52,7 +52,11 @@ export class IdleSession implements Policy {
   readonly #refusing = new Map<WorkerId, number>();
   #leases = 0;
 
-  constructor(queue: CommandQueue, settings: IdleSessionSettings, sessions: SessionTable) {
+  constructor(
+    queue: CommandQueue,
+    settings: PolicySettings["idleSession"],
+    sessions: SessionTable,
+  ) {
     this.queue = queue;
     this.#settings = settings;
     this.#sessions = sessions;

@@ -1,5 +1,6 @@
 import type { Clock, WorkerId } from "../../core/index.ts";
-import type { RouteDecision, RouteRequest, Router, RouterObserver } from "../route.ts";
+import type { RouteDecision, RouteRequest, RouterObserver } from "../route.ts";
+import type { Router } from "../router.ts";
 import type { Target, TargetId, WorkerEvent, WorkerTable } from "../workers.ts";
 import { CacheControl } from "./cache-control.ts";
 import { ColdWorker } from "./cold-worker.ts";
@@ -29,33 +30,17 @@ export interface PoliciesOptions {
   readonly table: Pick<WorkerTable, "listen" | "targets">;
 }
 
-/** Cache policies of a router. They keep no state across restarts; their pins and leases expire. */
-export interface Policies extends Disposable {
-  readonly marks: PolicyMarks;
-  /** One entry per policy that is not off. */
-  readonly counts: readonly PolicyCounts[];
-  /** Sizes of the policies' tables. */
-  readonly sessions: number;
-  readonly liveRequests: number;
-  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
-  workerCold(target: Target): void;
-  /** Switching a policy off drops its state; switching it on starts without state. */
-  setMode(policy: PolicyName, mode: PolicyMode): void;
-}
-
 /** An active request and its session. */
 interface Live {
   readonly prompt: RoutedPrompt;
   readonly session: Session;
 }
 
-/** While all policies are off, no observer is installed and no state is kept. */
-export function createPolicies(options: PoliciesOptions): Policies {
-  return new OwnPolicies(options);
-}
-
-class OwnPolicies implements Policies {
-  readonly marks: PolicyMarks;
+/**
+ * Cache policies of a router. They keep no state across restarts; their pins and leases expire.
+ * While all are off, no observer is installed and no state is kept.
+ */
+export class Policies implements Disposable {
   readonly #options: PoliciesOptions;
   readonly #policies = new Map<PolicyName, Policy>();
   readonly #live = new Map<string, Live>();
@@ -73,12 +58,16 @@ class OwnPolicies implements Policies {
     this.#lastMs = clock.monotonicMs();
     this.#sessions = this.#newSessions();
     this.#reasoning = new Map(Object.entries(settings.reasoning.models));
-    this.marks = this.#createMarks();
-    for (const policy of POLICY_NAMES) this.setMode(policy, settingsOf(policy, settings).mode);
+    for (const policy of POLICY_NAMES) this.setMode(policy, settings[SETTINGS[policy]].mode);
   }
 
+  /** One entry per policy that is not off. */
   get counts(): readonly PolicyCounts[] {
     return [...this.#policies.values()].map(({ queue }) => queue.counts);
+  }
+
+  get marks(): PolicyMarks {
+    return this;
   }
 
   get sessions(): number {
@@ -89,6 +78,7 @@ class OwnPolicies implements Policies {
     return this.#live.size;
   }
 
+  /** Switching a policy off drops its state; switching it on starts without state. */
   setMode(policy: PolicyName, mode: PolicyMode): void {
     const known = this.#policies.get(policy);
     if (mode === "off") this.#policies.delete(policy);
@@ -98,8 +88,39 @@ class OwnPolicies implements Policies {
     else if (this.#listening.length === 0) this.#start();
   }
 
+  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
   workerCold(target: Target): void {
     this.#each((policy, at) => policy.workerCold?.(target, at));
+  }
+
+  /** Call after the request was routed. `owner`: the tenant that is charged. */
+  cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void {
+    this.#ofRequest(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks));
+  }
+
+  /** Call at the end of the answer, before `free`. */
+  answered(requestId: string, outputTokens: Uint32Array): void {
+    this.#ofRequest(requestId, (policy, prompt, at) => policy.answered?.(prompt, outputTokens, at));
+  }
+
+  /** Call after the request was routed. */
+  rewritten(requestId: string): void {
+    this.#ofRequest(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at));
+  }
+
+  returning(sessionId: string): void {
+    this.#each((policy, at) => policy.returning?.(sessionId, at));
+  }
+
+  sessionEnded(sessionId: string): void {
+    this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
+    this.#sessions.drop(sessionId);
+  }
+
+  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
+  reasoningTokens(model: string, tokens: ReasoningTokens): void {
+    if (this.#options.settings.reasoning.models[model] !== undefined) return;
+    if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
   }
 
   [Symbol.dispose](): void {
@@ -112,7 +133,7 @@ class OwnPolicies implements Policies {
     const note: ConstructorParameters<typeof CommandQueue>[0]["note"] = (requestId, action) => {
       router.noteAction(requestId, action);
     };
-    const { inFlightMax } = settingsOf(name, settings);
+    const { inFlightMax } = settings[SETTINGS[name]];
     const queue = new CommandQueue({ policy: name, mode, inFlightMax, commander, note });
     switch (name) {
       case "cold_worker":
@@ -232,45 +253,23 @@ class OwnPolicies implements Policies {
     return { nowMs, heardMs: this.#heardMs };
   }
 
-  #createMarks(): PolicyMarks {
-    const of = (
-      requestId: string,
-      call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
-    ) => {
-      const live = this.#live.get(requestId);
-      if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
-    };
-    return {
-      cacheControl: (requestId, owner, marks) =>
-        of(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks)),
-      answered: (requestId, output) =>
-        of(requestId, (policy, prompt, at) => policy.answered?.(prompt, output, at)),
-      rewritten: (requestId) =>
-        of(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at)),
-      returning: (sessionId) => this.#each((policy, at) => policy.returning?.(sessionId, at)),
-      sessionEnded: (sessionId) => {
-        this.#each((policy, at) => policy.sessionEnded?.(sessionId, at));
-        this.#sessions.drop(sessionId);
-      },
-      reasoningTokens: (model, tokens) => {
-        if (this.#options.settings.reasoning.models[model] !== undefined) return;
-        if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
-      },
-    };
+  #ofRequest(
+    requestId: string,
+    call: (policy: Policy, prompt: RoutedPrompt, at: Moment) => void,
+  ): void {
+    const live = this.#live.get(requestId);
+    if (live !== undefined) this.#each((policy, at) => call(policy, live.prompt, at));
   }
 }
 
-function settingsOf(policy: PolicyName, settings: PolicySettings) {
-  const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = settings;
-  const all = {
-    cold_worker: coldWorker,
-    idle_session: idleSession,
-    cache_control: cacheControl,
-    reasoning,
-    context_rewrite: contextRewrite,
-  };
-  return all[policy];
-}
+/** Settings of each policy. */
+const SETTINGS = {
+  cold_worker: "coldWorker",
+  idle_session: "idleSession",
+  cache_control: "cacheControl",
+  reasoning: "reasoning",
+  context_rewrite: "contextRewrite",
+} as const satisfies Record<PolicyName, keyof PolicySettings>;
 
 /** A routed request, as seen by policies. */
 export interface RoutedPrompt {
@@ -322,15 +321,7 @@ export interface Policy {
 }
 
 /** Events that only the proxy or an HTTP client can observe. */
-export interface PolicyMarks {
-  /** Call after the request was routed. `owner`: the tenant that is charged. */
-  cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void;
-  /** Call at the end of the answer, before `free`. */
-  answered(requestId: string, outputTokens: Uint32Array): void;
-  /** Call after the request was routed. */
-  rewritten(requestId: string): void;
-  returning(sessionId: string): void;
-  sessionEnded(sessionId: string): void;
-  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
-  reasoningTokens(model: string, tokens: ReasoningTokens): void;
-}
+export type PolicyMarks = Pick<
+  Policies,
+  "cacheControl" | "answered" | "rewritten" | "returning" | "sessionEnded" | "reasoningTokens"
+>;

@@ -1,10 +1,22 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
 import { type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { KeySpace } from "../../observability/activity/index.ts";
+import { HashSlots } from "../prefix-runs.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
 
 const WORDS = DIGEST_BYTES / 4;
+
+/** The number of leading blocks for which `holds`; it must not hold for any block after them. */
+export function firstWithout(end: number, holds: (block: number) => boolean): number {
+  let [from, to] = [0, end];
+  while (from < to) {
+    const middle = (from + to) >>> 1;
+    if (holds(middle)) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
 
 /** Digests of a prompt's full blocks in one namespace, in order. */
 export interface ChainDigests {
@@ -54,14 +66,9 @@ export class PromptChain {
   /** Number of leading blocks in common. */
   common(other: PromptChain): number {
     if (other.group !== this.group) return 0;
-    let same = 0;
-    let differs = Math.min(this.blocks, other.blocks);
-    while (same < differs) {
-      const middle = (same + differs) >>> 1;
-      if (other.has(middle, this.lo(middle), this.hi(middle))) same = middle + 1;
-      else differs = middle;
-    }
-    return same;
+    return firstWithout(Math.min(this.blocks, other.blocks), (block) =>
+      other.has(block, this.lo(block), this.hi(block)),
+    );
   }
 
   /**
@@ -80,11 +87,6 @@ export class PromptChain {
       }
     }
     return names;
-  }
-
-  /** Packed digests of blocks [from, to) in the first space: a view. */
-  digests(from: number, to: number): Uint8Array {
-    return this.#spaces[0]!.digests.subarray(from * DIGEST_BYTES, to * DIGEST_BYTES);
   }
 }
 
@@ -151,100 +153,36 @@ function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
   return tokens;
 }
 
-const SLOTS_AT_FIRST = 2 ** 12;
-/** Maximum share of used slots. */
-const FILL = 0.5;
-
-/**
- * Counts how many chains contain each block: 12 bytes per slot, linear probing, keyed by 64 bits of
- * the digest, which are uniformly distributed.
- */
+/** Counts how many chains contain each block, keyed by 64 bits of the digest. */
 export class BlockUses {
-  #lo = new Uint32Array(SLOTS_AT_FIRST);
-  #hi = new Uint32Array(SLOTS_AT_FIRST);
-  #count = new Uint32Array(SLOTS_AT_FIRST);
-  #used = 0;
+  readonly #counts = new HashSlots<number>(0);
 
   /** Number of distinct blocks. */
   get size(): number {
-    return this.#used;
+    return this.#counts.size;
   }
 
   add(chain: PromptChain, from: number, to: number): void {
     for (let block = from; block < to; block++) {
-      if (this.#used >= this.#count.length * FILL) this.#grow();
-      const [lo, hi] = [chain.lo(block), chain.hi(block)];
-      const slot = this.#find(lo, hi);
-      if (this.#count[slot]! === 0) {
-        this.#lo[slot] = lo;
-        this.#hi[slot] = hi;
-        this.#used++;
-      }
-      this.#count[slot]!++;
+      this.#counts.set(chain.lo(block), chain.hi(block), this.of(chain, block) + 1);
     }
   }
 
   /** The blocks must have been added before. */
   remove(chain: PromptChain, from: number, to: number): void {
     for (let block = from; block < to; block++) {
-      const slot = this.#find(chain.lo(block), chain.hi(block));
-      if (this.#count[slot]! === 0) continue;
-      if (--this.#count[slot]! === 0) this.#vacate(slot);
+      const [lo, hi, count] = [chain.lo(block), chain.hi(block), this.of(chain, block)];
+      if (count > 1) this.#counts.set(lo, hi, count - 1);
+      else this.#counts.delete(lo, hi);
     }
   }
 
   of(chain: PromptChain, block: number): number {
-    return this.#count[this.#find(chain.lo(block), chain.hi(block))]!;
+    return this.#counts.get(chain.lo(block), chain.hi(block)) ?? 0;
   }
 
   /** Index of the first block without a use. `chain.blocks` if all are in use. */
   firstFree(chain: PromptChain): number {
-    let [from, to] = [0, chain.blocks];
-    while (from < to) {
-      const middle = (from + to) >>> 1;
-      if (this.of(chain, middle) > 0) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-
-  /** Returns the block's slot, or the free slot for it. */
-  #find(lo: number, hi: number): number {
-    const mask = this.#count.length - 1;
-    let slot = lo & mask;
-    while (this.#count[slot]! > 0 && (this.#lo[slot]! !== lo || this.#hi[slot]! !== hi)) {
-      slot = (slot + 1) & mask;
-    }
-    return slot;
-  }
-
-  /** Frees a slot and moves displaced entries back, so that probing does not stop early. */
-  #vacate(slot: number): void {
-    const mask = this.#count.length - 1;
-    this.#used--;
-    let hole = slot;
-    for (let at = (hole + 1) & mask; this.#count[at]! > 0; at = (at + 1) & mask) {
-      const home = this.#lo[at]! & mask;
-      if (((at - home) & mask) < ((at - hole) & mask)) continue;
-      this.#lo[hole] = this.#lo[at]!;
-      this.#hi[hole] = this.#hi[at]!;
-      this.#count[hole] = this.#count[at]!;
-      this.#count[at] = 0;
-      hole = at;
-    }
-  }
-
-  #grow(): void {
-    const [lo, hi, count] = [this.#lo, this.#hi, this.#count];
-    this.#lo = new Uint32Array(lo.length * 2);
-    this.#hi = new Uint32Array(lo.length * 2);
-    this.#count = new Uint32Array(lo.length * 2);
-    for (let at = 0; at < count.length; at++) {
-      if (count[at] === 0) continue;
-      const slot = this.#find(lo[at]!, hi[at]!);
-      this.#lo[slot] = lo[at]!;
-      this.#hi[slot] = hi[at]!;
-      this.#count[slot] = count[at]!;
-    }
+    return firstWithout(chain.blocks, (block) => this.of(chain, block) > 0);
   }
 }

@@ -1,7 +1,7 @@
 import { type CommandQueue, DelayQueue, isAllMissing, type OrderOutcome } from "./command-queue.ts";
 import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { BlockNamer } from "./prompt-chain.ts";
-import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
+import type { PolicySettings, ReasoningTokens } from "./settings.ts";
 
 /**
  * Marks answer blocks that lie entirely inside reasoning as transient. Chat templates drop
@@ -10,14 +10,14 @@ import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
  */
 export class Reasoning implements Policy {
   readonly queue: CommandQueue;
-  readonly #settings: ReasoningSettings;
+  readonly #settings: PolicySettings["reasoning"];
   readonly #namer: BlockNamer;
   readonly #models: ReadonlyMap<string, ReasoningTokens>;
   readonly #later: DelayQueue;
 
   constructor(
     queue: CommandQueue,
-    settings: ReasoningSettings,
+    settings: PolicySettings["reasoning"],
     namer: BlockNamer,
     models: ReadonlyMap<string, ReasoningTokens>,
   ) {

@@ -1,8 +1,8 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
-import { BlockUses, type PromptChain } from "./prompt-chain.ts";
-import type { SessionTableSettings } from "./settings.ts";
+import { BlockUses, firstWithout, type PromptChain } from "./prompt-chain.ts";
+import type { PolicySettings } from "./settings.ts";
 
 /** One branch of a session: the prompts of an agent or of one of its sub-agents. */
 export interface Branch {
@@ -40,7 +40,7 @@ export interface Noted {
  * At its limits, the longest idle sessions are evicted.
  */
 export class SessionTable {
-  readonly #settings: SessionTableSettings;
+  readonly #settings: PolicySettings["sessions"];
   readonly #sessions = new Map<string, Session>();
   /** Requests without a session id, each kept as a session with one prompt. */
   readonly #anonymous = new Map<string, Session>();
@@ -50,7 +50,7 @@ export class SessionTable {
   /** Time of the last eviction at a limit. */
   #crowdedMs = Number.NEGATIVE_INFINITY;
 
-  constructor(settings: SessionTableSettings, dropped: (session: Session) => void) {
+  constructor(settings: PolicySettings["sessions"], dropped: (session: Session) => void) {
     this.#settings = settings;
     this.#dropped = dropped;
   }
@@ -80,13 +80,13 @@ export class SessionTable {
 
   note(request: RouteRequest, target: Target, chain: PromptChain, heardMs: number): Noted {
     const session = this.#open(request, heardMs);
-    const nearest = nearestOf(session, chain);
-    const { branch, kept } = nearest;
+    const { branch, kept } = nearestOf(session, chain);
     const lost = branch === null ? 0 : (branch.chain.blocks - kept) * branch.chain.blockTokens;
+    const next: Branch = { chain, target, usedMs: heardMs };
     const noted =
       branch !== null && lost <= this.#settings.slackTokens
-        ? this.#goOn(session, branch, chain, target, kept, heardMs)
-        : this.#fork(session, branch, chain, target, kept, heardMs);
+        ? this.#goOn(session, branch, next, kept)
+        : this.#fork(session, branch, next, kept);
     while (this.#isOver() && this.#forgetOldest(session)) this.#crowdedMs = heardMs;
     return noted;
   }
@@ -102,41 +102,24 @@ export class SessionTable {
     return session;
   }
 
-  #goOn(
-    session: Session,
-    branch: Branch,
-    chain: PromptChain,
-    target: Target,
-    kept: number,
-    heardMs: number,
-  ): Noted {
+  #goOn(session: Session, branch: Branch, next: Branch, kept: number): Noted {
     const before = branch.chain;
-    this.#uses.add(chain, kept, chain.blocks);
+    this.#uses.add(next.chain, kept, next.chain.blocks);
     this.#uses.remove(before, kept, before.blocks);
-    this.#blocks += chain.blocks - before.blocks;
-    branch.chain = chain;
-    branch.target = target;
-    branch.usedMs = heardMs;
+    this.#blocks += next.chain.blocks - before.blocks;
+    Object.assign(branch, next);
     return { session, branch, before, left: null, kept };
   }
 
-  #fork(
-    session: Session,
-    left: Branch | null,
-    chain: PromptChain,
-    target: Target,
-    kept: number,
-    heardMs: number,
-  ): Noted {
+  #fork(session: Session, left: Branch | null, branch: Branch, kept: number): Noted {
     if (session.branches.length >= this.#settings.branchesMax) {
-      const others = session.branches.filter((branch) => branch !== left);
+      const others = session.branches.filter((other) => other !== left);
       const oldest = others.reduce((a, b) => (b.usedMs < a.usedMs ? b : a), others[0] ?? left!);
       this.dropBranch(session, oldest);
     }
-    const branch = { chain, target, usedMs: heardMs };
     session.branches.push(branch);
-    this.#uses.add(chain, 0, chain.blocks);
-    this.#blocks += chain.blocks;
+    this.#uses.add(branch.chain, 0, branch.chain.blocks);
+    this.#blocks += branch.chain.blocks;
     const isKnown = left !== null && session.branches.includes(left);
     return { session, branch, before: null, left: isKnown ? left : null, kept };
   }
@@ -159,14 +142,10 @@ export class SessionTable {
     const shared = session.branches.map((other) =>
       other === branch ? chain.blocks : other.chain.common(chain),
     );
-    let [from, to] = [0, chain.blocks];
-    while (from < to) {
-      const middle = (from + to) >>> 1;
-      const own = shared.filter((common) => common > middle).length;
-      if (this.#uses.of(chain, middle) > own) from = middle + 1;
-      else to = middle;
-    }
-    return from;
+    return firstWithout(chain.blocks, (block) => {
+      const own = shared.filter((common) => common > block).length;
+      return this.#uses.of(chain, block) > own;
+    });
   }
 
   /**

@@ -66,16 +66,9 @@ export function invalid(message: string, param?: string, status = 400): ProxyErr
 
 export function unknownModel(model: string): ProxyError {
   return {
-    status: 404,
-    message: `The model \`${model}\` does not exist.`,
-    type: "invalid_request_error",
+    ...invalid(`The model \`${model}\` does not exist.`, "model", 404),
     code: "model_not_found",
-    param: "model",
   };
-}
-
-export function unavailable(message: string): ProxyError {
-  return { status: 503, message, type: "server_error", code: "no_worker" };
 }
 
 export function busy(message: string, status: number, retryAfterSeconds: number): ProxyError {
@@ -83,19 +76,14 @@ export function busy(message: string, status: number, retryAfterSeconds: number)
   return { status, message, type: "overloaded_error", code: "busy", headers };
 }
 
-export function late(message: string): ProxyError {
-  return { status: 408, message, type: "invalid_request_error", code: "body_timeout" };
+/** Makes errors that differ only in their message. */
+function errors(status: number, type: string, code: string): (message: string) => ProxyError {
+  return (message) => ({ status, message, type, code });
 }
 
-export function workerFailed(message: string): ProxyError {
-  return { status: 502, message, type: "server_error", code: "worker_failed" };
-}
-
-export function workerLate(message: string): ProxyError {
-  return { status: 504, message, type: "server_error", code: "worker_timeout" };
-}
-
+export const late = errors(408, "invalid_request_error", "body_timeout");
 /** A fault of the proxy itself; no worker was involved. */
-export function ownFault(message: string): ProxyError {
-  return { status: 500, message, type: "server_error", code: "internal" };
-}
+export const ownFault = errors(500, "server_error", "internal");
+export const workerFailed = errors(502, "server_error", "worker_failed");
+export const unavailable = errors(503, "server_error", "no_worker");
+export const workerLate = errors(504, "server_error", "worker_timeout");

@@ -1,6 +1,5 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
-
-export type Fields = Readonly<Record<string, Json>>;
+import { type Fields, isFields } from "./request-body.ts";
 
 /** The fields of a chat completion request that determine its prompt. */
 export type ChatRequest = { readonly messages: Json[] } & Record<string, Json>;
@@ -31,10 +30,6 @@ export function exactFields(text: string, fields: Fields): Fields {
   return parsed as Fields;
 }
 
-export function isFields(value: Json | undefined): value is { [key: string]: Json } {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
 export function textOf(value: Json | undefined): string | null {
   return typeof value === "string" ? value : null;
 }
@@ -50,7 +45,20 @@ export function toolOf(name: Json, description: Json, parameters: Json, more: Fi
  * Thrown if the engine renders the request in its own way or refuses it, so that its prompt is
  * unknown.
  */
-export class UnknownPrompt extends Error {}
+class UnknownPrompt extends Error {}
+
+function unlessUnknown(convert: () => ChatRequest): ChatRequest | null {
+  try {
+    return convert();
+  } catch (thrown) {
+    if (thrown instanceof UnknownPrompt) return null;
+    throw thrown;
+  }
+}
+
+function templateKwargsOf({ chat_template_kwargs: kwargs }: Fields): Record<string, Json> {
+  return isFields(kwargs) ? { chat_template_kwargs: kwargs } : {};
+}
 
 interface MessagesOptions {
   /**
@@ -65,17 +73,14 @@ interface MessagesOptions {
 /** First line that Claude Code sends, with a hash of each request. vLLM removes it. */
 const BILLING = "x-anthropic-billing-header";
 
-/** Null: the prompt of this request is unknown. */
-type Converted = ChatRequest | null;
-
 /**
  * Builds the chat request that vLLM 0.32 derives from a request to Anthropic's Messages API
- * (`AnthropicServingMessages.to_chat_completion_request`).
+ * (`AnthropicServingMessages.to_chat_completion_request`). Null: the prompt is unknown.
  */
-export function chatOfMessages(body: Fields, options: MessagesOptions): Converted {
+export function chatOfMessages(body: Fields, options: MessagesOptions): ChatRequest | null {
   const { messages, tools = null, tool_choice: choice = null } = body;
   if (!Array.isArray(messages) || !messages.every((one) => isFields(one))) return null;
-  try {
+  return unlessUnknown(() => {
     const chat = [
       ...systemOf(body, messages as Fields[], options),
       ...(messages as Fields[]).flatMap((message) => messagesOf(message, options)),
@@ -86,14 +91,9 @@ export function chatOfMessages(body: Fields, options: MessagesOptions): Converte
       ...effortOf(body, options),
       ...(converted === null ? {} : { tools: converted }),
       ...choiceOf(choice, converted !== null),
-      ...(isFields(body.chat_template_kwargs)
-        ? { chat_template_kwargs: body.chat_template_kwargs }
-        : {}),
+      ...templateKwargsOf(body),
     };
-  } catch (thrown) {
-    if (thrown instanceof UnknownPrompt) return null;
-    throw thrown;
-  }
+  });
 }
 
 /** Whether a request has system messages among its other messages. */
@@ -251,7 +251,7 @@ export function chatOfResponses(body: Fields): ChatRequest | null {
   const { input = null, instructions = null, tools = null, reasoning = null } = body;
   const stored = [body.previous_response_id, body.previous_input_messages, body.prompt];
   if (stored.some((value) => (value ?? null) !== null)) return null;
-  try {
+  return unlessUnknown(() => {
     const messages: Message[] = [];
     if (typeof instructions === "string" && instructions !== "") {
       messages.push({ role: "system", content: instructions });
@@ -265,14 +265,9 @@ export function chatOfResponses(body: Fields): ChatRequest | null {
       ...(isOpen ? { continue_final_message: true } : {}),
       ...(effort === null ? {} : { reasoning_effort: effort }),
       ...(Array.isArray(tools) && tools.length > 0 ? { tools: tools.flatMap(responsesTools) } : {}),
-      ...(isFields(body.chat_template_kwargs)
-        ? { chat_template_kwargs: body.chat_template_kwargs }
-        : {}),
+      ...templateKwargsOf(body),
     };
-  } catch (thrown) {
-    if (thrown instanceof UnknownPrompt) return null;
-    throw thrown;
-  }
+  });
 }
 
 type Message = Record<string, Json>;

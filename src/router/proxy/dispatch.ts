@@ -1,5 +1,5 @@
-import { type Clock, HearthError, type Random, type WorkerId } from "../../core/index.ts";
-import type { RouteDecision, RouteOutcome, Router, WorkerTable } from "../index.ts";
+import { HearthError, type WorkerId } from "../../core/index.ts";
+import type { RouteDecision, RouteOutcome } from "../index.ts";
 import {
   busy,
   invalid,
@@ -9,59 +9,30 @@ import {
   workerFailed,
   workerLate,
 } from "./answers.ts";
-import type { ProxyCounts } from "./counts.ts";
-import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
+import { Attempt, type Attempted, type AttemptFailure, type WorkerAnswer } from "./attempt.ts";
+import type { ProxyOutcome } from "./counts.ts";
+import { type ProxyParts, type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import { hashOf } from "./request-body.ts";
-import type { ProxySettings } from "./settings.ts";
-import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream.ts";
-import type { DownWorkers, WorkerHealth } from "./worker-health.ts";
+import type { WorkerHealth } from "./worker-health.ts";
 
 /** A worker's answer that the client gets, complete or from its first piece on. */
-export interface Won {
+export interface Won extends WorkerAnswer {
   readonly kind: "won";
-  readonly answer: UpstreamAnswer;
-  readonly first: UpstreamPiece;
   readonly decision: RouteDecision;
 }
 
 const SERVER_ERROR = 500;
 
-type LossReason = "busy" | "none" | "worker" | "own";
-
 export type Dispatched =
   | Won
-  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LossReason }
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly outcome: ProxyOutcome }
   | { readonly kind: "left" };
 
-export interface DispatchParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly router: Router;
-  readonly table: WorkerTable;
-  readonly settings: ProxySettings;
-  readonly down: DownWorkers;
+export interface DispatchParts extends ProxyParts {
   readonly health: Pick<WorkerHealth, "out" | "listen">;
-  readonly counts: ProxyCounts;
-  /** Sends the request to the chosen worker. Never rejects. */
-  readonly attempt: (incoming: ProxyRequest, decision: RouteDecision) => Promise<Attempted>;
   readonly onRouted: (incoming: ProxyRequest, decision: RouteDecision) => void;
   /** Called if a request could not be sent to a worker at all. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
-}
-
-export type Attempted =
-  | { readonly kind: "answer"; readonly answer: UpstreamAnswer; readonly first: UpstreamPiece }
-  | {
-      readonly kind: "failed";
-      readonly failure: AttemptFailure;
-      /** The worker that failed: the prefill worker, or the worker that was to answer. */
-      readonly worker: WorkerId;
-    };
-
-export interface AttemptFailure {
-  /** `silent`: the worker stopped answering health checks while it had the request. */
-  readonly stage: FailureStage | "silent";
-  readonly why: string;
 }
 
 /**
@@ -112,7 +83,7 @@ export class Dispatch {
    * the request.
    */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
-    const { health, attempt, down } = this.#parts;
+    const { health, down } = this.#parts;
     const incoming = this.#incoming;
     down.tried(decision.target.worker);
     const lost = new AbortController();
@@ -127,7 +98,7 @@ export class Dispatch {
     using _listening = health.listen(look);
     look();
     const signal = AbortSignal.any([incoming.signal, lost.signal]);
-    const attempted = await attempt({ ...incoming, signal }, decision);
+    const attempted = await new Attempt(this.#parts, { ...incoming, signal }).run(decision);
     const isLost = silent !== null && !incoming.signal.aborted;
     if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
       return attempted;
@@ -181,7 +152,8 @@ export class Dispatch {
     const { down, onUnsendable } = this.#parts;
     if (stage === "unsendable") {
       onUnsendable(worker, why);
-      return { kind: "lost", error: ownFault("The proxy could not send the request."), how: "own" };
+      const error = ownFault("The proxy could not send the request.");
+      return { kind: "lost", error, outcome: "refused" };
     }
     const text = `The worker ${worker} failed: ${why}`;
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
@@ -189,7 +161,7 @@ export class Dispatch {
     if (stage === "connect") down.failed(worker);
     if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#incoming.body));
     if (stage === "connect" || this.#mayResend(stage)) return null;
-    return { kind: "lost", error: this.#error, how: "worker" };
+    return { kind: "lost", error: this.#error, outcome: "worker_failed" };
   }
 
   /**
@@ -211,15 +183,16 @@ export class Dispatch {
   /** No worker is left: returns the best result so far. */
   #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
     if (this.#unavailable !== null) return this.#unavailable;
-    if (this.#error !== null) return { kind: "lost", error: this.#error, how: "worker" };
+    if (this.#error !== null) return { kind: "lost", error: this.#error, outcome: "worker_failed" };
     const { busyStatus, retryAfterSeconds } = this.#parts.settings;
     if (outcome?.kind === "busy") {
       const error = busy(`All workers are busy: ${outcome.why}`, busyStatus, retryAfterSeconds);
-      return { kind: "lost", error, how: "busy" };
+      return { kind: "lost", error, outcome: "busy" };
     }
     const isUnknown = outcome?.kind === "unknown_worker";
     const why = outcome?.why ?? "no worker";
-    return { kind: "lost", error: isUnknown ? invalid(why) : unavailable(why), how: "none" };
+    const error = isUnknown ? invalid(why) : unavailable(why);
+    return { kind: "lost", error, outcome: "no_worker" };
   }
 
   /** Asks the router for a worker. Null: the client disconnected meanwhile. */

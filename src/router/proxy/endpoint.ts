@@ -29,8 +29,7 @@ export type Endpoint =
   | { readonly kind: "models"; readonly id: string | null }
   /** A stored response of OpenAI's Responses API. */
   | { readonly kind: "stored"; readonly id: string; readonly path: string }
-  | { readonly kind: "health" | "load" }
-  | { readonly kind: "version"; readonly path: string };
+  | { readonly kind: "health" | "load" | "version"; readonly path: string };
 
 const GENERATES = { isWork: true, takesSalt: true, shape: "openai" } as const;
 const EMBEDS = { ...GENERATES, outputLimit: null } as const;
@@ -71,6 +70,16 @@ const SPEC_OF: ReadonlyMap<string, EndpointSpec> = new Map(SPECS.map((spec) => [
 /** All paths whose requests are forwarded to a worker; used by authorization rules and tests. */
 export const FORWARDED_PATHS: readonly string[] = SPECS.map(({ path }) => path);
 
+/** Paths that the proxy answers itself, or with any worker. */
+const SIDE_PATHS: Readonly<
+  Record<string, { kind: "health" | "load" | "version"; methods: readonly string[] }>
+> = {
+  "/ping": { kind: "health", methods: ["GET", "POST"] },
+  "/health": { kind: "health", methods: ["GET"] },
+  "/load": { kind: "load", methods: ["GET"] },
+  "/version": { kind: "version", methods: ["GET"] },
+};
+
 const MODELS = "/v1/models";
 const RESPONSES = "/v1/responses/";
 const STORED_ID = /^[A-Za-z0-9_-]{1,128}$/;
@@ -98,19 +107,12 @@ export function endpointOf(method: string, url: string): Endpoint | "unknown" | 
   if (spec !== undefined) {
     return method === "POST" ? { kind: "ask", spec, path: `${path}${query}` } : "method";
   }
-  switch (path) {
-    case "/ping":
-      return method === "GET" || method === "POST" ? { kind: "health" } : "method";
-    case "/health":
-      return method === "GET" ? { kind: "health" } : "method";
-    case "/load":
-      return method === "GET" ? { kind: "load" } : "method";
-    case "/version":
-      return method === "GET" ? { kind: "version", path } : "method";
-    default:
-      if (path.startsWith(RESPONSES)) return storedOf(method, path, query);
-      return modelsOf(method, path);
+  const side = Object.hasOwn(SIDE_PATHS, path) ? SIDE_PATHS[path] : undefined;
+  if (side !== undefined) {
+    return side.methods.includes(method) ? { kind: side.kind, path } : "method";
   }
+  if (path.startsWith(RESPONSES)) return storedOf(method, path, query);
+  return modelsOf(method, path);
 }
 
 function storedOf(method: string, path: string, query: string): Endpoint | "unknown" | "method" {

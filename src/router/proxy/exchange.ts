@@ -1,11 +1,29 @@
-import type { WorkerId } from "../../core/index.ts";
-import type { RouteRequest, Router } from "../index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { RouteRequest, Router, WorkerTable } from "../index.ts";
+import type { ProxyCounts } from "./counts.ts";
 import type { EndpointSpec } from "./endpoint.ts";
 import type { Hints } from "./hints.ts";
 import type { NamedModel } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import type { SeenPrompt } from "./prompt.ts";
 import type { RequestBody } from "./request-body.ts";
+import type { ProxySettings } from "./settings.ts";
+import type { ResponseHomes } from "./side-paths.ts";
+import type { Upstream } from "./upstream.ts";
+import type { DownWorkers } from "./worker-health.ts";
+
+/** Objects that all parts of the proxy share. */
+export interface ProxyParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly router: Router;
+  readonly table: WorkerTable;
+  readonly settings: ProxySettings;
+  readonly upstream: Upstream;
+  readonly counts: ProxyCounts;
+  readonly homes: ResponseHomes;
+  readonly down: DownWorkers;
+}
 
 /** A generation request with everything known before a worker is chosen. */
 export interface ProxyRequest {

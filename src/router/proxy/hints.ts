@@ -1,5 +1,6 @@
 import { isWorkerId, type Json, type WorkerId } from "../../core/index.ts";
 import type { RouteOverrides } from "../index.ts";
+import { type Fields, isFields } from "./request-body.ts";
 
 /** Hints of a request beside its prompt, from headers and from fields that agents use. */
 export interface Hints {
@@ -14,8 +15,6 @@ export interface Hints {
   readonly expectedOutputTokens: number | null;
   readonly overrides: RouteOverrides;
 }
-
-type Body = Readonly<Record<string, Json>>;
 
 /** Session headers of Dynamo, Claude Code, and Codex, which renamed its own twice. */
 const SESSION_HEADERS = [
@@ -34,7 +33,7 @@ const PARENT_HEADERS = [
 const NAME_MAX = 256;
 const PRIORITY_MAX = 2 ** 31 - 1;
 
-export function hintsOf(headers: Headers, body: Body, clientsMayRoute: boolean): Hints {
+export function hintsOf(headers: Headers, body: Fields, clientsMayRoute: boolean): Hints {
   const nvext = objectOf(body.nvext);
   const agent = objectOf(nvext.agent_hints);
   const tenant = nameOf(headers.get("x-tenant-id"));
@@ -55,7 +54,7 @@ export function hintsOf(headers: Headers, body: Body, clientsMayRoute: boolean):
  * distinguishes it. Without a session header, the user fields of OpenAI's and Anthropic's APIs are
  * used.
  */
-function sessionOf(headers: Headers, body: Body): string | null {
+function sessionOf(headers: Headers, body: Fields): string | null {
   const session = first(SESSION_HEADERS.map((name) => headers.get(name)));
   const agent = nameOf(headers.get("x-claude-code-agent-id"));
   if (session !== null) return agent === null ? session : nameOf(`${session}/${agent}`);
@@ -64,7 +63,7 @@ function sessionOf(headers: Headers, body: Body): string | null {
   return first([headers.get("x-session-id"), ...named]);
 }
 
-function priorityOf(headers: Headers, agent: Body): number | null {
+function priorityOf(headers: Headers, agent: Fields): number | null {
   const strict = numberOf(headers.get("x-dynamo-request-strict-priority") ?? agent.strict_priority);
   const usual = numberOf(headers.get("x-dynamo-request-priority") ?? agent.priority);
   if (strict === null) return usual;
@@ -83,8 +82,8 @@ function overridesOf(headers: Headers): RouteOverrides {
   return named;
 }
 
-function objectOf(value: Json | undefined): Body {
-  return typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
+function objectOf(value: Json | undefined): Fields {
+  return isFields(value) ? value : {};
 }
 
 function nameOf(value: Json | undefined): string | null {

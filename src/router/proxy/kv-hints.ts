@@ -1,22 +1,16 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
-import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
-import { type ProxyRequest, routeRequestOf } from "./exchange.ts";
+import type { RouteDecision, Target } from "../index.ts";
+import { type ProxyParts, type ProxyRequest, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
+import { type Fields, isFields } from "./request-body.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
-
-type JsonObject = Readonly<Record<string, Json>>;
 
 /** The part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
 
-export interface KvHintParts {
-  readonly router: Pick<Router, "getPotentialLoads">;
-  readonly table: Pick<WorkerTable, "find" | "targets">;
-}
-
 interface Action {
   readonly type: KvHintAction;
-  readonly payload: JsonObject;
+  readonly payload: Fields;
 }
 
 /** docs/reference/kv-hints.md defines envelope, actions and payloads. */
@@ -48,11 +42,11 @@ interface Task {
  * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
  * none.
  */
-export function kvHintFields(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject {
+export function kvHintFields(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fields {
   const carrier = carrierOf(incoming, workerOf(task));
   if (carrier === "off" || isBatch(incoming.body.fields.prompt ?? null)) return {};
   const own = incoming.body.fields.kv_hints ?? null;
-  const envelope = isObject(own) ? own : envelopeOf(parts, incoming, task);
+  const envelope = isFields(own) ? own : envelopeOf(parts, incoming, task);
   if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
   if (carrier === "custom_params") return envelope === null ? {} : customParams(incoming, envelope);
   const { sessionId, priority } = incoming.hints;
@@ -69,9 +63,9 @@ function workerOf({ decision, part }: Task): Target {
 }
 
 /** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
-function customParams({ body }: ProxyRequest, envelope: JsonObject): JsonObject {
+function customParams({ body }: ProxyRequest, envelope: Fields): Fields {
   const own = body.fields.custom_params ?? {};
-  return isObject(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+  return isFields(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
@@ -89,7 +83,7 @@ function hasHearth({ spaces }: Target): boolean {
   return spaces.some(({ kind }) => kind === "blocks");
 }
 
-function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): JsonObject | null {
+function envelopeOf(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fields | null {
   const { kvHintActions } = incoming.named.model;
   const allowed = actionsOf(parts, incoming, task).filter(({ type }) =>
     kvHintActions.includes(type),
@@ -109,7 +103,7 @@ function envelopeOf(parts: KvHintParts, incoming: ProxyRequest, task: Task): Jso
 
 /** The prefill worker stores the prompt; the decode worker stores the answer. */
 function actionsOf(
-  parts: KvHintParts,
+  parts: ProxyParts,
   incoming: ProxyRequest,
   { decision, part, ...task }: Task,
 ): Action[] {
@@ -154,14 +148,14 @@ function answerActions({ hints, prompt: { reasoning, marks } }: ProxyRequest): A
   return actions;
 }
 
-function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): JsonObject {
+function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Fields {
   const ttl_seconds = Math.min(ttlSeconds ?? PIN_TTL_SECONDS, PIN_TTL_SECONDS_MAX);
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
 
 /** Workers that hold more of the prompt than the chosen one, largest first. */
 function sourcesOf(
-  { router, table }: KvHintParts,
+  { router, table }: ProxyParts,
   incoming: ProxyRequest,
   { target, terms }: RouteDecision,
 ): Action[] {
@@ -191,8 +185,4 @@ function sourcesOf(
 /** Whether a request has several prompts. Hints describe one prompt. */
 function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
-}
-
-function isObject(value: Json): value is { [key: string]: Json } {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,13 +1,13 @@
-import type { Clock } from "../../core/index.ts";
 import type { WorkerTable } from "../index.ts";
 import { refuse, unknownModel } from "./answers.ts";
-import { ownHeaders } from "./headers.ts";
+import type { ProxyParts } from "./exchange.ts";
 import type { ProxyOptions } from "./proxy.ts";
-import { PROXY_MODEL_DEFAULTS, type ProxyModel, type ProxySettings } from "./settings.ts";
-import { checkTokenModel, openTokens, type TokenModelFiles, type Tokens } from "./tokens/index.ts";
-import { addressAt, readAll, type Upstream } from "./upstream.ts";
+import { type Fields, fieldsIn, isFields } from "./request-body.ts";
+import { PROXY_MODEL_DEFAULTS, type ProxyModel } from "./settings.ts";
+import { checkTokenModel, type TokenModelFiles, Tokens } from "./tokens/index.ts";
+import { getText } from "./upstream.ts";
 
-type Card = Readonly<Record<string, unknown>>;
+type Card = Fields;
 
 /** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
 const LIST_TIMEOUT_MS = 2_000;
@@ -16,23 +16,16 @@ const CARD_TTL_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
 
-export interface ModelListParts {
-  readonly clock: Clock;
-  readonly table: WorkerTable;
-  readonly settings: ProxySettings;
-  readonly upstream: Upstream;
-}
-
 /**
  * Answers `GET /v1/models` with the workers' descriptions of the models that the router can reach.
  * All clients see the same cards, so the proxy sends no client's credentials.
  */
 export class ModelList {
-  readonly #parts: ModelListParts;
+  readonly #parts: ProxyParts;
   /** Model cards by id, as one of the model's workers described them. */
   readonly #cards = new Map<string, { readonly card: Card; readonly atMs: number }>();
 
-  constructor(parts: ModelListParts) {
+  constructor(parts: ProxyParts) {
     this.#parts = parts;
   }
 
@@ -66,31 +59,21 @@ export class ModelList {
 
   async #ask(url: string, signal: AbortSignal): Promise<void> {
     const { upstream, settings, clock } = this.#parts;
-    const headers = ownHeaders(settings.authorization);
-    const limits = {
-      connectMs: LIST_TIMEOUT_MS,
-      firstByteMs: LIST_TIMEOUT_MS,
-      idleMs: LIST_TIMEOUT_MS,
-    };
-    const order = { method: "GET", url: addressAt(url, "/v1/models"), body: null } as const;
-    const answer = await upstream.open({ ...order, headers, ...limits }, signal);
-    if (answer.kind === "failed") return;
-    const text = await readAll(answer, ANSWER_BYTES_MAX);
-    if (text === null || answer.status !== 200) return;
+    const { authorization } = settings;
+    const of = { authorization, timeoutMs: LIST_TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX };
+    const got = await getText(upstream, { url, path: "/v1/models", ...of }, signal);
+    if (got.kind === "failed" || got.status !== 200) return;
     const atMs = clock.monotonicMs();
-    for (const card of cardsOf(text)) {
+    for (const card of cardsOf(got.text)) {
       if (this.#cards.size < CARDS_MAX) this.#cards.set(String(card.id), { card, atMs });
     }
   }
 }
 
 function cardsOf(text: string): Card[] {
-  try {
-    const { data } = JSON.parse(text) as { data?: unknown };
-    return Array.isArray(data) ? data.filter((card) => typeof card?.id === "string") : [];
-  } catch {
-    return [];
-  }
+  const data = fieldsIn(text)?.data;
+  if (!Array.isArray(data)) return [];
+  return data.filter((card) => isFields(card) && typeof card.id === "string") as Card[];
 }
 
 /** The model that a client's `model` field names. */
@@ -170,7 +153,7 @@ export function tokensFor(
   { clock, settings, onTokens }: Pick<ProxyOptions, "clock" | "settings" | "onTokens">,
   models: readonly ProxyModel[],
 ): Promise<Tokens> {
-  return openTokens({
+  return Tokens.open({
     clock,
     models: tokenFiles(models),
     onFailed: (model, why) => onTokens?.failed(model, why),

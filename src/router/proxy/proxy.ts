@@ -2,8 +2,7 @@ import { BodyBudget, type BodyShare } from "../../core/http/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
-import { attempt } from "./attempt.ts";
-import { ProxyCounts, type ProxySnapshot, TokenCheck, type TokenDifference } from "./counts.ts";
+import { ProxyCounts, type ProxySnapshot, shapeHash, type TokenDifference } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { type Endpoint, type EndpointSpec, endpointOf, shapeOf } from "./endpoint.ts";
 import { type ProxyRequest, RequestTracker, wantsUsage } from "./exchange.ts";
@@ -22,7 +21,7 @@ import {
 import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { ResponseHomes, SidePaths } from "./side-paths.ts";
 import type { Tokens } from "./tokens/index.ts";
-import { createHttpUpstream, type Upstream } from "./upstream.ts";
+import { Upstream } from "./upstream.ts";
 import { DownWorkers, WorkerHealth } from "./worker-health.ts";
 import { OutputWatch } from "./worker-output.ts";
 
@@ -55,49 +54,7 @@ export interface ProxyCaller {
 }
 
 /** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
-export interface OpenAiProxy extends AsyncDisposable {
-  /**
-   * Answers a request. Never rejects. The request must be the server's own with its body unread,
-   * since its signal reports that the client disconnected. The server must allow long silences:
-   * engines send nothing while they compute a prompt.
-   */
-  fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
-  /**
-   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
-   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
-   */
-  setModels(models: readonly ProxyModel[]): Promise<void>;
-  /** Answers new requests from now on as if all workers were busy. */
-  drain(): void;
-  listen(observer: ProxyObserver): Disposable;
-  snapshot(): ProxySnapshot;
-}
-
-/** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
-export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
-  const { models } = options.settings;
-  const tokens = await tokensFor(options, models);
-  return new RoutedProxy(
-    options,
-    { models, tokens },
-    createHttpUpstream(options.clock, options.onShort),
-  );
-}
-
-/** Models and their tokenizers, which are replaced together. */
-interface Vocabulary {
-  readonly models: readonly ProxyModel[];
-  readonly tokens: Tokens;
-}
-
-const OUTCOME_OF = {
-  busy: "busy",
-  none: "no_worker",
-  worker: "worker_failed",
-  own: "refused",
-} as const;
-
-class RoutedProxy implements OpenAiProxy {
+export class OpenAiProxy implements AsyncDisposable {
   readonly #options: ProxyOptions;
   readonly #upstream: Upstream;
   #tokens: Tokens;
@@ -105,7 +62,6 @@ class RoutedProxy implements OpenAiProxy {
   #names: ModelNames;
   readonly #models: ModelList;
   readonly #counts = new ProxyCounts();
-  readonly #check: TokenCheck;
   readonly #observers = new Set<ProxyObserver>();
   readonly #dispatch: DispatchParts;
   readonly #health: WorkerHealth;
@@ -118,66 +74,51 @@ class RoutedProxy implements OpenAiProxy {
   #nextId = 1;
   #isDraining = false;
 
-  constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
+  private constructor(options: ProxyOptions, tokens: Tokens) {
+    const { settings, random, clock, onWorker = () => undefined } = options;
+    const { bodyBytesMax: bytesMax, bodyTimeoutMs: timeoutMs, bodyBudgetBytes } = settings;
+    const upstream = new Upstream(clock, options.onShort);
+    const [counts, homes, down] = [this.#counts, this.#homes, new DownWorkers(clock)];
+    const parts = { ...options, upstream, counts, homes, down };
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
     this.#prompts = new Prompts(tokens);
-    const { table, settings, random, clock, router, onWorker = () => undefined } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
-    this.#names = new ModelNames(table, models);
-    this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
-    this.#models = new ModelList({ clock, table, settings, upstream });
-    this.#bodies = {
-      bytesMax: settings.bodyBytesMax,
-      timeoutMs: settings.bodyTimeoutMs,
-      clock,
-      budget: new BodyBudget(settings.bodyBudgetBytes, clock),
-      busyStatus: settings.busyStatus,
-      retryAfterSeconds: settings.retryAfterSeconds,
-    };
-    const counts = this.#counts;
-    const parts = { settings, table, upstream, random, counts, router };
-    const down = new DownWorkers(clock);
-    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
-    const health = new WorkerHealth({
-      clock,
-      random,
-      table,
-      upstream,
-      authorization,
-      everyMs,
-      timeoutMs,
-      onChange: (worker, why) => {
-        if (why === null) down.worked(worker);
-        onWorker(worker, why);
-      },
+    this.#names = new ModelNames(options.table, settings.models);
+    this.#models = new ModelList(parts);
+    const budget = new BodyBudget(bodyBudgetBytes, clock);
+    this.#bodies = { bytesMax, timeoutMs, clock, budget, ...settings };
+    this.#health = new WorkerHealth(parts, (worker, why) => {
+      if (why === null) down.worked(worker);
+      onWorker(worker, why);
     });
-    this.#health = health;
-    this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
+    this.#side = new SidePaths(parts, this.#health);
     this.#dispatch = {
-      ...options,
-      counts,
-      down,
-      health,
+      ...{ ...parts, health: this.#health },
       onUnsendable: (worker, why) => {
         options.onFault(new Error(`a request to ${worker} could not be sent: ${why}`));
       },
-      attempt: (incoming, decision) => attempt(parts, incoming, decision),
       onRouted: (incoming, decision) => this.#routed(incoming, decision),
     };
   }
 
+  /** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
+  static async open(options: ProxyOptions): Promise<OpenAiProxy> {
+    return new OpenAiProxy(options, await tokensFor(options, options.settings.models));
+  }
+
+  /**
+   * Answers a request. Never rejects. The request must be the server's own with its body unread,
+   * since its signal reports that the client disconnected. The server must allow long silences:
+   * engines send nothing while they compute a prompt.
+   */
   async fetch(request: Request, caller: ProxyCaller = {}): Promise<Response> {
     const { method, url, headers } = request;
     const endpoint = endpointOf(method, url);
     const shape = shapeOf(url);
-    if (endpoint === "unknown") {
-      return refuse(invalid("Unknown path.", undefined, 404), shape);
-    }
+    if (endpoint === "unknown") return refuse(invalid("Unknown path.", undefined, 404), shape);
     if (endpoint === "method") {
-      return refuse(
-        invalid(`The method ${method} is not allowed for this path.`, undefined, 405),
-        shape,
-      );
+      const why = `The method ${method} is not allowed for this path.`;
+      return refuse(invalid(why, undefined, 405), shape);
     }
     const name = unsendableHeader(headers);
     if (name !== null) {
@@ -192,6 +133,10 @@ class RoutedProxy implements OpenAiProxy {
     }
   }
 
+  /**
+   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
+   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
+   */
   async setModels(models: readonly ProxyModel[]): Promise<void> {
     const tokens = await tokensFor(this.#options, models);
     this.#tokens[Symbol.dispose]();
@@ -201,6 +146,7 @@ class RoutedProxy implements OpenAiProxy {
     if (this.#isDraining) tokens[Symbol.dispose]();
   }
 
+  /** Answers new requests from now on as if all workers were busy. */
   drain(): void {
     this.#isDraining = true;
   }
@@ -211,19 +157,13 @@ class RoutedProxy implements OpenAiProxy {
   }
 
   snapshot(): ProxySnapshot {
-    const { outcomes, retries, prefills, prefillsFailed, outputTokens } = this.#counts;
     return {
+      ...structuredClone(this.#counts),
       active: this.#active.size,
-      outcomes: { ...outcomes },
-      retries,
       workersOut: this.#health.out.size,
       timesOut: this.#health.times,
       pulses: this.#health.pulses,
-      prefills,
-      prefillsFailed,
-      outputTokens,
       tokens: this.#tokens.counts,
-      checks: this.#check.counts,
     };
   }
 
@@ -295,7 +235,7 @@ class RoutedProxy implements OpenAiProxy {
       const dispatched = await new Dispatch(this.#dispatch, incoming).run();
       if (dispatched.kind !== "won") return this.#lost(dispatched, incoming.spec);
       isPassedOn = true;
-      return await this.#pass(incoming, dispatched, ended);
+      return this.#pass(incoming, dispatched, ended);
     } finally {
       if (!isPassedOn) ended({ how: "refused", outputTokens: 0 });
     }
@@ -346,11 +286,11 @@ class RoutedProxy implements OpenAiProxy {
       // The client has disconnected and does not read this answer.
       return new Response(null, { status: 499 });
     }
-    outcomes[OUTCOME_OF[lost.how]]++;
+    outcomes[lost.outcome]++;
     return refuse(lost.error, shape);
   }
 
-  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
+  #pass(incoming: ProxyRequest, won: Won, ended: (end: RequestEnd) => void): Response {
     const { tracker, named, body, spec } = incoming;
     const { worker } = won.decision.target;
     if (spec.prompt === "responses" && won.first.kind === "bytes") {
@@ -367,7 +307,6 @@ class RoutedProxy implements OpenAiProxy {
             ["x-hearth-worker", worker],
           ]
         : [],
-      heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
       hidesUsage: wantsUsage(incoming),
@@ -384,9 +323,18 @@ class RoutedProxy implements OpenAiProxy {
     return relay.respond();
   }
 
+  /** Compares the proxy's prompt token count with the engine's `usage.prompt_tokens`. */
   #compare({ named, prompt, body }: ProxyRequest, engine: number | null): void {
     if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
-    this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
+    const { length: here } = prompt.tokens;
+    const { checks } = this.#counts;
+    if (here === engine) {
+      checks.equal++;
+      return;
+    }
+    checks.different++;
+    const shape = shapeHash(body.fields);
+    this.#options.onTokens?.differ({ model: named.model.name, here, engine, shape });
   }
 
   /** Reports the output to observers before the router forgets the request. */

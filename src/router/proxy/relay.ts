@@ -12,7 +12,6 @@ export interface RelayOptions {
   readonly tracker: RequestTracker;
   /** Headers added to the worker's. */
   readonly headers: HeaderPairs;
-  readonly heldBytesMax: number;
   /** Error shape of the client's API. */
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
@@ -34,7 +33,6 @@ export class Relay {
   readonly #options: RelayOptions;
   readonly #count: OutputCount;
   readonly #cutter: EventCutter | null;
-  readonly #isEvents: boolean;
   readonly #hidden: HiddenUsage | null;
   #next: UpstreamPiece | null;
   #isOver = false;
@@ -42,19 +40,18 @@ export class Relay {
   constructor(options: RelayOptions) {
     this.#options = options;
     this.#count = new OutputCount(options.shape);
-    const { answer, first } = options.won;
-    this.#next = first;
-    this.#isEvents = isEventStream(answer.headers);
-    this.#cutter = this.#isEvents ? new EventCutter() : null;
+    const { first, held } = options.won;
+    this.#next = held === null ? first : null;
+    this.#cutter = held === null ? new EventCutter() : null;
     this.#hidden = options.hidesUsage ? new HiddenUsage() : null;
   }
 
   /**
-   * Responds. A stream is passed on at once. Any other answer is held until it is complete, so that
-   * the client gets a whole answer or an error.
+   * Responds. A stream is passed on at once. Any other answer is complete, or too long to be held
+   * back.
    */
-  async respond(): Promise<Response> {
-    const { won, heldBytesMax, tracker, headers: more } = this.#options;
+  respond(): Response {
+    const { won, tracker, headers: more } = this.#options;
     const headers = clientHeaders(won.answer.headers, more);
     if (headers === null) {
       won.answer.close();
@@ -64,28 +61,15 @@ export class Relay {
     const answer = (body: ReadableStream<Bytes> | Bytes | null) => {
       return new Response(body, { status: won.answer.status, headers });
     };
-    if (this.#isEvents) return answer(this.#stream([]));
+    const { held } = won;
+    if (held === null) return answer(this.#stream([]));
     tracker.prefilled();
-    const held: Bytes[] = [];
-    let length = 0;
-    while (length <= heldBytesMax) {
-      const piece = await this.#read();
-      if (piece.kind === "bytes") {
-        held.push(piece.bytes);
-        length += piece.bytes.length;
-        continue;
-      }
-      if (piece.kind === "failed") {
-        this.#end(piece.stage === "closed" ? "client" : "worker");
-        return this.#failed(piece.why);
-      }
-      const whole = Buffer.concat(held);
-      this.#count.addUsage(whole);
-      this.#options.watch?.add(whole);
-      this.#end("done");
-      return answer(WITHOUT_BODY.has(won.answer.status) ? null : whole);
-    }
-    return answer(this.#stream(held));
+    if (!held.isWhole) return answer(this.#stream(held.pieces));
+    const whole = Buffer.concat(held.pieces);
+    this.#count.addUsage(whole);
+    this.#options.watch?.add(whole);
+    this.#end("done");
+    return answer(WITHOUT_BODY.has(won.answer.status) ? null : whole);
   }
 
   #failed(why: string): Response {
@@ -161,7 +145,7 @@ export class Relay {
     else this.#end("worker");
     const { worker } = this.#options.won.decision.target;
     const error = workerFailed(`The worker ${worker} failed in the middle of the answer: ${why}`);
-    if (this.#isEvents) {
+    if (this.#cutter !== null) {
       controller.enqueue(errorEvent(error, this.#options.shape));
       controller.close();
     } else controller.error(new Error(error.message));

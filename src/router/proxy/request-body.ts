@@ -7,13 +7,27 @@ import {
 import { type Json, parseJson, stringifyJson } from "../../core/index.ts";
 import { busy, invalid, late, type ProxyError } from "./answers.ts";
 
-type Body = Readonly<Record<string, Json>>;
+export type Fields = Readonly<Record<string, Json>>;
+
+export function isFields(value: unknown): value is { [key: string]: Json } {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** The members of a JSON text. Null: it is not an object. `parseJson` keeps large integers exact. */
+export function fieldsIn(text: string, parse: (text: string) => Json = JSON.parse): Fields | null {
+  try {
+    const value = parse(text);
+    return isFields(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
 
 /** A request's body, as bytes and parsed. */
 export interface RequestBody {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly text: string;
-  readonly fields: Body;
+  readonly fields: Fields;
   /** Model named in the body. Null: none. */
   readonly model: string | null;
   readonly isStream: boolean;
@@ -54,7 +68,7 @@ export async function readRequestBody(
     const why = thrown instanceof SyntaxError ? thrown.message : "invalid UTF-8";
     return invalid(`The body is not valid JSON: ${why.slice(0, 200)}.`);
   }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+  if (!isFields(value)) {
     return invalid("The body is not a JSON object.");
   }
   const { model = null } = value;
@@ -84,7 +98,7 @@ function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
 }
 
 export interface BodyChanges {
-  readonly set?: Readonly<Record<string, Json>>;
+  readonly set?: Fields;
   readonly remove?: readonly string[];
   /** Fields to remove from every object in the body. */
   readonly strip?: readonly string[];
@@ -108,7 +122,7 @@ export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<
   return new TextEncoder().encode(stringifyJson({ ...kept, ...set }));
 }
 
-function append(body: RequestBody, set: Readonly<Record<string, Json>>): Uint8Array<ArrayBuffer> {
+function append(body: RequestBody, set: Fields): Uint8Array<ArrayBuffer> {
   const { bytes } = body;
   let end = bytes.length - 1;
   while (BLANK.has(bytes[end]!) && end > 0) end--;

@@ -1,30 +1,23 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { Target, WorkerTable } from "../index.ts";
+import type { Target } from "../index.ts";
 import { refuse, unavailable, workerFailed } from "./answers.ts";
 import type { Endpoint, ErrorShape } from "./endpoint.ts";
+import type { ProxyParts } from "./exchange.ts";
 import { ownHeaders, towardsWorker } from "./headers.ts";
 import { clientHeaders, passOn } from "./relay.ts";
-import type { ProxySettings } from "./settings.ts";
-import { addressAt, type Upstream } from "./upstream.ts";
+import { addressAt } from "./upstream.ts";
 import type { WorkerHealth } from "./worker-health.ts";
-
-export interface SidePathParts {
-  readonly table: WorkerTable;
-  readonly settings: ProxySettings;
-  readonly upstream: Upstream;
-  readonly health: Pick<WorkerHealth, "out">;
-  readonly homes: ResponseHomes;
-}
 
 /**
  * Answers requests without a prompt: by the proxy itself, or by a worker that is not chosen by
  * load.
  */
 export class SidePaths {
-  readonly #parts: SidePathParts;
+  readonly #parts: ProxyParts;
+  readonly #health: Pick<WorkerHealth, "out">;
 
-  constructor(parts: SidePathParts) {
-    this.#parts = parts;
+  constructor(parts: ProxyParts, health: Pick<WorkerHealth, "out">) {
+    [this.#parts, this.#health] = [parts, health];
   }
 
   /**
@@ -71,10 +64,9 @@ export class SidePaths {
     signal: AbortSignal,
   ): Promise<Response> {
     const { upstream, settings } = this.#parts;
-    const { connectMs, firstByteMs, idleMs, showsWorker } = settings;
-    const waits = { connectMs, firstByteMs, idleMs };
+    const { showsWorker } = settings;
     const body = method === "POST" ? new Uint8Array(0) : null;
-    const order = { method, url: addressAt(url!, path), headers, body, ...waits };
+    const order = { method, url: addressAt(url!, path), headers, body, waits: settings };
     const answer = await upstream.open(order, signal);
     const failed = (why: string) => {
       return refuse(workerFailed(`The worker ${worker} failed: ${why}`), shape);
@@ -91,7 +83,7 @@ export class SidePaths {
   }
 
   #isWell({ worker }: { readonly worker: WorkerId }): boolean {
-    return !this.#parts.health.out.has(worker);
+    return !this.#health.out.has(worker);
   }
 }
 

@@ -7,7 +7,7 @@ import {
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Clock, messageOf } from "../../core/index.ts";
 import { isShortOfDescriptors } from "../../observability/index.ts";
-import type { HeaderPairs } from "./headers.ts";
+import { type Authorization, type HeaderPairs, ownHeaders } from "./headers.ts";
 
 /** One request to a worker. */
 export interface UpstreamOrder {
@@ -16,6 +16,11 @@ export interface UpstreamOrder {
   readonly url: string;
   readonly headers: ReadonlyMap<string, string>;
   readonly body: Uint8Array | null;
+  readonly waits: UpstreamWaits;
+}
+
+/** Timeouts of one request. */
+export interface UpstreamWaits {
   readonly connectMs: number;
   /** Time from the last byte of the request to the first byte of the body. */
   readonly firstByteMs: number;
@@ -55,12 +60,33 @@ export interface UpstreamAnswer {
   close(): void;
 }
 
-/** Sends requests to workers. Bodies are passed as sent, not decompressed. */
-export interface Upstream extends Disposable {
-  /**
-   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
-   */
-  open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure>;
+/** A request that the proxy makes for itself or for all clients. */
+export interface OwnOrder {
+  /** The worker's `url`. */
+  readonly url: string;
+  readonly path: string;
+  readonly authorization: Authorization;
+  /** Timeout of each step. */
+  readonly timeoutMs: number;
+  readonly bytesMax: number;
+}
+
+/** Gets a whole answer of a worker as text. Never rejects. */
+export async function getText(
+  upstream: Upstream,
+  { url, path, authorization, timeoutMs, bytesMax }: OwnOrder,
+  signal: AbortSignal,
+): Promise<
+  { readonly kind: "text"; readonly status: number; readonly text: string } | UpstreamFailure
+> {
+  const waits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
+  const headers = ownHeaders(authorization);
+  const order = { method: "GET", url: addressAt(url, path), headers, body: null, waits } as const;
+  const answer = await upstream.open(order, signal);
+  if (answer.kind === "failed") return answer;
+  const text = await readAll(answer, bytesMax);
+  if (text === null) return failed("sent", "the answer broke off");
+  return { kind: "text", status: answer.status, text };
 }
 
 /** Maximum idle connections kept per worker. */
@@ -74,40 +100,48 @@ interface Agents {
 }
 
 /**
- * Sends requests to workers over HTTP/1.1. `fetch` is not used: the runtime limits it to 256
- * concurrent requests, and a stream of tokens takes minutes.
+ * Sends requests to workers over HTTP/1.1. Bodies are passed as sent, not decompressed. `fetch` is
+ * not used: the runtime limits it to 256 concurrent requests, and a stream of tokens takes minutes.
  */
-export function createHttpUpstream(clock: Clock, onShort: () => void = () => {}): Upstream {
-  const options = {
-    keepAlive: true,
-    maxSockets: Number.POSITIVE_INFINITY,
-    maxFreeSockets: IDLE_SOCKETS_MAX,
-  };
-  const agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
-  return {
-    async open(order, signal) {
-      const outcome = await open(order, signal);
-      // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
-      // refused.
-      const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
-      if (!isConnect || !isShortOfDescriptors()) return outcome;
-      onShort();
-      return failed("unsendable", `out of file descriptors: ${outcome.why}`);
-    },
-    [Symbol.dispose]() {
-      agents.http.destroy();
-      agents.https.destroy();
-    },
-  };
+export class Upstream implements Disposable {
+  readonly #clock: Clock;
+  readonly #onShort: () => void;
+  readonly #agents: Agents;
 
-  async function open(order: UpstreamOrder, signal: AbortSignal) {
-    const startMs = clock.monotonicMs();
-    const first = new Exchange(order, clock, agents);
+  /** `onShort` is called if this process has no free file descriptor for a connection. */
+  constructor(clock: Clock, onShort: () => void = () => {}) {
+    [this.#clock, this.#onShort] = [clock, onShort];
+    const maxSockets = Number.POSITIVE_INFINITY;
+    const options = { keepAlive: true, maxSockets, maxFreeSockets: IDLE_SOCKETS_MAX };
+    this.#agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
+  }
+
+  /**
+   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   */
+  async open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure> {
+    const outcome = await this.#open(order, signal);
+    // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
+    // refused.
+    const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
+    if (!isConnect || !isShortOfDescriptors()) return outcome;
+    this.#onShort();
+    return failed("unsendable", `out of file descriptors: ${outcome.why}`);
+  }
+
+  [Symbol.dispose](): void {
+    this.#agents.http.destroy();
+    this.#agents.https.destroy();
+  }
+
+  async #open(order: UpstreamOrder, signal: AbortSignal) {
+    const startMs = this.#clock.monotonicMs();
+    const first = new Exchange(order, this.#clock, this.#agents);
     const outcome = await first.run(signal);
     if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
     // A worker may close an idle connection just as it is reused. The request then fails at once.
-    if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
-    const second = await new Exchange(order, clock, null).run(signal);
+    if (this.#clock.monotonicMs() - startMs > STALE_MS) return outcome;
+    const second = await new Exchange(order, this.#clock, null).run(signal);
     // The worker is gone, and may have had the request before.
     const isGone = second.kind === "failed" && second.stage === "connect";
     return isGone ? ({ ...second, stage: "sent" } as const) : second;
@@ -153,7 +187,8 @@ class Exchange {
   }
 
   #send(onClosed: () => void): ClientRequest {
-    const { connectMs, firstByteMs, body } = this.#order;
+    const { waits, body } = this.#order;
+    const { connectMs, firstByteMs } = waits;
     const outgoing = start(this.#order, this.#agents);
     this.#wait(connectMs, `no connection within ${connectMs} ms`);
     outgoing.on("error", (error) => {
@@ -182,7 +217,7 @@ class Exchange {
 
   #answered(message: IncomingMessage): void {
     if (this.#resolve === null) return void message.destroy();
-    const body = new BodyQueue(message, this.#clock, this.#order);
+    const body = new BodyQueue(message, this.#clock, this.#order.waits);
     this.#body = body;
     this.#settle({
       kind: "answer",
@@ -245,11 +280,7 @@ class BodyQueue {
   #end: UpstreamPiece | null = null;
   #waiting: ((piece: UpstreamPiece) => void) | null = null;
 
-  constructor(
-    message: IncomingMessage,
-    clock: Clock,
-    { firstByteMs, idleMs }: Pick<UpstreamOrder, "firstByteMs" | "idleMs">,
-  ) {
+  constructor(message: IncomingMessage, clock: Clock, { firstByteMs, idleMs }: UpstreamWaits) {
     [this.#message, this.#clock] = [message, clock];
     [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];
     message.on("data", (bytes: Buffer<ArrayBuffer>) => this.#take(bytes));
@@ -339,29 +370,30 @@ export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise
   }
 }
 
+/** The start of an answer that is not a stream, held back until it is complete or too long. */
+export interface HeldAnswer {
+  readonly pieces: readonly Uint8Array<ArrayBuffer>[];
+  readonly isWhole: boolean;
+}
+
 /**
- * Reads an answer to its end or to `bytesMax`, so that a broken answer is detected before any of it
- * is passed on. The returned answer yields the same bytes again.
+ * Reads an answer to its end, or to more than `bytesMax`, so that a broken answer is detected before
+ * any of it is passed on.
  */
-export async function bufferAnswer(
+export async function holdAnswer(
   answer: UpstreamAnswer,
   first: UpstreamPiece,
   bytesMax: number,
-): Promise<{ readonly answer: UpstreamAnswer; readonly first: UpstreamPiece } | UpstreamFailure> {
-  const held: UpstreamPiece[] = [];
+): Promise<HeldAnswer | UpstreamFailure> {
+  const pieces: Uint8Array<ArrayBuffer>[] = [];
   let length = 0;
-  for (let piece = first; ; piece = await answer.read()) {
+  for (let piece = first; piece.kind !== "end"; piece = await answer.read()) {
     if (piece.kind === "failed") return piece;
-    held.push(piece);
-    if (piece.kind === "end") break;
+    pieces.push(piece.bytes);
     length += piece.bytes.length;
-    if (length > bytesMax) break;
+    if (length > bytesMax) return { pieces, isWhole: false };
   }
-  const read = () => {
-    const next = held.shift();
-    return next === undefined ? answer.read() : Promise.resolve(next);
-  };
-  return { answer: { ...answer, read }, first: await read() };
+  return { pieces, isWhole: true };
 }
 
 /** The address of a path at a worker. The worker's `url` may end with `/v1`. */

@@ -5,22 +5,17 @@ import {
   parseEndpoint,
   type ZmtpSubscriber,
 } from "../../events/zmtp/index.ts";
-import type { WorkerTable } from "../index.ts";
-import { type Authorization, ownHeaders } from "./headers.ts";
+import type { ProxyParts } from "./exchange.ts";
 import type { RequestEnd } from "./observer.ts";
-import { addressAt, readAll, type Upstream } from "./upstream.ts";
+import { fieldsIn, isFields } from "./request-body.ts";
+import { getText } from "./upstream.ts";
 
-export interface WorkerHealthOptions extends ProbeParts {
-  readonly table: WorkerTable;
-  /** Time between two health checks of a server. Null: none. */
-  readonly everyMs: number | null;
-  /** Called if a worker is excluded, with the reason, and with null if it is used again. */
-  readonly onChange: (worker: WorkerId, why: string | null) => void;
-}
+type HealthParts = Pick<ProxyParts, "clock" | "random" | "table" | "settings" | "upstream">;
 
 /** Excludes workers whose servers do not answer health checks. */
 export class WorkerHealth implements AsyncDisposable {
-  readonly #options: WorkerHealthOptions;
+  readonly #parts: HealthParts;
+  readonly #onChange: (worker: WorkerId, why: string | null) => void;
   readonly #probes = new Map<string, ServerProbe>();
   readonly #listeners = new Set<() => void>();
   readonly #closing = new Set<Promise<void>>();
@@ -29,10 +24,11 @@ export class WorkerHealth implements AsyncDisposable {
   /** Exclusions since the start. */
   times = 0;
 
-  constructor(options: WorkerHealthOptions) {
-    this.#options = options;
-    const { everyMs, clock } = options;
-    this.#timer = everyMs === null ? null : clock.every(everyMs, () => this.#check());
+  /** `onChange`: called if a worker is excluded, with the reason, and with null if it is used again. */
+  constructor(parts: HealthParts, onChange: (worker: WorkerId, why: string | null) => void) {
+    [this.#parts, this.#onChange] = [parts, onChange];
+    const everyMs = parts.settings.healthEveryMs;
+    this.#timer = everyMs === null ? null : parts.clock.every(everyMs, () => this.#check());
     if (everyMs !== null) this.#check();
   }
 
@@ -60,13 +56,13 @@ export class WorkerHealth implements AsyncDisposable {
 
   #check(): void {
     const urls = new Set<string>();
-    for (const { url, state } of this.#options.table.targets) {
+    for (const { url, state } of this.#parts.table.targets) {
       if (url !== null && state !== "gone") urls.add(url);
     }
     for (const url of this.#probes.keys()) if (!urls.has(url)) this.#forget(url);
     for (const url of urls) {
       if (this.#probes.has(url)) continue;
-      const probe = new ServerProbe(url, this.#options, () => this.#changed());
+      const probe = new ServerProbe(url, this.#parts, () => this.#changed());
       this.#probes.set(url, probe);
     }
     for (const probe of this.#probes.values()) void probe.check();
@@ -84,7 +80,7 @@ export class WorkerHealth implements AsyncDisposable {
   /** A server may have several ranks. All ranks of a silent process are excluded. */
   #changed(): void {
     const out = new Map<WorkerId, string>();
-    for (const { url, worker } of this.#options.table.targets) {
+    for (const { url, worker } of this.#parts.table.targets) {
       const why = url === null ? null : (this.#probes.get(url)?.why ?? null);
       if (why !== null) out.set(worker, why);
     }
@@ -95,24 +91,15 @@ export class WorkerHealth implements AsyncDisposable {
       if (before.has(worker)) continue;
       isOther = true;
       this.times++;
-      this.#options.onChange(worker, why);
+      this.#onChange(worker, why);
     }
     for (const worker of before.keys()) {
       if (out.has(worker)) continue;
       isOther = true;
-      this.#options.onChange(worker, null);
+      this.#onChange(worker, null);
     }
     if (isOther) for (const listener of [...this.#listeners]) listener();
   }
-}
-
-interface ProbeParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly upstream: Upstream;
-  readonly authorization: Authorization;
-  /** Timeout of `GET /health`. */
-  readonly timeoutMs: number;
 }
 
 const ANSWER_BYTES_MAX = 64 * 1024;
@@ -122,11 +109,6 @@ const SERVER_ERROR = 500;
 
 type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure"; why: string };
 
-type Got =
-  | { readonly status: number; readonly text: string }
-  /** `isLocal`: the fault is local; no worker was asked. */
-  | { readonly why: string; readonly isLocal: boolean };
-
 /**
  * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
  * reports that they publish KV events. Any status below 500 means alive, since some servers have no
@@ -134,7 +116,7 @@ type Got =
  */
 class ServerProbe implements AsyncDisposable {
   readonly url: string;
-  readonly #parts: ProbeParts;
+  readonly #parts: HealthParts;
   readonly #onChange: () => void;
   readonly #closing = new AbortController();
   #pulses: EngineProbe[] = [];
@@ -142,7 +124,7 @@ class ServerProbe implements AsyncDisposable {
   #isAsking = false;
   #failure: string | null = null;
 
-  constructor(url: string, parts: ProbeParts, onChange: () => void) {
+  constructor(url: string, parts: HealthParts, onChange: () => void) {
     [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
   }
 
@@ -180,7 +162,8 @@ class ServerProbe implements AsyncDisposable {
   }
 
   async #ask(): Promise<Verdict> {
-    const { clock, timeoutMs } = this.#parts;
+    const { clock, settings } = this.#parts;
+    const timeoutMs = settings.healthTimeoutMs;
     const startMs = clock.monotonicMs();
     const late = new AbortController();
     using _deadline = clock.after(timeoutMs, () => late.abort());
@@ -190,8 +173,11 @@ class ServerProbe implements AsyncDisposable {
       const why = `no answer to GET /health within ${timeoutMs} ms`;
       return isLocal ? { kind: "unknown" } : { kind: "failure", why };
     }
-    if ("why" in got && got.isLocal) return { kind: "unknown" };
-    if ("why" in got) return { kind: "failure", why: `GET /health failed: ${got.why}` };
+    if (got.kind === "failed") {
+      // The fault is local: no worker was asked.
+      if (got.stage === "unsendable") return { kind: "unknown" };
+      return { kind: "failure", why: `GET /health failed: ${got.why}` };
+    }
     if (got.status < SERVER_ERROR) return { kind: "well" };
     return { kind: "failure", why: `GET /health answered ${got.status}` };
   }
@@ -209,7 +195,7 @@ class ServerProbe implements AsyncDisposable {
     if (this.#hasSources) return;
     this.#hasSources = true;
     const got = await this.#get("/kv_event_sources", this.#closing.signal);
-    if (this.#closing.signal.aborted || "why" in got || got.status !== 200) return;
+    if (this.#closing.signal.aborted || got.kind === "failed" || got.status !== 200) return;
     const { clock, random } = this.#parts;
     const endpoints = new Set(eventSources(got.text, this.url).map(({ events }) => events));
     this.#pulses = [...endpoints].map((endpoint) => {
@@ -217,20 +203,11 @@ class ServerProbe implements AsyncDisposable {
     });
   }
 
-  async #get(path: string, signal: AbortSignal): Promise<Got> {
-    const { upstream, authorization, timeoutMs } = this.#parts;
-    const limits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
-    const headers = ownHeaders(authorization);
-    const order = { method: "GET", url: addressAt(this.url, path), headers, body: null } as const;
-    const both = AbortSignal.any([signal, this.#closing.signal]);
-    const answer = await upstream.open({ ...order, ...limits }, both);
-    if (answer.kind === "failed") {
-      return { why: answer.why, isLocal: answer.stage === "unsendable" };
-    }
-    const text = await readAll(answer, ANSWER_BYTES_MAX);
-    return text === null
-      ? { why: "the answer broke off", isLocal: false }
-      : { status: answer.status, text };
+  #get(path: string, signal: AbortSignal) {
+    const { upstream, settings } = this.#parts;
+    const { authorization, healthTimeoutMs: timeoutMs } = settings;
+    const order = { url: this.url, path, authorization, timeoutMs, bytesMax: ANSWER_BYTES_MAX };
+    return getText(upstream, order, AbortSignal.any([signal, this.#closing.signal]));
   }
 }
 
@@ -351,22 +328,15 @@ const ANY_HOSTS: ReadonlySet<string> = new Set(["*", "0.0.0.0", "[::]", "::"]);
 export function eventSources(text: string, url: string): EventSource[] {
   const host = URL.parse(url)?.hostname;
   if (host === undefined) return [];
-  return Object.entries(objectIn(text))
+  return Object.entries(fieldsIn(text) ?? {})
     .slice(0, RANKS_MAX)
     .flatMap(([rank, source]) => sourceOf(Number(rank), source, host))
     .sort((a, b) => a.rank - b.rank);
 }
 
 function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
-  if (typeof value !== "object" || value === null || !Number.isInteger(rank)) return [];
-  const {
-    publisher,
-    endpoint,
-    replay_endpoint,
-    enable_kv_cache_events: isOn,
-  } = {
-    ...value,
-  } as Readonly<Record<string, unknown>>;
+  if (!isFields(value) || !Number.isInteger(rank)) return [];
+  const { publisher, endpoint, replay_endpoint, enable_kv_cache_events: isOn } = value;
   if (publisher !== "zmq" || isOn === false) return [];
   if (typeof endpoint !== "string" || !engineBinds(endpoint, "vllm")) return [];
   const events = reachable(endpoint, host);
@@ -379,15 +349,6 @@ function reachable(endpoint: unknown, host: string): string | null {
   if (match === null) return null;
   const reached = `tcp://${ANY_HOSTS.has(match[1]!) ? host : match[1]}:${match[2]}`;
   return parseEndpoint(reached) === null ? null : reached;
-}
-
-function objectIn(text: string): object {
-  try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
-  } catch {
-    return {};
-  }
 }
 
 const FIRST_MS = 1_000;

@@ -1,6 +1,7 @@
 import type { Json } from "../../core/index.ts";
 import type { ErrorShape } from "./endpoint.ts";
 import type { ReasoningTokens } from "./observer.ts";
+import { type Fields, fieldsIn, isFields } from "./request-body.ts";
 import type { Tokens } from "./tokens/index.ts";
 
 /** Longer answers are not read to their end. */
@@ -51,8 +52,6 @@ async function cut(model: string, tokens: Tokens, text: string): Promise<Uint32A
   return text === "" ? null : ((await tokens.output(model, text))?.tokens ?? null);
 }
 
-type Fields = Readonly<Record<string, unknown>>;
-
 /** Output of the first choice in one event or answer. */
 interface OutputPart {
   readonly reasoning: string;
@@ -67,13 +66,9 @@ function outputParts(text: string, isStream: boolean): OutputPart[] {
     ? text.split(/\r?\n/).flatMap((line) => (line.startsWith("data:") ? [line.slice(5)] : []))
     : [text];
   return values.flatMap((value) => {
-    try {
-      const { choices } = JSON.parse(value) as { choices?: unknown };
-      const choice: unknown = Array.isArray(choices) ? choices[0] : null;
-      return isFields(choice) && (choice.index ?? 0) === 0 ? [partOf(choice)] : [];
-    } catch {
-      return [];
-    }
+    const choices = fieldsIn(value)?.choices;
+    const choice = Array.isArray(choices) ? choices[0] : null;
+    return isFields(choice) && (choice.index ?? 0) === 0 ? [partOf(choice)] : [];
   });
 }
 
@@ -85,16 +80,12 @@ function partOf(choice: Fields): OutputPart {
     // vLLM renamed this field; SGLang uses the older name.
     reasoning: textOf(fields.reasoning ?? fields.reasoning_content),
     content: textOf(choice.text ?? fields.content),
-    tokens: tokens.filter((token) => Number.isInteger(token) && token >= 0),
+    tokens: (tokens as number[]).filter((token) => Number.isInteger(token) && token >= 0),
   };
 }
 
 function textOf(value: unknown): string {
   return typeof value === "string" ? value : "";
-}
-
-function isFields(value: unknown): value is Fields {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 const DATA = Buffer.from("data:");
@@ -237,17 +228,10 @@ export class HiddenUsage {
 
   #isUsage(event: string): boolean {
     if (this.#isForced || !event.startsWith(DATA_PREFIX) || !USAGE_OBJECT.test(event)) return false;
-    try {
-      const { choices, usage } = JSON.parse(event.slice(DATA_PREFIX.length)) as Record<
-        string,
-        unknown
-      >;
-      if (!Array.isArray(choices) || typeof usage !== "object" || usage === null) return false;
-      this.#isForced = choices.length > 0;
-      return choices.length === 0;
-    } catch {
-      return false;
-    }
+    const { choices, usage } = fieldsIn(event.slice(DATA_PREFIX.length)) ?? {};
+    if (!Array.isArray(choices) || typeof usage !== "object" || usage === null) return false;
+    this.#isForced = choices.length > 0;
+    return choices.length === 0;
   }
 }
 

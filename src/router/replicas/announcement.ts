@@ -1,16 +1,10 @@
-import {
-  type Brand,
-  isWorkerId,
-  type Json,
-  parseJson,
-  type Random,
-  stringifyJson,
-} from "../../core/index.ts";
+import { type Brand, isWorkerId, type Json, type Random, stringifyJson } from "../../core/index.ts";
 import {
   RESIDENCY_TIERS,
   type ResidencyDigest,
   type ResidencySource,
 } from "../../observability/activity/index.ts";
+import { type MessageFields, readFields } from "../message.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { OwnedSum } from "./shared-load.ts";
 
@@ -55,7 +49,6 @@ const EVERY_MS_MAX = 300_000;
 const MODEL_CHARACTERS_MAX = 512;
 const THRESHOLD_MAX = 2 ** 40;
 const RANK_MAX = 65_535;
-const DEPTH_MAX = 8;
 
 export function encodeAnnouncement(announcement: Announcement, cluster: string): Uint8Array {
   const { kind, router, everyMs, requests, snapshots, thresholds } = announcement;
@@ -87,20 +80,16 @@ class Refused extends Error {}
 
 /** Parses an untrusted message. Returns null if it is malformed or of another cluster. */
 export function readAnnouncement(data: Uint8Array, cluster: string): Announcement | null {
-  if (data.length > BYTES_MAX) return null;
+  const fields = readFields(data, BYTES_MAX);
   try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
-    return announcementIn(objectOf(parseJson(text, DEPTH_MAX)), cluster);
+    return fields === null ? null : announcementIn(fields, cluster);
   } catch (thrown) {
-    if (thrown instanceof Refused || thrown instanceof SyntaxError) return null;
-    if (thrown instanceof TypeError) return null;
+    if (thrown instanceof Refused) return null;
     throw thrown;
   }
 }
 
-type Fields = Readonly<Record<string, Json | undefined>>;
-
-function announcementIn(fields: Fields, cluster: string): Announcement {
+function announcementIn(fields: MessageFields, cluster: string): Announcement {
   const { version, router, every_ms: everyMs, requests, pictures, thresholds } = fields;
   const kind = KINDS.find((one) => one === fields.kind);
   must(version === VERSION && kind !== undefined && fields.cluster === cluster);
@@ -161,9 +150,9 @@ function listOf(value: Json | undefined, max: number): Json[] {
   return value;
 }
 
-function objectOf(value: Json | undefined): Fields {
+function objectOf(value: Json | undefined): MessageFields {
   must(typeof value === "object" && value !== null && !Array.isArray(value));
-  return value as Fields;
+  return value as MessageFields;
 }
 
 function isWhole(value: Json | undefined, min: number, max: number): value is number {
@@ -193,28 +182,33 @@ export function isRouterId(text: unknown): text is RouterId {
   return typeof text === "string" && ROUTER_ID.test(text);
 }
 
+/** Initial tolerance: announcements may differ while events are in flight. */
+export const DIFFERS_MIN = 2;
+
 /** A replica, as last announced. */
-export interface Replica {
+export class Replica {
   readonly router: RouterId;
   everyMs: number;
   heardMs: number;
   /** Only its load events were received so far, no announcement. */
-  isNew: boolean;
+  isNew = true;
   /** Consecutive announcements whose request sums differed from the local ones. */
-  differs: number;
+  differs = 0;
   /**
    * Differing announcements to tolerate before its request list is fetched. Doubles each time the
    * list did not help.
    */
-  tolerance: number;
-  isAsked: boolean;
-  readonly snapshots: Map<string, SeenSnapshot>;
+  tolerance = DIFFERS_MIN;
+  isAsked = false;
+  readonly snapshots = new Map<string, SeenSnapshot>();
+
+  constructor(router: RouterId, everyMs: number, heardMs: number) {
+    [this.router, this.everyMs, this.heardMs] = [router, everyMs, heardMs];
+  }
 }
 
 /** Maximum routers of a cluster. Messages of further routers are ignored. */
 const REPLICAS_MAX = 64;
-/** Initial tolerance: announcements may differ while events are in flight. */
-export const DIFFERS_MIN = 2;
 const KNOWN_SNAPSHOTS_MAX = 65_536;
 
 export class ReplicaTable {
@@ -239,9 +233,7 @@ export class ReplicaTable {
       return known;
     }
     if (this.#members.size >= REPLICAS_MAX) return null;
-    const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
-    const tolerance = DIFFERS_MIN;
-    const member = { ...of, tolerance, snapshots: new Map<string, SeenSnapshot>() };
+    const member = new Replica(router, everyMs, nowMs);
     this.#members.set(router, member);
     return member;
   }

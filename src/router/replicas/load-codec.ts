@@ -1,11 +1,5 @@
 import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
-import {
-  isWorkerId,
-  type Json,
-  parseJson,
-  stringifyJson,
-  type WorkerId,
-} from "../../core/index.ts";
+import { isWorkerId, stringifyJson, type WorkerId } from "../../core/index.ts";
 import {
   ACTIVE_SEQUENCES_MAX,
   ACTIVE_SEQUENCES_TOPIC,
@@ -17,18 +11,18 @@ import {
   encodeEnvelope,
   workerNumber,
 } from "../../events/index.ts";
+import { readFields } from "../message.ts";
 import { isRouterId, type RouterId } from "./announcement.ts";
 import type { OwnerTable, SharedLoad } from "./shared-load.ts";
 
 const BYTES_MAX = 2 ** 20;
-const DEPTH_MAX = 8;
 
 export function encodeOutput(router: RouterId, news: OutputProgress): Uint8Array {
   return Buffer.from(stringifyJson({ router, output: news }));
 }
 
 export function readOutput(data: Uint8Array): { router: RouterId; news: OutputProgress } | null {
-  const fields = objectIn(data);
+  const fields = readFields(data, BYTES_MAX);
   if (fields === null || !isRouterId(fields.router) || !Array.isArray(fields.output)) return null;
   const news: [string, number][] = [];
   for (const entry of fields.output) {
@@ -59,8 +53,8 @@ function eventOf(news: LoadEvent, routerId: bigint): ActiveSequenceEvent {
   const { id, worker, rank } = news.kind === "add" ? news.request : news;
   return {
     requestId: id,
-    workerId: worker === null ? 0n : workerNumber(worker),
-    ...{ rank, routerId, loraName: null },
+    worker: { id: worker === null ? 0n : workerNumber(worker), rank },
+    ...{ routerId, loraName: null },
     data: news.kind === "add" ? addOf(news.request) : { kind: news.kind },
   };
 }
@@ -102,11 +96,12 @@ function newsOf(
   event: ActiveSequenceEvent,
   { nameOf, blockTokens }: NewsContext,
 ): LoadEvent | null {
-  const { requestId: id, rank, data } = event;
+  const { requestId: id, data } = event;
+  const { rank } = event.worker;
   if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
   const { hearth, tracksPrefill: isPrefilling, expectedOutputTokens } = data;
   const own = hearth !== null && isWorkerId(hearth.worker) ? hearth.worker : null;
-  const worker = own ?? nameOf(event.workerId);
+  const worker = own ?? nameOf(event.worker.id);
   if (worker === null) return null;
   const hashes = data.hashes ?? new BigUint64Array(0);
   const promptTokens = hearth?.promptTokens ?? hashes.length * blockTokens;
@@ -114,16 +109,6 @@ function newsOf(
   const outputTokens = hearth?.outputTokens ?? 0;
   const of = { id, worker, rank, hashes, promptTokens, prefillTokens, expectedOutputTokens };
   return { kind: "add", request: { ...of, isPrefilling, outputTokens } };
-}
-
-function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined } | null {
-  if (data.length > BYTES_MAX) return null;
-  try {
-    const json = parseJson(new TextDecoder("utf-8", { fatal: true }).decode(data), DEPTH_MAX);
-    return typeof json === "object" && json !== null && !Array.isArray(json) ? json : null;
-  } catch {
-    return null;
-  }
 }
 
 /**

@@ -16,7 +16,7 @@ import {
   workerNumber,
 } from "../../events/index.ts";
 import type { ResidencySource } from "../../observability/activity/index.ts";
-import type { ActiveLoad } from "../active-load.ts";
+import type { ActiveLoadOptions } from "../active-load.ts";
 import type { FollowedSource, ResidencyIngest } from "../ingest/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { BusyThresholds } from "../route.ts";
@@ -45,27 +45,21 @@ import {
 } from "./load-codec.ts";
 import { OwnerTable, SharedLoad } from "./shared-load.ts";
 
-export interface ReplicaSettings {
+export const REPLICA_DEFAULTS = {
   /** Announcement interval. */
-  readonly everyMs: number;
+  everyMs: 1_000,
   /** Missed announcements after which a router is gone. */
-  readonly goneBeats: number;
+  goneBeats: 5,
   /**
    * Time for which the requests of a gone router still count, since other routers may free them.
    */
-  readonly orphanMs: number;
-  /** Minimum interval between output messages. */
-  readonly outputMs: number;
-  readonly answerMs: number;
-}
-
-export const REPLICA_DEFAULTS: ReplicaSettings = {
-  everyMs: 1_000,
-  goneBeats: 5,
   orphanMs: 60_000,
+  /** Minimum interval between output messages. */
   outputMs: 250,
   answerMs: 2_000,
 };
+
+export type ReplicaSettings = Readonly<typeof REPLICA_DEFAULTS>;
 
 export interface ReplicaGroupOptions {
   /** Owned by the caller. */
@@ -80,8 +74,7 @@ export interface ReplicaGroupOptions {
   readonly table: WorkerTable;
   readonly ingest: ResidencyIngest;
   /** Load of this router's own requests. */
-  readonly load: ActiveLoad;
-  readonly blockTokens: number;
+  readonly load: ActiveLoadOptions;
   readonly settings: ReplicaSettings;
   /**
    * Applies thresholds set at another router. Returns false if no worker of that model is known
@@ -90,19 +83,7 @@ export interface ReplicaGroupOptions {
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
 
-export interface ReplicaStats {
-  readonly replicas: number;
-  readonly sent: number;
-  readonly received: number;
-  /** Events dropped because the bus queue was full. */
-  readonly dropped: number;
-  readonly refused: number;
-  /** Request lists fetched because sums differed or a router was new. */
-  readonly lists: number;
-  readonly orphansEnded: number;
-  readonly snapshotsServed: number;
-  readonly unknownWorkers: number;
-}
+export type ReplicaStats = ReplicaGroup["stats"];
 
 /** Upper limit of the tolerance, in announcements. */
 const DIFFERS_MAX = 64;
@@ -130,16 +111,26 @@ export class ReplicaGroup implements AsyncDisposable {
   #numbers = 0;
   #page = 0;
   #beatMs: number;
-  #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
+  readonly #counts = {
+    sent: 0,
+    received: 0,
+    /** Events dropped because the bus queue was full. */
+    dropped: 0,
+    refused: 0,
+    /** Request lists fetched because sums differed or a router was new. */
+    lists: 0,
+    orphansEnded: 0,
+  };
 
   constructor(options: ReplicaGroupOptions) {
-    const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
+    const { bus, clock, table, self, load, settings, cluster } = options;
+    const { blockTokens } = load;
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
     this.#beatMs = clock.monotonicMs();
     this.#owners = new OwnerTable();
     this.load = new SharedLoad({
-      ...{ load, table, owners: this.#owners, self, blockTokens },
+      ...{ ...load, table, owners: this.#owners, self },
       publish: (news) => this.#publish(news),
       publishOutput: (id, tokens) => void this.#output.set(id, tokens),
     });
@@ -169,7 +160,7 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#announce("hello");
   }
 
-  get stats(): ReplicaStats {
+  get stats() {
     return {
       ...this.#counts,
       replicas: this.#options.members.all.length,
@@ -264,10 +255,9 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearState({ data }: BusMessage): void {
-    const { cluster, self, members, ingest } = this.#options;
-    const said = readAnnouncement(data, cluster);
-    if (said === null) this.#counts.refused++;
-    if (said === null || said.router === self) return;
+    const { cluster, members, ingest } = this.#options;
+    const said = this.#ofOthers(readAnnouncement(data, cluster));
+    if (said === null) return;
     if (said.kind === "bye") {
       this.#gone(said.router);
       return;
@@ -284,6 +274,12 @@ export class ReplicaGroup implements AsyncDisposable {
     }
     this.#compareRequests(member, said.requests);
     if (said.kind === "hello") this.#answerSoon();
+  }
+
+  /** Returns null for messages of this router and unreadable ones, which are counted. */
+  #ofOthers<Read extends { readonly router: RouterId }>(read: Read | null): Read | null {
+    if (read === null) this.#counts.refused++;
+    return read?.router === this.#options.self ? null : read;
   }
 
   /** Returns null at the limit of routers. */
@@ -316,18 +312,14 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearLoad({ data }: BusMessage): void {
-    const read = readLoadEvents(data, this.#context);
-    if (read === null) this.#counts.refused++;
-    if (read === null || read.router === this.#options.self) return;
-    if (this.#heard(read.router) === null) return;
+    const read = this.#ofOthers(readLoadEvents(data, this.#context));
+    if (read === null || this.#heard(read.router) === null) return;
     for (const news of read.news) this.load.hear(read.router, news);
   }
 
   #hearOutput({ data }: BusMessage): void {
-    const read = readOutput(data);
-    if (read === null) this.#counts.refused++;
-    if (read === null || read.router === this.#options.self) return;
-    if (this.#heard(read.router) === null) return;
+    const read = this.#ofOthers(readOutput(data));
+    if (read === null || this.#heard(read.router) === null) return;
     this.load.hearOutput(read.router, read.news);
   }
 

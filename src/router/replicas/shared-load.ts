@@ -1,10 +1,14 @@
-import type { ActiveLoad, ActiveRequest, LoadOutcome, TargetLoad } from "../active-load.ts";
+import {
+  ActiveLoad,
+  type ActiveLoadOptions,
+  type ActiveRequest,
+  type LoadOutcome,
+} from "../active-load.ts";
 import type { TargetId, WorkerTable } from "../workers.ts";
 import type { RouterId } from "./announcement.ts";
 import type { LoadEvent, NewsOf, OutputProgress, SharedRequest } from "./load-codec.ts";
 
-export interface SharedLoadOptions {
-  readonly load: ActiveLoad;
+export interface SharedLoadOptions extends ActiveLoadOptions {
   readonly table: WorkerTable;
   readonly owners: OwnerTable;
   readonly self: RouterId;
@@ -12,7 +16,6 @@ export interface SharedLoadOptions {
   readonly publish: (news: LoadEvent) => void;
   /** Receives output progress, at most once per output block. */
   readonly publishOutput: (id: string, tokens: number) => void;
-  readonly blockTokens: number;
 }
 
 /** Maximum ended request ids remembered, per set. */
@@ -22,9 +25,8 @@ const ENDED_MAX = 65_536;
  * Load shared by all replicas of a router: local changes are published, and those of other routers
  * are applied as if local. A request may be routed by one router and freed by another.
  */
-export class SharedLoad implements ActiveLoad {
+export class SharedLoad extends ActiveLoad {
   readonly #options: SharedLoadOptions;
-  readonly #load: ActiveLoad;
   /** A request list in flight may still contain these ids. */
   readonly #ended = new Set<string>();
   /** Freed at one router before the event of their start arrived from another. */
@@ -33,27 +35,23 @@ export class SharedLoad implements ActiveLoad {
   unknownWorkers = 0;
 
   constructor(options: SharedLoadOptions) {
+    super(options);
     this.#options = options;
-    this.#load = options.load;
   }
 
-  get requests(): number {
-    return this.#load.requests;
-  }
-
-  add(request: ActiveRequest): void {
+  override add(request: ActiveRequest): void {
     const { owners, self, publish } = this.#options;
     const { id } = request;
-    this.#load.add(request);
+    super.add(request);
     this.#ended.delete(id);
     owners.begin(id, self);
     const shared = this.share(id);
     if (shared !== null) publish({ kind: "add", request: shared });
   }
 
-  markPrefillComplete(id: string): LoadOutcome {
+  override markPrefillComplete(id: string): LoadOutcome {
     const { owners, self, publish } = this.#options;
-    const outcome = this.#load.markPrefillComplete(id);
+    const outcome = super.markPrefillComplete(id);
     if (outcome === "done") {
       owners.advance(id, self, { isPrefilling: false });
       publish({ kind: "prefill_complete", ...this.#newsOf(id) });
@@ -61,8 +59,8 @@ export class SharedLoad implements ActiveLoad {
     return outcome;
   }
 
-  output(id: string, tokens: number): LoadOutcome {
-    const outcome = this.#load.output(id, tokens);
+  override output(id: string, tokens: number): LoadOutcome {
+    const outcome = super.output(id, tokens);
     const { owners, self, publishOutput } = this.#options;
     const outputBlocks = this.#blocksOf(tokens);
     const isMore = outputBlocks > owners.progressOf(id).outputBlocks;
@@ -73,42 +71,26 @@ export class SharedLoad implements ActiveLoad {
     return outcome;
   }
 
-  free(id: string): LoadOutcome {
+  override free(id: string): LoadOutcome {
     const of = this.#newsOf(id);
-    const outcome = this.#load.free(id);
+    const outcome = super.free(id);
     this.#end(id);
     if (outcome === "done") this.#options.publish({ kind: "free", ...of });
     return outcome;
   }
 
-  expire(): readonly string[] {
-    return this.#forget(this.#load.expire());
+  override expire(): readonly string[] {
+    return this.#forget(super.expire());
   }
 
-  dropTarget(target: TargetId): readonly string[] {
-    return this.#forget(this.#load.dropTarget(target));
-  }
-
-  find(id: string): ActiveRequest | null {
-    return this.#load.find(id);
-  }
-
-  isPrefilling(id: string): boolean | null {
-    return this.#load.isPrefilling(id);
-  }
-
-  of(target: TargetId): TargetLoad {
-    return this.#load.of(target);
-  }
-
-  additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void {
-    this.#load.additionalBlocks(hashes, promptTokens, into);
+  override dropTarget(target: TargetId): readonly string[] {
+    return this.#forget(super.dropTarget(target));
   }
 
   /** Returns the request as sent to replicas. Null if it is not active or its worker has left. */
   share(id: string): SharedRequest | null {
     const { table, owners, blockTokens } = this.#options;
-    const request = this.#load.find(id);
+    const request = this.find(id);
     const target = request === null ? null : table.get(request.target);
     if (request === null || target === null) return null;
     const { hashes, promptTokens, prefillTokens, expectedOutputTokens } = request;
@@ -131,7 +113,7 @@ export class SharedLoad implements ActiveLoad {
         if (!this.#freedEarly.delete(news.request.id)) this.#hearAdd(router, news.request);
         break;
       case "prefill_complete":
-        this.#load.markPrefillComplete(news.id);
+        super.markPrefillComplete(news.id);
         this.#options.owners.advance(news.id, router, { isPrefilling: false });
         break;
       case "free":
@@ -144,7 +126,7 @@ export class SharedLoad implements ActiveLoad {
 
   hearOutput(router: RouterId, news: OutputProgress): void {
     for (const [id, tokens] of news) {
-      this.#load.output(id, tokens);
+      super.output(id, tokens);
       const outputBlocks = this.#blocksOf(tokens);
       this.#options.owners.advance(id, router, { isPrefilling: false, outputBlocks });
     }
@@ -157,7 +139,7 @@ export class SharedLoad implements ActiveLoad {
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
     if (this.#ended.has(id)) this.#options.publish({ kind: "free", id, worker, rank });
-    else if (this.#load.find(id) === null) this.#hearAdd(router, request);
+    else if (this.find(id) === null) this.#hearAdd(router, request);
     else this.#hearProgress(router, request);
   }
 
@@ -165,7 +147,7 @@ export class SharedLoad implements ActiveLoad {
   end(ids: Iterable<string>): number {
     let count = 0;
     for (const id of [...ids]) {
-      if (this.#load.free(id) === "done") count++;
+      if (super.free(id) === "done") count++;
       this.#options.owners.delete(id);
     }
     return count;
@@ -180,21 +162,21 @@ export class SharedLoad implements ActiveLoad {
     }
     const { id, hashes, promptTokens, prefillTokens, expectedOutputTokens } = shared;
     const of = { id, target: target.id, hashes, promptTokens, prefillTokens };
-    this.#load.add({ ...of, expectedOutputTokens });
+    super.add({ ...of, expectedOutputTokens });
     this.#ended.delete(id);
     owners.begin(id, router);
     this.#hearProgress(router, shared);
   }
 
   #hearProgress(router: RouterId, { id, isPrefilling, outputTokens }: SharedRequest): void {
-    if (!isPrefilling) this.#load.markPrefillComplete(id);
-    if (outputTokens > 0) this.#load.output(id, outputTokens);
+    if (!isPrefilling) super.markPrefillComplete(id);
+    if (outputTokens > 0) super.output(id, outputTokens);
     const outputBlocks = this.#blocksOf(outputTokens);
     this.#options.owners.advance(id, router, { isPrefilling, outputBlocks });
   }
 
   #hearFree(id: string): void {
-    const isEarly = this.#load.free(id) === "unknown" && !this.#ended.has(id);
+    const isEarly = super.free(id) === "unknown" && !this.#ended.has(id);
     if (isEarly) remember(this.#freedEarly, id);
     this.#end(id);
   }
@@ -210,7 +192,7 @@ export class SharedLoad implements ActiveLoad {
   }
 
   #newsOf(id: string): NewsOf {
-    const request = this.#load.find(id);
+    const request = this.find(id);
     const target = request === null ? null : this.#options.table.get(request.target);
     return { id, worker: target?.worker ?? null, rank: target?.rank ?? 0 };
   }

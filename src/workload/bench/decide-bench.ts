@@ -8,16 +8,14 @@ import {
 } from "../../core/index.ts";
 import { loadNative, type Native } from "../../native/index.ts";
 import {
-  createActiveLoad,
-  createPromptHasher,
-  createRouter,
-  createWorkerTable,
+  ActiveLoad,
   type PrefixIndex,
-  type PromptHasher,
+  PromptHasher,
   ROUTER_DEFAULTS,
+  Router,
   type Target,
   tokenSalt,
-  type WorkerTable,
+  WorkerTable,
 } from "../../router/index.ts";
 import { quantile } from "./measure.ts";
 
@@ -66,13 +64,13 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
   const { blockTokens, requestExpiryMs } = ROUTER_DEFAULTS;
   const native = loadNative();
   const random = seededRandom(1);
-  const table = createWorkerTable({ targetsMax: Math.max(options.workers, 1) });
+  const table = new WorkerTable({ targetsMax: Math.max(options.workers, 1) });
   const targets = addWorkers(table, options.workers, blockTokens);
   using index = options.makeIndex(native);
   const sessions = makeSessions(random, promptTokens);
-  fill(index, targets, sessions, createPromptHasher(native), random, options.heldBlocks);
-  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
-  using router = createRouter({
+  fill(index, targets, sessions, new PromptHasher(native), random, options.heldBlocks);
+  const load = new ActiveLoad({ clock, blockTokens, requestExpiryMs });
+  using router = new Router({
     ...{ clock, random, native, table, index, load },
     settings: ROUTER_DEFAULTS,
   });

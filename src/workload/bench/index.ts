@@ -68,7 +68,7 @@ export {
   type RoutePolicy,
   type RouteRow,
 } from "./route-bench.ts";
-export { LeafLru, SimulatedClock } from "./route-fleet.ts";
+export { LeafLru } from "./route-fleet.ts";
 export {
   benchSsdFiles,
   type SsdFilesOptions,

@@ -1,16 +1,14 @@
-import { HearthError, seededRandom, yieldToLoop } from "../../core/index.ts";
+import { HearthError, SimulatedClock, seededRandom, yieldToLoop } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { mixHash } from "../../observability/activity/index.ts";
 import {
-  createActiveLoad,
-  createRouter,
-  createWorkerTable,
+  ActiveLoad,
   type PrefixIndex,
   ROUTER_DEFAULTS,
-  type Router,
+  Router,
   type RouterMode,
   type RouterSettings,
-  type WorkerTable,
+  WorkerTable,
 } from "../../router/index.ts";
 import type { Trace } from "../traces/index.ts";
 import { quantile } from "./measure.ts";
@@ -20,7 +18,6 @@ import {
   MODEL,
   makeWorkers,
   type ServiceTimes,
-  SimulatedClock,
   type SimulatedWorker,
   serviceOf,
   tell,
@@ -117,7 +114,7 @@ async function runPolicy(
     return rowOf(options, trace, policy, tally, null);
   }
   const clock = new SimulatedClock();
-  const table = createWorkerTable();
+  const table = new WorkerTable();
   const workers = makeWorkers(table, trace, options.workers, options.capacity);
   using index = options.makeIndex();
   using router =
@@ -139,12 +136,12 @@ function openRouter(
   const { requestExpiryMs } = settings;
   const mode = policy === "kv-defaults" ? "kv" : policy;
   const cost = policy === "kv-defaults" ? ROUTER_DEFAULTS.cost : settings.cost;
-  return createRouter({
+  return new Router({
     ...parts,
     random: seededRandom(seed),
     native: loadNative(),
     settings: { ...settings, cost, blockTokens, mode },
-    load: createActiveLoad({ clock, blockTokens, requestExpiryMs }),
+    load: new ActiveLoad({ clock, blockTokens, requestExpiryMs }),
   });
 }
 

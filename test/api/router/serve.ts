@@ -8,15 +8,15 @@ import {
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import {
-  createActiveLoad,
-  createRouter,
-  createWorkerTable,
+  ActiveLoad,
   type PolicyMarks,
   ROUTER_DEFAULTS,
+  Router,
   type RouterSettings,
   type WorkerSpec,
+  WorkerTable,
 } from "../../../src/router/index.ts";
-import { ReferenceIndex } from "../../router/reference-index.ts";
+import { ReferenceIndex } from "../../router/prefix-index/reference-index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 export const MODEL = "m";
@@ -43,14 +43,14 @@ export interface ServeOptions {
 /** Starts a router of real parts with its API on a free port. */
 export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
   const clock = new ManualClock();
-  const table = createWorkerTable();
+  const table = new WorkerTable();
   const index = new ReferenceIndex();
   const all = { ...ROUTER_DEFAULTS, ...settings };
   const { blockTokens, requestExpiryMs } = all;
-  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
+  const load = new ActiveLoad({ clock, blockTokens, requestExpiryMs });
   const random = seededRandom(1);
   const parts = { clock, random, native: loadNative(), settings: all, table, index, load };
-  const router = createRouter(parts);
+  const router = new Router(parts);
   const faults: unknown[] = [];
   const told: string[] = [];
   const marks = {

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { systemClock } from "../../../src/core/index.ts";
-import { openTokens } from "../../../src/router/proxy/tokens/index.ts";
+import { Tokens } from "../../../src/router/proxy/tokens/index.ts";
 import type { Check } from "../conformance.ts";
 
 const GOLDEN = join(import.meta.dir, "golden");
@@ -61,7 +61,7 @@ export async function compareTemplate(
   let why = "";
   const chatTemplate = join(GOLDEN, "templates", `${template}.jinja`);
   const files = { tokenizer: join(GOLDEN, "tokenizer"), chatTemplate, templateKwargs: null };
-  using tokens = await openTokens({
+  using tokens = await Tokens.open({
     clock: systemClock,
     models: [{ name: "golden", ...files, partSeparator: "\n", reasoning: null }],
     threads: 0,

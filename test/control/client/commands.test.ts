@@ -14,7 +14,7 @@ import {
 } from "hearth/client";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { connectControl } from "../../../src/control/client/index.ts";
-import { COMMAND_LIMITS, createControlSubscriber } from "../../../src/control/index.ts";
+import { COMMAND_LIMITS, ControlSubscriber } from "../../../src/control/index.ts";
 import { seededRandom, stringifyJson, systemClock } from "../../../src/core/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { LIMITS, PlaneKit } from "../plane-kit.ts";
@@ -78,7 +78,7 @@ async function fleet() {
   const random = seededRandom(3);
   const buses = [0, 1].map(() => createLocalBus(hub, { clock: systemClock, random }));
   await waitFor(() => buses.every(({ state }) => state.status === "connected"));
-  const subscriber = createControlSubscriber({
+  const subscriber = new ControlSubscriber({
     ...{ bus: buses[0]!, plane: kit.plane, events: kit.events },
     ...{ workerId: "w1", incarnation: 7n, version: "1.2.3", role: "purge", issuer: "nats" },
     ...{ publishReceipts: false, publishEvents: false },

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { connectControl, pin, prune } from "hearth/client";
 import { openBus } from "../../../src/bus/index.ts";
 import { runCli } from "../../../src/cli/index.ts";
-import { createControlSubscriber } from "../../../src/control/index.ts";
+import { ControlSubscriber } from "../../../src/control/index.ts";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { memoryIo } from "../../cli/memory-io.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
@@ -87,7 +87,7 @@ describeNats("the client through NATS", () => {
     const url = server.tcpUrl;
     await using bus = openBus({ url, name: "w1", clock: systemClock, random: systemRandom });
     const { plane, events } = new PlaneKit();
-    await using _subscriber = createControlSubscriber({
+    await using _subscriber = new ControlSubscriber({
       ...{ bus, plane, events, workerId: "w1", incarnation: 7n, version: "0.1.0" },
       ...{ role: "purge", issuer: "nats", publishReceipts: false, publishEvents: false },
       commandStream: null,

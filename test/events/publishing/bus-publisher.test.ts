@@ -31,14 +31,14 @@ async function connected(bus: Bus): Promise<Bus> {
 async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOptions> = {}) {
   const bus = await open();
   const feeds = feedsOf(blocks, options);
-  const [feed] = feeds.feeds;
+  const [residency] = feeds.logs;
   const publisher = new BusPublisher({
-    ...{ feed: feed!, bus, cluster: CLUSTER, clock: systemClock, sendsBatches: true },
+    ...{ residency: residency!, bus, cluster: CLUSTER, clock: systemClock, sendsBatches: true },
   });
   return {
     bus,
     feeds,
-    feed: feed!,
+    residency: residency!,
     publisher,
     async [Symbol.asyncDispose]() {
       await publisher[Symbol.asyncDispose]();
@@ -48,9 +48,9 @@ async function host(open: Open, blocks: Blocks, options: Partial<HostResidencyOp
 }
 
 /** The current state has reached the consumer, confirmed by a heartbeat. */
-async function agreed(consumer: Consumer, feed: ResidencyLog): Promise<void> {
-  feed.flush();
-  await waitFor(() => consumer.agreesWith(feed), 15_000);
+async function agreed(consumer: Consumer, residency: ResidencyLog): Promise<void> {
+  residency.flush();
+  await waitFor(() => consumer.agreesWith(residency), 15_000);
 }
 
 /** Properties of a publisher on any bus. */
@@ -65,7 +65,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     expect(consumer.heartbeats[0]?.spaces).toEqual([SPACE]);
     for (let round = 0; round < 20; round++) {
       blocks.churn(200);
-      await agreed(consumer, one.feed);
+      await agreed(consumer, one.residency);
       expect(consumer.sets).toEqual(blocks.sets);
     }
     expect([consumer.gaps, consumer.refused]).toEqual([0, []]);
@@ -80,13 +80,13 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     await using one = await host(world.open, blocks);
     blocks.chain(1, 5_000, "host");
     blocks.chain(1, 3_000, "disk");
-    one.feed.flush();
+    one.residency.flush();
     using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
     const asked = consumer.snapshot();
     blocks.churn(300);
     await asked;
     blocks.churn(300);
-    one.feed.flush();
+    one.residency.flush();
     await consumer.catchUp();
     expect(consumer.sets).toEqual(blocks.sets);
     await world.end();
@@ -100,7 +100,7 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
     for (let i = 0; i < 50; i++) {
       blocks.store(1_000 + i, null, "host");
-      one.feed.flush();
+      one.residency.flush();
     }
     const gone = await consumer.ask({ kind: "range", incarnation: null, from: 1, to: null });
     expect(gone).toMatchObject({ kind: "evicted", firstSequence: 31, lastSequence: 50 });
@@ -115,8 +115,8 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     const blocks = new Blocks();
     await using one = await host(world.open, blocks);
     blocks.chain(1, 100, "host");
-    one.feed.flush();
-    const last = one.feed.lastSequence;
+    one.residency.flush();
+    const last = one.residency.lastSequence;
     using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
     const range = (from: number, to: number | null, incarnation: bigint | null = null) =>
       consumer.ask({ kind: "range", incarnation, from, to });
@@ -146,13 +146,13 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
     const blocks = new Blocks();
     const first = await host(world.open, blocks);
     blocks.churn(500);
-    await agreed(consumer, first.feed);
+    await agreed(consumer, first.residency);
     // Killed: no last heartbeat, and its RAM is lost.
     await first.bus.close(0);
     const again = new Blocks(4_096, 2);
     again.churn(100);
     await using second = await host(world.open, again, { incarnation: 2n });
-    await agreed(consumer, second.feed);
+    await agreed(consumer, second.residency);
     expect(consumer.incarnation).toBe(2n);
     expect(consumer.sets).toEqual(again.sets);
     await first[Symbol.asyncDispose]();
@@ -169,12 +169,12 @@ function contract(start: () => Promise<{ open: Open; end(): Promise<void> }>): v
       using consumer = new Consumer(await world.open(), CLUSTER, WORKER);
       await waitFor(() => consumer.heartbeats.length > 0);
       for (let round = 0; round < 10; round++) blocks.churn(5_000, 50_000);
-      one.feed.flush();
-      expect(one.feed.ring.blocks).toBeLessThanOrEqual(5_000);
+      one.residency.flush();
+      expect(one.residency.ring.blocks).toBeLessThanOrEqual(5_000);
       const beats = consumer.heartbeats.length;
       await waitFor(() => consumer.heartbeats.length > beats + 1);
       await consumer.catchUp();
-      expect(digestsOf(consumer.sets)).toEqual([...one.feed.heartbeat().digests]);
+      expect(digestsOf(consumer.sets)).toEqual([...one.residency.heartbeat().digests]);
       expect(consumer.sets).toEqual(blocks.sets);
       await world.end();
     },
@@ -216,12 +216,12 @@ describeNats("a rank on NATS", () => {
         // The broker knows the subscription: later messages arrive.
         await waitFor(() => consumer.heartbeats.length > 0);
         blocks.churn(300);
-        await agreed(consumer, one.feed);
+        await agreed(consumer, one.residency);
         await server.kill();
         await waitFor(() => one.bus.state.status === "reconnecting");
         for (let i = 0; i < 20; i++) {
           blocks.churn(50);
-          one.feed.flush();
+          one.residency.flush();
         }
         expect(one.publisher.state.unsent).toBeGreaterThan(0);
         await server.restart();
@@ -231,7 +231,7 @@ describeNats("a rank on NATS", () => {
         await consumer.catchUp();
         expect(consumer.sets).toEqual(blocks.sets);
         blocks.churn(50);
-        await agreed(consumer, one.feed);
+        await agreed(consumer, one.residency);
         await server[Symbol.asyncDispose]();
       });
 
@@ -245,7 +245,7 @@ describeNats("a rank on NATS", () => {
         await server.pause();
         for (let i = 0; i < 200; i++) {
           blocks.churn(200, 50_000);
-          one.feed.flush();
+          one.residency.flush();
         }
         const { unsent } = one.publisher.state;
         expect(unsent).toBeGreaterThan(0);
@@ -254,7 +254,7 @@ describeNats("a rank on NATS", () => {
         const beats = consumer.heartbeats.length;
         await waitFor(() => consumer.heartbeats.length > beats + 1, 15_000);
         await consumer.catchUp();
-        await agreed(consumer, one.feed);
+        await agreed(consumer, one.residency);
         expect(consumer.sets).toEqual(blocks.sets);
         await server[Symbol.asyncDispose]();
       });

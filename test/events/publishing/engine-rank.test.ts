@@ -5,8 +5,8 @@ import {
   seededRandom,
   systemClock,
 } from "../../../src/core/index.ts";
-import { localHashes, sequenceHashes } from "../../../src/events/index.ts";
-import { type EngineChange, EngineRank } from "../../../src/events/publishing/index.ts";
+import type { IngestChange } from "../../../src/events/index.ts";
+import { EngineRank } from "../../../src/events/publishing/index.ts";
 import { PromptDigests } from "../../../src/identity/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import type { ResidencyChange } from "../../../src/observability/activity/index.ts";
@@ -14,6 +14,7 @@ import { Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch } from "../../../src/store/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
+import { localHashes, sequenceHashes } from "../literal-hashes.ts";
 import { engine } from "../scripted-engine.ts";
 import { feedsOf } from "./publishing-kit.ts";
 
@@ -35,7 +36,7 @@ function open(chain: Chain = null) {
       blockTokens: BLOCK,
       hashing: loadNative(),
       store,
-      feeds,
+      residency: feeds,
       zmq: null,
       engine: null,
       blocksMax: 100,
@@ -43,7 +44,7 @@ function open(chain: Chain = null) {
     namespaces: () => [{ key: namespaceKey(NAMESPACE), chain }],
   });
   const device = () => store.table.residentBlocks(Tier.gpu);
-  return { kit, store, feeds, rank, device, feed: feeds.feeds[0]! };
+  return { kit, store, feeds, rank, device, residency: feeds.logs[0]! };
 }
 
 /** The blocks of a prompt on SSD, up to the table's capacity. */
@@ -68,7 +69,7 @@ function keep(
 const prompt = Uint32Array.from({ length: 5 * BLOCK }, (_, i) => 7 * i);
 const hashes = sequenceHashes(localHashes(prompt, BLOCK));
 
-function stored(from: number, end: number): EngineChange {
+function stored(from: number, end: number): IngestChange {
   const parent = from === 0 ? null : hashes[from - 1]!;
   const own = hashes.slice(from, end);
   const change: ResidencyChange = {
@@ -78,7 +79,7 @@ function stored(from: number, end: number): EngineChange {
   return { change, tokens: prompt.slice(from * BLOCK, end * BLOCK), isPlain: true };
 }
 
-function other(change: ResidencyChange): EngineChange {
+function other(change: ResidencyChange): IngestChange {
   return { change, tokens: null, isPlain: true };
 }
 
@@ -93,21 +94,21 @@ describeNative("an engine's own events", () => {
   });
 
   test("mirror GPU contents for stored blocks, whichever came first", async () => {
-    const { kit, store, rank, feeds, feed, device } = open();
+    const { kit, store, rank, feeds, residency, device } = open();
     await using _kit = kit;
     keep(store, prompt.slice(0, 3 * BLOCK));
     rank.changed([stored(0, 5)]);
     expect(device()).toBe(3);
     keep(store, prompt);
-    feed.flush();
+    residency.flush();
     expect(device()).toBe(5);
     // Both key spaces: five by tokens, and five by keys.
-    expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([10, 0, 5]);
+    expect(residency.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([10, 0, 5]);
     rank.changed([other({ kind: "removed", tier: "device", hashes: hashes.slice(3) })]);
     expect(device()).toBe(3);
     rank.changed([other({ kind: "cleared", tier: null })]);
     expect(device()).toBe(0);
-    expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([0, 0, 5]);
+    expect(residency.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([0, 0, 5]);
     rank.changed([stored(0, 2)]);
     expect(device()).toBe(2);
     await rank[Symbol.asyncDispose]();
@@ -123,12 +124,21 @@ describeNative("an engine's own events", () => {
     const kit = openStoreKit({ arenaBytes: 16 * PAGE, gpuWindowBlocks: 100 });
     await using _kit = kit;
     const feeds = feedsOf({ residency: kit.store.residency }, { hasEngines: true });
-    const feed = feeds.feeds[0]!;
+    const residency = feeds.logs[0]!;
     const told: boolean[] = [];
-    using _listening = feed.onDeviceKnown(() => void told.push(feed.heartbeat().isDeviceKnown));
+    using _listening = residency.onDeviceKnown(
+      () => void told.push(residency.heartbeat().isDeviceKnown),
+    );
     const native = loadNative();
     await using rank = new EngineRank({
-      ...{ rank: 0, model: "m", blockTokens: BLOCK, hashing: native, store: kit.store, feeds },
+      ...{
+        rank: 0,
+        model: "m",
+        blockTokens: BLOCK,
+        hashing: native,
+        store: kit.store,
+        residency: feeds,
+      },
       ...{ zmq: null, blocksMax: 3, namespaces: () => [] },
       engine: {
         ...{ native, clock: systemClock, random: seededRandom(1) },
@@ -136,26 +146,26 @@ describeNative("an engine's own events", () => {
       },
     });
     await waitFor(() => rank.state?.counts.replayed === 1 && rank.state.isHeard);
-    expect(feed.heartbeat().isDeviceKnown).toBe(false);
+    expect(residency.heartbeat().isDeviceKnown).toBe(false);
     it.send(it.batch({ kind: "cleared", ownership: null }));
-    await waitFor(() => feed.isDeviceKnown);
+    await waitFor(() => residency.isDeviceKnown);
     expect(told).toEqual([true]);
     // More blocks than the agent remembers.
     for (let block = 1; block <= 4; block++)
       it.send(it.add("stored", block, block === 1 ? null : block - 1));
-    await waitFor(() => !feed.isDeviceKnown);
+    await waitFor(() => !residency.isDeviceKnown);
     it.send(it.batch({ kind: "cleared", ownership: null }));
-    await waitFor(() => feed.isDeviceKnown);
+    await waitFor(() => residency.isDeviceKnown);
     feeds[Symbol.dispose]();
   });
 
   test("with other tokens, or of prompts without a known start, mirror nothing", async () => {
-    const { kit, store, rank, device, feed } = open();
+    const { kit, store, rank, device, residency } = open();
     await using _kit = kit;
     keep(store, prompt);
     rank.changed([stored(2, 5), { ...stored(0, 2), isPlain: false }]);
     expect(device()).toBe(0);
-    expect(feed.heartbeat().digests[0]!.blocks).toBe(5);
-    expect(feed.heartbeat().spaces).toContainEqual(SPACE);
+    expect(residency.heartbeat().digests[0]!.blocks).toBe(5);
+    expect(residency.heartbeat().spaces).toContainEqual(SPACE);
   });
 });

@@ -38,14 +38,14 @@ for (const seed of [1, 2, 3]) {
   test(`a snapshot is what the changes up to its number made (${seed})`, async () => {
     const blocks = new Blocks(20_000, seed);
     using feeds = feedsOf(blocks);
-    const [feed] = feeds.feeds;
+    const [residency] = feeds.logs;
     const all: ResidencyChange[] = [];
-    feed!.listen(({ firstSequence, changes }) => {
+    residency!.listen(({ firstSequence, changes }) => {
       expect(firstSequence).toBe(all.length + 1);
       all.push(...changes);
     });
     const snapshots = new Snapshots({
-      feed: feed!,
+      residency: residency!,
       clock: new ManualClock(),
       partBytesMax: () => 4_096,
     });
@@ -80,7 +80,7 @@ for (const seed of [1, 2, 3]) {
       expect(all.length).toBeGreaterThan(snapshot!.sequence - 1);
     }
     // The reported end state equals the result of the changes.
-    const beat = feed!.heartbeat();
+    const beat = residency!.heartbeat();
     const final = emptySets();
     for (const change of all) applyChange(final, change);
     expect(beat.lastSequence).toBe(all.length);
@@ -92,15 +92,15 @@ test("one snapshot serves all queries while the ring has the changes after it", 
   const clock = new ManualClock();
   const blocks = new Blocks();
   using feeds = feedsOf(blocks, { ring: { changesMax: 8, blocksMax: 1_000 } });
-  const [feed] = feeds.feeds;
-  const snapshots = new Snapshots({ feed: feed!, clock, partBytesMax: () => 65_536 });
+  const [residency] = feeds.logs;
+  const snapshots = new Snapshots({ residency: residency!, clock, partBytesMax: () => 65_536 });
   blocks.chain(1, 50, "host");
   const [first, second] = await Promise.all([snapshots.take(), snapshots.take()]);
   expect(first).toBe(second!);
   expect(await snapshots.take()).toBe(first!);
   for (let i = 0; i < 20; i++) {
     blocks.store(1_000 + i, null, "disk");
-    feed!.flush();
+    residency!.flush();
   }
   const third = await snapshots.take();
   expect(third!.sequence).toBeGreaterThan(first!.sequence);
@@ -144,14 +144,14 @@ test("an engine's blocks are bounded, and evictions are published", () => {
 test("blocks known from engines stay when the store starts over", async () => {
   const blocks = new Blocks();
   using feeds = feedsOf(blocks);
-  const [feed] = feeds.feeds;
+  const [residency] = feeds.logs;
   const sets = emptySets();
-  feed!.listen(({ changes }) => applyAll(sets, changes));
+  residency!.listen(({ changes }) => applyAll(sets, changes));
   blocks.chain(1, 10, "host");
   feeds.engineChanged(0, TOKENS, [stored(7, 3)]);
-  feed!.flush();
+  residency!.flush();
   blocks.residency.restart();
-  const { digests } = feed!.heartbeat();
+  const { digests } = residency!.heartbeat();
   expect(sets.device).toEqual(new Set([7n, 8n, 9n]));
   expect(digests).toEqual(digestsOf(sets));
 });
@@ -159,23 +159,23 @@ test("blocks known from engines stay when the store starts over", async () => {
 test("ranks share RAM and SSD; each has the blocks of its own engine", () => {
   const blocks = new Blocks();
   using feeds = feedsOf(blocks, { ranks: [0, 1] });
-  const all = feeds.feeds.map((feed) => {
+  const all = feeds.logs.map((residency) => {
     const sets = emptySets();
-    feed.listen(({ changes }) => applyAll(sets, changes));
-    return { feed, sets };
+    residency.listen(({ changes }) => applyAll(sets, changes));
+    return { residency, sets };
   });
   blocks.chain(1, 4, "host");
   blocks.chain(1, 2, "disk");
   blocks.chain(1, 3, "device");
   feeds.engineChanged(1, TOKENS, [stored(7, 3)]);
   feeds.engineChanged(9, TOKENS, [stored(7, 3)]);
-  const sizes = all.map(({ feed, sets }) => {
-    expect(feed.heartbeat().digests).toEqual(digestsOf(sets));
+  const sizes = all.map(({ residency, sets }) => {
+    expect(residency.heartbeat().digests).toEqual(digestsOf(sets));
     return [sets.device.size, sets.host.size, sets.disk.size];
   });
   expect(sizes).toEqual([
     [0, 4, 2],
     [3, 4, 2],
   ]);
-  expect(feeds.feeds.map((feed) => feed.heartbeat().spaces.length)).toEqual([1, 2]);
+  expect(feeds.logs.map((residency) => residency.heartbeat().spaces.length)).toEqual([1, 2]);
 });

@@ -68,8 +68,8 @@ async function host(url: string, blocks: Blocks, options: HostOptions = {}) {
   const { snapshotMessages = 1_000_000, ...feedOptions } = options;
   const bus = await open(url);
   const feeds = feedsOf(blocks, { mode: "stream", ...feedOptions });
-  const feed = feeds.feeds[0]!;
-  const common = { feed, bus, cluster: CLUSTER, clock: systemClock };
+  const residency = feeds.logs[0]!;
+  const common = { residency, bus, cluster: CLUSTER, clock: systemClock };
   const publisher = new BusPublisher({ ...common, sendsBatches: false });
   const stream = new StreamPublisher({
     ...{ ...common, snapshots: publisher.snapshots, durable: bus.durable! },
@@ -77,12 +77,12 @@ async function host(url: string, blocks: Blocks, options: HostOptions = {}) {
     log: () => undefined,
   });
   return {
-    ...{ bus, feeds, feed, publisher, stream },
+    ...{ bus, feeds, residency, publisher, stream },
     /** Changes the table and publishes in many small messages. */
     async churn(rounds: number, each = 20) {
       for (let i = 0; i < rounds; i++) {
         blocks.churn(each);
-        feed.flush();
+        residency.flush();
         await waitFor(() => stream.state.behind === 0);
       }
     },
@@ -134,10 +134,10 @@ describeNats("a rank in a stream", () => {
         await one.churn(30);
         await waitFor(() => one.stream.state.storedSnapshots === 1);
         expect(one.stream.state).toMatchObject({ status: "publishing", why: null, holes: 0 });
-        await waitFor(() => live.agreesWith(one.feed));
+        await waitFor(() => live.agreesWith(one.residency));
         expect(live.heartbeats.at(-1)?.mode).toBe("stream");
         // The host is gone permanently; its messages remain.
-        const last = one.feed.lastSequence;
+        const last = one.residency.lastSequence;
         await one[Symbol.asyncDispose]();
         using late = await readAll(server, url, "late", last);
         expect(late.sets).toEqual(blocks.sets);
@@ -158,7 +158,7 @@ describeNats("a rank in a stream", () => {
           return one.stream.state.storedSnapshots >= 3;
         });
         await waitFor(async () => (await messagesIn(server)) <= 6, 15_000);
-        using late = await readAll(server, url, "late", one.feed.lastSequence);
+        using late = await readAll(server, url, "late", one.residency.lastSequence);
         expect(late.sets).toEqual(blocks.sets);
         await server[Symbol.asyncDispose]();
       });
@@ -174,26 +174,26 @@ describeNats("a rank in a stream", () => {
         await waitFor(() => one.stream.state.storedSnapshots === 1);
         await server.kill();
         blocks.churn(200);
-        one.feed.flush();
+        one.residency.flush();
         await waitFor(() => one.stream.state.status === "waiting");
         expect(one.stream.state.behind).toBeGreaterThan(0);
         await server.restart();
         await waitFor(() => one.stream.state.behind === 0, 15_000);
         expect(one.stream.state).toMatchObject({ holes: 0, storedSnapshots: 1 });
-        using first = await readAll(server, url, "first", one.feed.lastSequence);
+        using first = await readAll(server, url, "first", one.residency.lastSequence);
         expect(first.sets).toEqual(blocks.sets);
         // More changes than the ring keeps.
         await server.kill();
         for (let i = 0; i < 200; i++) {
           blocks.churn(50);
-          one.feed.flush();
+          one.residency.flush();
         }
         expect(one.stream.state.behind).toBeGreaterThan(2_000);
         await server.restart();
         await waitFor(() => one.stream.state.behind === 0, 15_000);
         await waitFor(() => one.stream.state.storedSnapshots === 2, 15_000);
         expect(one.stream.state).toMatchObject({ holes: 1, status: "publishing" });
-        using second = await readAll(server, url, "second", one.feed.lastSequence);
+        using second = await readAll(server, url, "second", one.residency.lastSequence);
         expect(second.sets).toEqual(blocks.sets);
         await server[Symbol.asyncDispose]();
       });
@@ -224,7 +224,7 @@ describeNats("a rank in a stream", () => {
         await server.pause();
         // The broker has been asked for a message and a snapshot.
         blocks.churn(50);
-        one.feed.flush();
+        one.residency.flush();
         const made = one.publisher.snapshots.made;
         await waitFor(() => one.publisher.snapshots.made > made, 15_000);
         let isOver = false;
@@ -250,7 +250,7 @@ describeNats("a rank in a stream", () => {
         await using second = await host(url, blocks, { incarnation: 2n });
         await second.churn(10);
         await waitFor(() => second.stream.state.storedSnapshots === 1);
-        using late = await readAll(server, url, "late", second.feed.lastSequence);
+        using late = await readAll(server, url, "late", second.residency.lastSequence);
         expect(late.incarnation).toBe(2n);
         expect(late.sets).toEqual(blocks.sets);
         await server[Symbol.asyncDispose]();
@@ -281,8 +281,8 @@ describeNats("under the permissions of docs/operating/operations.md", () => {
       expect(await bus.connected(5_000)).toBe(true);
       const blocks = new Blocks();
       using feeds = feedsOf(blocks, { worker: "gpu-01" as WorkerId, mode: "stream" });
-      const feed = feeds.feeds[0]!;
-      const common = { feed, bus, cluster: "hearth", clock: systemClock };
+      const residency = feeds.logs[0]!;
+      const common = { residency, bus, cluster: "hearth", clock: systemClock };
       await using publisher = new BusPublisher({ ...common, sendsBatches: false });
       const { snapshots } = publisher;
       await using stream = new StreamPublisher({
@@ -297,7 +297,7 @@ describeNats("under the permissions of docs/operating/operations.md", () => {
       });
       for (let round = 0; round < 2; round++) {
         blocks.churn(50);
-        feed.flush();
+        residency.flush();
         const before = stream.state.storedSnapshots;
         // A snapshot that replaces another one, followed by a purge.
         await waitFor(() => stream.state.storedSnapshots > before, 15_000);

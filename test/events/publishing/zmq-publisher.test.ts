@@ -1,16 +1,16 @@
 import { expect, test } from "bun:test";
 import { seededRandom, systemClock } from "../../../src/core/index.ts";
-import { decodeEngineBatch, type EngineEvent, sequenceHashes } from "../../../src/events/index.ts";
 import {
-  EngineBatches,
-  type EngineChange,
-  TokenTable,
-  ZmqPublisher,
-} from "../../../src/events/publishing/index.ts";
+  decodeEngineBatch,
+  type EngineEvent,
+  type IngestChange,
+} from "../../../src/events/index.ts";
+import { EngineBatches, TokenTable, ZmqPublisher } from "../../../src/events/publishing/index.ts";
 import { blockKeys, digestsOfPrompt } from "../../../src/identity/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import type { ResidencyChange, ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { describeNative, describePyzmq, PyzmqProcess, waitFor } from "../../support/index.ts";
+import { sequenceHashes } from "../literal-hashes.ts";
 import { ask, bytes, collect } from "../zmtp/support.ts";
 
 const BLOCK = 4;
@@ -21,7 +21,7 @@ const tokensOf = (from: number, blocks: number) =>
   Uint32Array.from({ length: blocks * BLOCK }, (_, i) => from + i);
 
 /** An engine's events for a prompt, from block `skip` on. */
-function engineStored(tokens: Uint32Array, tier: ResidencyTier, skip = 0): EngineChange {
+function engineStored(tokens: Uint32Array, tier: ResidencyTier, skip = 0): IngestChange {
   const hashes = hashesOf(tokens);
   const change = {
     kind: "stored" as const,
@@ -62,7 +62,7 @@ function batches(blocksMax = 1_000) {
   const namespaces = () => [{ key: NAMESPACE, chain: null }];
   const book = new TokenTable({ hashing, blockTokens: BLOCK, blocksMax, namespaces });
   const told = new EngineBatches(book, BLOCK, 1_000);
-  const engine = (changes: readonly EngineChange[]) =>
+  const engine = (changes: readonly IngestChange[]) =>
     told.engine(
       changes,
       changes.flatMap((change) => book.learn(change)),

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Random, randomBelow, systemClock } from "../../../src/core/index.ts";
-import { openTokens, type Tokens } from "../../../src/router/proxy/tokens/index.ts";
+import { Tokens } from "../../../src/router/proxy/tokens/index.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 
@@ -52,7 +52,7 @@ async function open(folder: string, onFailed: (model: string, why: string) => vo
   const chatTemplate = join(folder, "template.jinja");
   writeFileSync(chatTemplate, TEMPLATE);
   const files = { tokenizer: join(GOLDEN, "tokenizer"), chatTemplate, templateKwargs: null };
-  return openTokens({
+  return Tokens.open({
     clock: systemClock,
     models: [{ name: "m", ...files, partSeparator: "\n", reasoning: null }],
     ...{ threads: 0, cacheTokens: 10_000, timeMs: 60_000 },

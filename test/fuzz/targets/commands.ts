@@ -100,10 +100,10 @@ function run(input: Uint8Array, type: MediaType, saw: Saw): void {
   const decoded = decodeCommand(input, type);
   must(({} as { type?: unknown }).type === undefined, "no prototype was written to");
   if (!decoded.ok) {
-    const { word, words } = decoded.refusal;
-    must(word in REFUSALS, "refusals have a word that is known");
-    must(words.length < 400 && /^[^\p{Cc}]+$/u.test(words), "one line of words");
-    saw(`${word} ${shapeOf(words)}`.slice(0, 40));
+    const { code, message } = decoded.refusal;
+    must(code in REFUSALS, "refusals have a known code");
+    must(message.length < 400 && /^[^\p{Cc}]+$/u.test(message), "the message is one line");
+    saw(`${code} ${shapeOf(message)}`.slice(0, 40));
     return;
   }
   const { command: taken, unnamed } = decoded;

@@ -72,8 +72,8 @@ export function savedFeeds(): Target {
     const options = { native: loadNative(), blockTokens: null, knownBlocksMax: KNOWN_MAX };
     const translator = new Translator(options, noCounts());
     translator.restore(saved);
-    for (const _step of translator.announceSteps());
-    for (const { change } of translator.take()) saw(change.kind);
+    for (const _step of translator.blocks.announceSteps());
+    for (const { change } of translator.blocks.changes.take()) saw(change.kind);
     const { next, lastPayload } = saved;
     const state = { next, lastPayload, ...translator.state() };
     const again = decodeSavedIngest([...savedIngestPages(state)]);
@@ -100,8 +100,8 @@ export function engineBatches(): Target {
       if (translator.blockTokens === size) checkChange(change);
       saw(`${change.change.kind} ${change.isPlain}`);
     }
-    must(translator.knownBlocks <= KNOWN_MAX, "what is known is bounded");
-    must(translator.orphanBlocks <= KNOWN_MAX, "what waits for parents is bounded");
+    must(translator.blocks.known.size <= KNOWN_MAX, "what is known is bounded");
+    must(translator.blocks.orphans.size <= KNOWN_MAX, "what waits for parents is bounded");
     saw(`size ${translator.isSizeSure} all ${translator.isComplete}`);
     for (const event of events) saw(event.kind === "unreadable" ? shapeOf(event.why) : event.kind);
     for (const [reason, count] of Object.entries(counts.dropped)) if (count > 0) saw(reason);

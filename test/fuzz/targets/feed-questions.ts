@@ -20,7 +20,7 @@ const CHANGES = 200;
 
 function desk() {
   const held = new EngineBlockSet(10_000);
-  const feed = new ResidencyLog({
+  const residency = new ResidencyLog({
     source: SOURCE,
     ring: { changesMax: 100, blocksMax: 10_000 },
     ...{ mode: "ring", everyMs: 1_000, held: [held], spaces: () => [], flush: () => undefined },
@@ -28,12 +28,12 @@ function desk() {
   for (let i = 1; i <= CHANGES; i++) {
     const hashes = BigUint64Array.from({ length: 9 }, (_, at) => BigInt(10 * i + at));
     const change = { parent: null, hashes, tokenHashes: null } as const;
-    feed.push(held.apply([{ kind: "stored", tier: "host", ...change }]));
+    residency.push(held.apply([{ kind: "stored", tier: "host", ...change }]));
   }
   const clock = new ManualClock();
-  const snapshots = new Snapshots({ feed, clock, partBytesMax: () => ANSWER_BYTES_MAX });
+  const snapshots = new Snapshots({ residency, clock, partBytesMax: () => ANSWER_BYTES_MAX });
   const answerBytesMax = () => ANSWER_BYTES_MAX;
-  return { clock, desk: new QueryHandler({ feed, snapshots, clock, answerBytesMax }) };
+  return { clock, desk: new QueryHandler({ residency, snapshots, clock, answerBytesMax }) };
 }
 
 /** Well formed, and about anything. */

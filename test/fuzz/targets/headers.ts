@@ -1,18 +1,12 @@
 import { type Random, randomBelow, seededRandom, systemClock } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
+import { ActiveLoad, ROUTER_DEFAULTS, Router, WorkerTable } from "../../../src/router/index.ts";
 import {
-  createActiveLoad,
-  createRouter,
-  createWorkerTable,
-  ROUTER_DEFAULTS,
-} from "../../../src/router/index.ts";
-import {
-  type OpenAiProxy,
-  openProxy,
+  OpenAiProxy,
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
 } from "../../../src/router/proxy/index.ts";
-import { ReferenceIndex } from "../../router/reference-index.ts";
+import { ReferenceIndex } from "../../router/prefix-index/reference-index.ts";
 import { must, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 
@@ -82,13 +76,13 @@ async function openStage(): Promise<Stage> {
   const clock = systemClock;
   const random = seededRandom(3);
   const faults: unknown[] = [];
-  const table = createWorkerTable();
+  const table = new WorkerTable();
   const settings = { ...ROUTER_DEFAULTS, useKvEvents: false };
   const { blockTokens, requestExpiryMs } = settings;
-  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
+  const load = new ActiveLoad({ clock, blockTokens, requestExpiryMs });
   const index = new ReferenceIndex();
   const native = loadNative();
-  const router = createRouter({ clock, random, native, settings, table, index, load });
+  const router = new Router({ clock, random, native, settings, table, index, load });
   const engine = Bun.serve({
     ...{ port: 0, hostname: "127.0.0.1", development: false },
     fetch: async (request) => {
@@ -104,7 +98,7 @@ async function openStage(): Promise<Stage> {
     });
   }
   const models = [{ ...PROXY_MODEL_DEFAULTS, name: MODEL }];
-  const proxy = await openProxy({
+  const proxy = await OpenAiProxy.open({
     ...{ clock, random, router, table },
     settings: { ...PROXY_DEFAULTS, models, healthEveryMs: null },
     onFault: (thrown) => void faults.push(thrown),

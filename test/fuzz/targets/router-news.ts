@@ -6,11 +6,11 @@ import {
   RESIDENCY_LIMITS,
 } from "../../../src/events/index.ts";
 import {
-  createWorkerTable,
   encodeState,
   LOCATE_KEYS_MAX,
   readQuestion,
   readState,
+  WorkerTable,
 } from "../../../src/router/index.ts";
 import {
   INGEST_DEFAULTS,
@@ -27,8 +27,8 @@ import {
   readLoadEvents,
   readOutput,
 } from "../../../src/router/replicas/index.ts";
-import { LiteralWorker } from "../../router/intake/literal-worker.ts";
-import { ReferenceIndex } from "../../router/reference-index.ts";
+import { LiteralWorker } from "../../router/ingest/literal-worker.ts";
+import { ReferenceIndex } from "../../router/prefix-index/reference-index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Target } from "../target.ts";
 
@@ -127,7 +127,7 @@ const SOURCES_MAX = 4;
 /** Messages of a publisher, as an intake takes them one behind the other. */
 export function residencyMessages(): Target {
   const clock = new ManualClock();
-  const [index, table] = [new ReferenceIndex(), createWorkerTable()];
+  const [index, table] = [new ReferenceIndex(), new WorkerTable()];
   const pending = { hashesMax: 2_000, batchesPerSourceMax: 50 };
   const failed = async () => ({ kind: "failed" as const, why: "nobody is asked" });
   const intake = new ResidencyIngest({

@@ -6,9 +6,8 @@ import {
   type CommandOutcome,
   type CostTerms,
   createDigestNamer,
-  createPolicies,
   POLICY_DEFAULTS,
-  type Policies,
+  Policies,
   type PolicyAction,
   type PolicyCommand,
   type PolicyCounts,
@@ -110,7 +109,7 @@ export class PolicyKit implements Disposable {
   constructor(overrides: Overrides = {}, parts: KitParts = {}) {
     const { clock = new ManualClock(), commander } = parts;
     this.clock = clock;
-    this.policies = createPolicies({
+    this.policies = new Policies({
       clock,
       settings: settingsOf(overrides),
       namer: parts.namer ?? namer,

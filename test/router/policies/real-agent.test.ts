@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import { ControlService, createCommander } from "../../../src/app/index.ts";
 import { type Bus, createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { connectControl } from "../../../src/control/client/index.ts";
-import { createControlSubscriber } from "../../../src/control/index.ts";
+import { ControlSubscriber } from "../../../src/control/index.ts";
 import { DIGEST_BYTES, seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { createLogger, Health } from "../../../src/observability/index.ts";
 import { PeerSource } from "../../../src/peers/index.ts";
@@ -78,7 +78,7 @@ class AgentUnderPolicies implements AsyncDisposable {
     const random = seededRandom(3);
     const buses: Bus[] = [0, 1].map(() => createLocalBus(hub, { clock, random }));
     await waitFor(() => buses.every(({ state }) => state.status === "connected"));
-    const subscriber = createControlSubscriber({
+    const subscriber = new ControlSubscriber({
       ...{ bus: buses[0]!, plane: room.plane, events: room.events, workerId: WORKER, incarnation },
       ...{ version: "1.0.0", role: "purge", issuer: "nats" },
       ...{ publishReceipts: false, publishEvents: false },

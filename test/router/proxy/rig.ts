@@ -1,26 +1,23 @@
 import { seededRandom, systemClock, type WorkerId } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import {
-  createActiveLoad,
-  createRouter,
-  createWorkerTable,
+  ActiveLoad,
   ROUTER_DEFAULTS,
-  type Router,
+  Router,
   type RouterObserver,
   type RouterSettings,
   type WorkerRole,
-  type WorkerTable,
+  WorkerTable,
 } from "../../../src/router/index.ts";
 import {
-  type OpenAiProxy,
-  openProxy,
+  OpenAiProxy,
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
   type ProxyModel,
   type ProxyOptions,
   type ProxySettings,
 } from "../../../src/router/proxy/index.ts";
-import { ReferenceIndex } from "../reference-index.ts";
+import { ReferenceIndex } from "../prefix-index/reference-index.ts";
 import { MockEngine } from "./mock-engine.ts";
 
 export const MODEL = "acme/tiny-chat";
@@ -47,23 +44,23 @@ export class Rig implements AsyncDisposable {
   readonly #server: Bun.Server<undefined>;
 
   static async open(options: RigOptions = {}): Promise<Rig> {
-    const table = createWorkerTable();
+    const table = new WorkerTable();
     const random = seededRandom(7);
     const settings = { ...ROUTER_DEFAULTS, useKvEvents: false, ...options.router };
     const clock = systemClock;
-    const router = createRouter({
+    const router = new Router({
       clock,
       random,
       native: loadNative(),
       settings,
       table,
       index: new ReferenceIndex(),
-      load: createActiveLoad({ clock, ...loadOf(settings) }),
+      load: new ActiveLoad({ clock, ...loadOf(settings) }),
     });
     const models = [{ ...PROXY_MODEL_DEFAULTS, name: MODEL, ...options.model }];
     const faults: unknown[] = [];
     const workers: string[] = [];
-    const proxy = await openProxy({
+    const proxy = await OpenAiProxy.open({
       ...{ clock, random, router, table },
       // Health checks are off by default, since tests count the engines' requests.
       settings: { ...PROXY_DEFAULTS, healthEveryMs: null, models, ...options.settings },

@@ -6,9 +6,9 @@ import fc from "fast-check";
 import { systemClock } from "../../../src/core/index.ts";
 import { checkModels, PROXY_MODEL_DEFAULTS } from "../../../src/router/proxy/index.ts";
 import {
-  openTokens,
   roughTokens,
   type TokenPoolOptions,
+  Tokens,
 } from "../../../src/router/proxy/tokens/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import {
@@ -53,7 +53,7 @@ async function openModel(options: Opened = {}) {
     cacheTokens: options.cacheTokens ?? 1_000_000,
     timeMs: 5_000,
   };
-  return openTokens(all);
+  return Tokens.open(all);
 }
 
 const SPECIAL_AROUND = { addSpecial: true, truncation: null } as const;
@@ -233,7 +233,7 @@ test("a hung thread is replaced, and the next prompt is answered", async () => {
   const model = { name: "m", ...files, partSeparator: "\n", reasoning: null };
   const clock = systemClock;
   const limits = { threads: 1, cacheTokens: 1_000, timeMs: 20 };
-  using tokens = await openTokens({ clock, models: [model], ...limits });
+  using tokens = await Tokens.open({ clock, models: [model], ...limits });
   const steps = (count: number) =>
     JSON.stringify({ messages: [user("x")], chat_template_kwargs: { steps: count } });
   // Templates stop after some million steps. These keep the thread busy one after another.
@@ -253,7 +253,11 @@ test("invalid tokenizer files refuse the start with their name", async () => {
     const kwargs = { chatTemplate: null, templateKwargs: null };
     const names = { name: "m", ...kwargs, partSeparator: "\n", reasoning: null };
     const limits = { threads: 0, cacheTokens: 1, timeMs: 1 };
-    return openTokens({ clock: systemClock, models: [{ ...names, tokenizer: folder }], ...limits });
+    return Tokens.open({
+      clock: systemClock,
+      models: [{ ...names, tokenizer: folder }],
+      ...limits,
+    });
   };
   await expect(open()).rejects.toThrow(/tokenizer\.json/);
   writeFileSync(join(folder, "tokenizer.json"), "{}");
@@ -294,7 +298,7 @@ test("an endless template is aborted with a reason", async () => {
   const tokenizer = writeTokenizer(tempDir(), SLOW);
   const reasons: string[] = [];
   const files = { tokenizer, chatTemplate: null, templateKwargs: '{"steps": 100000}' };
-  using tokens = await openTokens({
+  using tokens = await Tokens.open({
     clock: systemClock,
     models: [{ name: "m", ...files, partSeparator: "\n", reasoning: null }],
     ...{ threads: 0, cacheTokens: 1_000, timeMs: 60_000 },

@@ -3,7 +3,7 @@ import { decode, encode } from "@msgpack/msgpack";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { decodeEnvelope, encodeEnvelope, workerNumber } from "../../../src/events/index.ts";
 import { waitFor } from "../../support/index.ts";
-import { basics, TestRouter } from "./room.ts";
+import { basics, TestRouter } from "./replica-kit.ts";
 
 const SUBJECT = "kv-routers-test.active_sequences_events";
 const decodeOptions = { useBigInt64: true };

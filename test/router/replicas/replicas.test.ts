@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { waitFor } from "../../support/index.ts";
-import { CLUSTER, ScriptedWorker } from "../intake/scripted-worker.ts";
-import { basics, TestRouter } from "./room.ts";
+import { CLUSTER, ScriptedWorker } from "../ingest/scripted-worker.ts";
+import { basics, TestRouter } from "./replica-kit.ts";
 
 async function pair() {
   const hub = new LocalHub();

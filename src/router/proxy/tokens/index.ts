@@ -1,4 +1,4 @@
-export type { EncodeOptions, Truncation } from "./encoder.ts";
-export { checkTokenModel } from "./model.ts";
-export type { PromptTokens, TokenCounts, TokenModelFiles, Tokens } from "./protocol.ts";
-export { openTokens, roughCount, roughTokens, type TokenPoolOptions } from "./token-pool.ts";
+export * from "./encoder.ts";
+export * from "./model.ts";
+export * from "./protocol.ts";
+export * from "./token-pool.ts";

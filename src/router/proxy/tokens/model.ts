@@ -19,7 +19,6 @@ export interface ChatTemplate {
 
 /** A tokenizer and the templates that render a conversation to text. */
 export interface TokenModel {
-  readonly hasTemplate: boolean;
   readonly partSeparator: string;
   readonly reasoning: ReasoningTokens | null;
   /** Variables that the operator passes to every template. */
@@ -51,7 +50,6 @@ export function loadTokenModel(
   const encoder = new Encoder(tokenizer, createPieceCutter(definition), cacheTokens);
   const sources = read.map(({ source }) => source);
   return {
-    hasTemplate: templates.size > 0,
     partSeparator: files.partSeparator,
     reasoning: reasoningOf(tokenizer, files.reasoning, sources),
     templateKwargs: readKwargs(files),

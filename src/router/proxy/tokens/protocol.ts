@@ -21,64 +21,31 @@ export type TokenOrder =
       readonly cacheTokens: number;
       readonly files: TokenModelFiles;
     }
-  | PromptOrder;
-
-export interface PromptOrder {
-  readonly id: number;
-  readonly model: string;
-  readonly text: string;
-  /** Null: the text is the body of a chat completion request, which contains its own options. */
-  readonly encode: EncodeOptions | null;
-  readonly kind: "prompt";
-}
+  | {
+      readonly kind: "prompt";
+      readonly id: number;
+      readonly model: string;
+      readonly text: string;
+      /** Null: the text is the body of a chat completion request, which has its own options. */
+      readonly encode: EncodeOptions | null;
+    };
 
 export type TokenAnswer =
   | {
       readonly kind: "loaded";
       readonly id: number;
       readonly reasoning: ReasoningTokens | null;
-      readonly hasTemplate: boolean;
     }
-  | {
-      readonly kind: "tokens";
-      readonly id: number;
-      readonly tokens: Uint32Array<ArrayBuffer>;
-      readonly marks: readonly PromptMark[];
-      readonly hasMedia: boolean;
-    }
+  | ({ readonly kind: "tokens"; readonly id: number } & PromptTokens)
   | { readonly kind: "failed"; readonly id: number; readonly why: string };
 
 /** The prompt of a request as its engine sees it. */
 export interface PromptTokens {
-  readonly tokens: Uint32Array;
+  readonly tokens: Uint32Array<ArrayBuffer>;
   readonly marks: readonly PromptMark[];
   /**
    * Whether the prompt has images or audio. Their placeholder texts have other tokens than the
    * engine's.
    */
   readonly hasMedia: boolean;
-}
-
-/** Tokenises prompts as the engine of their model does. */
-export interface Tokens extends Disposable {
-  /**
-   * Tokens of a chat completion request. Null: too late, not possible for this prompt, or the model
-   * has no tokenizer.
-   */
-  chat(model: string, body: string): Promise<PromptTokens | null>;
-  text(model: string, text: string, options: EncodeOptions): Promise<PromptTokens | null>;
-  /** Tokens of output, without special tokens around it. */
-  output(model: string, text: string): Promise<PromptTokens | null>;
-  has(model: string): boolean;
-  /** Null: the model's vocabulary has none, or is not loaded yet. */
-  reasoning(model: string): ReasoningTokens | null;
-  readonly counts: TokenCounts;
-}
-
-export interface TokenCounts {
-  readonly prompts: number;
-  readonly failed: number;
-  readonly late: number;
-  /** Threads that were replaced. */
-  readonly restarts: number;
 }

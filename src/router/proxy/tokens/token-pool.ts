@@ -1,14 +1,7 @@
 import { type Clock, HearthError } from "../../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
-import type {
-  PromptTokens,
-  TokenAnswer,
-  TokenCounts,
-  TokenModelFiles,
-  TokenOrder,
-  Tokens,
-} from "./protocol.ts";
+import type { PromptTokens, TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
 import { TokenServer } from "./token-server.ts";
 
 export interface TokenPoolOptions {
@@ -35,51 +28,53 @@ const LONGER_MAX = 4;
 /** Characters at the start of a prompt that identify its conversation. */
 const HEAD = 512;
 
-/** Opens every model's files. Rejects with CONFIG_INVALID if one cannot be used. */
-export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
-  const pool = new TokenPool(options);
-  await pool.open();
-  return pool;
-}
-
-class TokenPool implements Tokens {
+/** Tokenises prompts as the engine of their model does. */
+export class Tokens implements Disposable {
   readonly #options: TokenPoolOptions;
   readonly #backends: TokenBackend[] = [];
   readonly #reasoning = new Map<string, ReasoningTokens | null>();
-  readonly #counts = { prompts: 0, failed: 0, late: 0, restarts: 0 };
+  readonly #counts = {
+    prompts: 0,
+    failed: 0,
+    late: 0,
+    /** Threads that were replaced. */
+    restarts: 0,
+  };
   #nextId = 1;
   #isClosed = false;
 
-  constructor(options: TokenPoolOptions) {
+  private constructor(options: TokenPoolOptions) {
     this.#options = options;
   }
 
-  async open(): Promise<void> {
-    const { threads, models } = this.#options;
-    if (models.length === 0) return;
-    for (let i = 0; i < Math.max(1, threads); i++) this.#backends.push(this.#start());
-    const loads = this.#backends.flatMap((backend) =>
-      models.map((files) => this.#load(backend, files)),
+  /** Opens every model's files. Rejects with CONFIG_INVALID if one cannot be used. */
+  static async open(options: TokenPoolOptions): Promise<Tokens> {
+    const pool = new Tokens(options);
+    const { threads, models } = options;
+    if (models.length === 0) return pool;
+    for (let i = 0; i < Math.max(1, threads); i++) pool.#backends.push(pool.#start());
+    const loads = pool.#backends.flatMap((backend) =>
+      models.map((files) => pool.#load(backend, files)),
     );
-    const answers = await Promise.all(loads);
-    const failed = answers.find((answer) => answer.kind === "failed");
-    if (failed === undefined) return;
-    this[Symbol.dispose]();
+    const failed = (await Promise.all(loads)).find((answer) => answer.kind === "failed");
+    if (failed === undefined) return pool;
+    pool[Symbol.dispose]();
     throw new HearthError("CONFIG_INVALID", failed.why);
   }
 
-  get counts(): TokenCounts {
+  get counts() {
     return { ...this.#counts };
   }
 
-  has(model: string): boolean {
-    return this.#reasoning.has(model);
-  }
-
+  /** Null: the model's vocabulary has none, or is not loaded yet. */
   reasoning(model: string): ReasoningTokens | null {
     return this.#reasoning.get(model) ?? null;
   }
 
+  /**
+   * Tokens of a chat completion request. Null: too late, not possible for this prompt, or the model
+   * has no tokenizer.
+   */
   chat(model: string, body: string): Promise<PromptTokens | null> {
     return this.#ask(model, body, null);
   }
@@ -88,6 +83,7 @@ class TokenPool implements Tokens {
     return this.#ask(model, text, options);
   }
 
+  /** Tokens of output, without special tokens around it. */
   output(model: string, text: string): Promise<PromptTokens | null> {
     return this.#ask(model, text, { addSpecial: false, truncation: null });
   }
@@ -114,20 +110,15 @@ class TokenPool implements Tokens {
     text: string,
     encode: EncodeOptions | null,
   ): Promise<PromptTokens | null> {
-    const backend = this.has(model) ? this.#backendFor(text) : null;
+    const backend = this.#reasoning.has(model) ? this.#backendFor(text) : null;
     if (backend === null) return null;
     this.#counts.prompts++;
     const order: TokenOrder = { kind: "prompt", id: this.#nextId++, model, text, encode };
     const answer = await this.#inTime(backend, order);
-    if (answer?.kind === "tokens") {
-      const { tokens, marks, hasMedia } = answer;
-      return { tokens, marks, hasMedia };
-    }
+    if (answer?.kind === "tokens") return answer;
     if (answer === null) this.#counts.late++;
-    else {
-      this.#counts.failed++;
-      if (answer.kind === "failed") this.#options.onFailed?.(model, answer.why);
-    }
+    else this.#counts.failed++;
+    if (answer?.kind === "failed") this.#options.onFailed?.(model, answer.why);
     return null;
   }
 

@@ -3,7 +3,7 @@ import type { PromptMark } from "../observer.ts";
 import { boolean, type ChatBody, member, parseChat, refusal, renderChat } from "./chat-text.ts";
 import type { EncodeOptions } from "./encoder.ts";
 import { loadTokenModel, type TokenModel } from "./model.ts";
-import type { TokenAnswer, TokenOrder } from "./protocol.ts";
+import type { PromptTokens, TokenAnswer, TokenOrder } from "./protocol.ts";
 import type { Dict, Value } from "./python/index.ts";
 
 /** Answers token requests one at a time, in a worker thread or on the main thread. */
@@ -22,7 +22,7 @@ export class TokenServer {
       if (order.kind === "load") {
         const model = loadTokenModel(order.files, order.cacheTokens, this.#clock);
         this.#models.set(order.files.name, model);
-        return { kind: "loaded", id, reasoning: model.reasoning, hasTemplate: model.hasTemplate };
+        return { kind: "loaded", id, reasoning: model.reasoning };
       }
       const model = this.#models.get(order.model);
       if (model === undefined) return { kind: "failed", id, why: "the model is not loaded" };
@@ -40,12 +40,6 @@ export class TokenServer {
 /** Maximum marks per request in Anthropic's API. */
 const MARKS_MAX = 4;
 
-interface Marked {
-  readonly tokens: Uint32Array<ArrayBuffer>;
-  readonly marks: readonly PromptMark[];
-  readonly hasMedia: boolean;
-}
-
 /** Position of a `cache_control` mark: the last message and part that it covers. */
 interface MarkPlace {
   readonly message: number;
@@ -55,7 +49,7 @@ interface MarkPlace {
 }
 
 /** Tokens of a conversation, and the number of tokens that each `cache_control` mark covers. */
-function markedTokens(model: TokenModel, text: string): Marked {
+function markedTokens(model: TokenModel, text: string): PromptTokens {
   const body = parseChat(text);
   const { text: rendered, hasMedia } = renderChat(model, body);
   const tokens = model.encode(rendered, encodingOf(body.fields, false));

@@ -377,7 +377,7 @@ class CommandLoad implements Disposable {
     if (this.#options.encoding === "json") return JSON.parse(Buffer.from(data).toString());
     const body = decodeBody(data, MSGPACK_TYPE, LIMITS);
     if (body.ok) return body.value as ReceiptParts;
-    throw new HearthError("INTERNAL", `a receipt cannot be read: ${body.refusal.words}`);
+    throw new HearthError("INTERNAL", `a receipt cannot be read: ${body.refusal.message}`);
   }
 }
 

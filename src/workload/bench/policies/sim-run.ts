@@ -1,8 +1,7 @@
-import { type Clock, HearthError, type WorkerId, yieldToLoop } from "../../../core/index.ts";
+import { HearthError, SimulatedClock, type WorkerId, yieldToLoop } from "../../../core/index.ts";
 import {
   type CostTerms,
-  createPolicies,
-  type Policies,
+  Policies,
   type PolicySettings,
   type RouteDecision,
   type RouteRequest,
@@ -79,7 +78,7 @@ interface Served {
 
 class Run {
   readonly #options: SimOptions;
-  readonly #clock = new SimClock();
+  readonly #clock = new SimulatedClock();
   readonly #agents: SimAgent[];
   readonly #assigned: { tokens: number }[];
   readonly #policies: Policies;
@@ -105,7 +104,7 @@ class Run {
     });
     this.#assigned = this.#agents.map(() => ({ tokens: 0 }));
     const never = { [Symbol.dispose]: () => undefined };
-    this.#policies = createPolicies({
+    this.#policies = new Policies({
       ...{ clock, settings, namer: createSimNamer(trace) },
       commander: {
         send: (worker, command) =>
@@ -134,7 +133,11 @@ class Run {
     this.#clock.after(lastMs * JOIN_AT, () => this.#join());
     this.#clock.after(lastMs * RESTART_AT, () => this.#restart());
     for (const [request, arrivalMs] of trace.arrivalMs.entries()) {
-      await this.#clock.advanceTo(arrivalMs);
+      while (this.#clock.step(arrivalMs)) {
+        // Tasks that wait for the timer run before the next one fires.
+        await null;
+        await null;
+      }
       this.#serve(request);
       if (request % LOOK_REQUESTS !== 0) continue;
       await yieldToLoop();
@@ -277,64 +280,3 @@ function reasoned(output: number): Uint32Array {
 }
 
 export const SIM_REASONING = { [MODEL]: { open: OPEN, close: CLOSE } };
-
-interface Timer {
-  dueMs: number;
-  readonly everyMs: number | null;
-  readonly run: () => void;
-}
-
-/** Simulated time, which advances only on request. */
-class SimClock implements Clock {
-  readonly bootId = "simulated";
-  readonly #timers = new Set<Timer>();
-  #nowMs = 0;
-
-  monotonicMs(): number {
-    return this.#nowMs;
-  }
-
-  wallMs(): number {
-    return this.#nowMs;
-  }
-
-  bootMs(): number {
-    return this.#nowMs;
-  }
-
-  after(ms: number, run: () => void): Disposable {
-    return this.#add({ dueMs: this.#nowMs + Math.max(0, ms), everyMs: null, run });
-  }
-
-  every(ms: number, run: () => void): Disposable {
-    return this.#add({ dueMs: this.#nowMs + ms, everyMs: ms, run });
-  }
-
-  /** Fires due timers, each at its own time; tasks that wait for a timer run in between. */
-  async advanceTo(ms: number): Promise<void> {
-    for (let timer = this.#next(ms); timer !== null; timer = this.#next(ms)) {
-      this.#nowMs = Math.max(this.#nowMs, timer.dueMs);
-      if (timer.everyMs === null) this.#timers.delete(timer);
-      else timer.dueMs = this.#nowMs + timer.everyMs;
-      timer.run();
-      await null;
-      await null;
-    }
-    this.#nowMs = Math.max(this.#nowMs, ms);
-  }
-
-  #add(timer: Timer): Disposable {
-    this.#timers.add(timer);
-    return { [Symbol.dispose]: () => void this.#timers.delete(timer) };
-  }
-
-  /** Timers are kept in the order in which they were set: of equal ones the first. */
-  #next(untilMs: number): Timer | null {
-    let next: Timer | null = null;
-    for (const timer of this.#timers) {
-      if (timer.dueMs > untilMs) continue;
-      if (next === null || timer.dueMs < next.dueMs) next = timer;
-    }
-    return next;
-  }
-}

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { systemClock } from "../../../../src/core/index.ts";
 import { benchDecide } from "../../../../src/workload/bench/index.ts";
-import { ReferenceIndex } from "../../../router/reference-index.ts";
+import { ReferenceIndex } from "../../../router/prefix-index/reference-index.ts";
 import { describeNative } from "../../../support/index.ts";
 
 describeNative("bench decide", () => {

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { seededRandom } from "../../../../src/core/index.ts";
 import { loadNative } from "../../../../src/native/index.ts";
-import { createPrefixIndex } from "../../../../src/router/index.ts";
+import { NativeIndex } from "../../../../src/router/index.ts";
 import { benchPrefix } from "../../../../src/workload/bench/index.ts";
 import { bundledTrace } from "../../../../src/workload/traces/index.ts";
 import { describeNative } from "../../../support/native.ts";
@@ -9,7 +9,7 @@ import { describeNative } from "../../../support/native.ts";
 describeNative("bench prefix", () => {
   test("holds what its workers store, and nothing in the end", async () => {
     const random = seededRandom(3);
-    using index = createPrefixIndex({ native: loadNative(), random, bytesMax: 2 ** 23 });
+    using index = new NativeIndex({ native: loadNative(), random, bytesMax: 2 ** 23 });
     const result = await benchPrefix({
       trace: await bundledTrace(),
       index,

@@ -1,15 +1,15 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import { SimulatedClock } from "../../../../src/core/index.ts";
 import { ROUTER_DEFAULTS } from "../../../../src/router/index.ts";
 import {
   benchRoute,
   LeafLru,
   ROUTE_POLICIES,
   type RouteRow,
-  SimulatedClock,
 } from "../../../../src/workload/bench/index.ts";
 import { bundledTrace } from "../../../../src/workload/traces/index.ts";
-import { ReferenceIndex } from "../../../router/reference-index.ts";
+import { ReferenceIndex } from "../../../router/prefix-index/reference-index.ts";
 import { describeNative } from "../../../support/index.ts";
 
 /** Blocks in the order of their use, the oldest first. */

@@ -1,28 +1,16 @@
+import * as py from "../python/index.ts";
 import {
-  codePoints,
-  compare,
-  contains,
-  equals,
   Iter,
-  isNumber,
-  isTrue,
-  iterate,
   type Kwargs,
-  lengthOf,
-  numberOf,
   PythonError,
-  splitLines,
-  strip,
   Thing,
   Tuple,
-  textOf,
   Undefined,
   type Value,
-  View,
-  writeJson,
 } from "../python/index.ts";
-import { attribute, capitalize, item, type Runtime, replaced } from "./methods.ts";
-import { binary, bind, flag, percent, wholeNumber } from "./operators.ts";
+import { attribute, capitalize, item, pairsOf, type Runtime, replaced } from "./methods.ts";
+import { binary, bind, COMPARISONS, flag, percent, wholeNumber } from "./operators.ts";
+import type { Comparison } from "./parser.ts";
 
 export type Filter = (
   value: Value,
@@ -43,7 +31,7 @@ export function named(
 
 /** Makes a filter of the value's text, without arguments. */
 function ofText(run: (text: string) => Value): Filter {
-  return named("filter", [], (value) => run(textOf(value)));
+  return named("filter", [], (value) => run(py.textOf(value)));
 }
 
 const JSON_PARAMETERS = ["ensure_ascii", "indent", "separators", "sort_keys"];
@@ -51,9 +39,9 @@ const JSON_PARAMETERS = ["ensure_ascii", "indent", "separators", "sort_keys"];
 /** transformers' override of `tojson`: `json.dumps` without HTML escapes. */
 const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
   const [ascii, indent, separators, sorted] = given;
-  const pair = separators == null ? null : iterate(separators).map(textOf);
+  const pair = separators == null ? null : py.iterate(separators).map(py.textOf);
   const blanks = indent == null ? null : typeof indent === "string" ? indent : blanksOf(indent);
-  const text = writeJson(value, {
+  const text = py.writeJson(value, {
     isAscii: flag(ascii, false),
     indent: blanks,
     itemSeparator: pair?.[0] ?? (blanks === null ? ", " : ","),
@@ -71,19 +59,19 @@ function blanksOf(width: Value): string {
 }
 
 const fallback = named("default", ["default_value", "boolean"], (value, [otherwise, isLoose]) => {
-  const isMissing = value instanceof Undefined || (flag(isLoose, false) && !isTrue(value));
+  const isMissing = value instanceof Undefined || (flag(isLoose, false) && !py.isTrue(value));
   return isMissing ? (otherwise ?? "") : value;
 });
 
 const trim = named("trim", ["chars"], (value, [chars]) => {
-  return strip(textOf(value), chars == null ? null : textOf(chars), "both");
+  return py.strip(py.textOf(value), chars == null ? null : py.textOf(chars), "both");
 });
 
 const indent = named("indent", ["width", "first", "blank"], (value, given, { budget }) => {
   const [width, first, blank] = given;
   const by = typeof width === "string" ? width : blanksOf(width ?? 4n);
-  const text = textOf(value);
-  const lines = splitLines(`${text}\n`);
+  const text = py.textOf(value);
+  const lines = py.splitLines(`${text}\n`);
   budget.made(text.length + lines.length * by.length);
   const rest = lines
     .slice(1)
@@ -95,14 +83,14 @@ const replace = named("replace", ["old", "new", "count"], (value, given, { budge
   const [from, to, count] = given;
   if (from === undefined || to === undefined) throw new PythonError("replace() needs two texts");
   const limit = count == null ? -1 : wholeNumber(count);
-  return replaced(textOf(value), textOf(from), textOf(to), limit, budget);
+  return replaced(py.textOf(value), py.textOf(from), py.textOf(to), limit, budget);
 });
 
 const round = named("round", ["precision", "method"], (value, [precision, method]) => {
-  if (!isNumber(value)) throw new PythonError("round() needs a number");
-  const number = numberOf(value);
+  if (!py.isNumber(value)) throw new PythonError("round() needs a number");
+  const number = py.numberOf(value);
   const digits = precision === undefined ? 0 : wholeNumber(precision);
-  const how = method === undefined ? "common" : textOf(method);
+  const how = method === undefined ? "common" : py.textOf(method);
   if (!["common", "ceil", "floor"].includes(how)) throw new PythonError("unknown method");
   if (how !== "common") {
     const scaled = Number(number) * 10 ** digits;
@@ -127,12 +115,12 @@ function rounded(value: number, digits: number): number {
 
 const int = named("int", ["default", "base"], (value, [otherwise, base]) => {
   if (base !== undefined && base !== 10n) throw new PythonError("int() supports base 10 only");
-  if (isNumber(value)) {
-    const number = numberOf(value);
+  if (py.isNumber(value)) {
+    const number = py.numberOf(value);
     if (typeof number === "bigint") return number;
     return Number.isFinite(number) ? BigInt(Math.trunc(number)) : (otherwise ?? 0n);
   }
-  const text = typeof value === "string" ? strip(value, null, "both") : "";
+  const text = typeof value === "string" ? py.strip(value, null, "both") : "";
   if (/^[-+]?[0-9]{1,4000}$/.test(text)) return BigInt(text.replace(/^\+/, ""));
   const number = floatOf(text);
   return number !== null && Number.isFinite(number)
@@ -141,8 +129,8 @@ const int = named("int", ["default", "base"], (value, [otherwise, base]) => {
 });
 
 const float = named("float", ["default"], (value, [otherwise]) => {
-  if (isNumber(value)) return Number(numberOf(value));
-  const text = typeof value === "string" ? strip(value, null, "both") : "";
+  if (py.isNumber(value)) return Number(py.numberOf(value));
+  const text = typeof value === "string" ? py.strip(value, null, "both") : "";
   return floatOf(text) ?? otherwise ?? 0;
 });
 
@@ -154,11 +142,11 @@ const truncate = named(
   "truncate",
   ["length", "killwords", "end", "leeway"],
   (value, [length, killwords, end, leeway]) => {
-    const points = codePoints(textOf(value));
+    const points = py.codePoints(py.textOf(value));
     const [limit, slack] = [wholeNumber(length ?? 255n), wholeNumber(leeway ?? 5n)];
-    const tail = end === undefined ? "..." : textOf(end);
+    const tail = end === undefined ? "..." : py.textOf(end);
     if (points.length <= limit + slack) return points.join("");
-    const cut = points.slice(0, Math.max(0, limit - codePoints(tail).length)).join("");
+    const cut = points.slice(0, Math.max(0, limit - py.codePoints(tail).length)).join("");
     if (flag(killwords, false)) return cut + tail;
     const at = cut.lastIndexOf(" ");
     return (at < 0 ? cut : cut.slice(0, at)) + tail;
@@ -166,7 +154,7 @@ const truncate = named(
 );
 
 const center = named("center", ["width"], (value, [width], { budget }) => {
-  const method = attribute(textOf(value), "center", budget);
+  const method = attribute(py.textOf(value), "center", budget);
   const call = (method as { call?: unknown }).call as (args: Value[], kwargs: Kwargs) => Value;
   return call([width ?? 80n], new Map());
 });
@@ -195,7 +183,7 @@ const title = ofText((text) => {
 
 const format: Filter = (value, args, kwargs, { budget }) => {
   const given = kwargs.size > 0 ? new Map<Value, Value>(kwargs) : new Tuple(args);
-  return percent(textOf(value), given, budget);
+  return percent(py.textOf(value), given, budget);
 };
 
 const urlencode = ofText((text) => {
@@ -205,20 +193,20 @@ const urlencode = ofText((text) => {
 });
 
 const abs = named("abs", [], (value) => {
-  if (!isNumber(value)) throw new PythonError("bad operand type for abs()");
-  const number = numberOf(value);
+  if (!py.isNumber(value)) throw new PythonError("bad operand type for abs()");
+  const number = py.numberOf(value);
   return number < 0 ? -number : number;
 });
 
-const count = named("length", [], (value) => BigInt(lengthOf(value)));
+const count = named("length", [], (value) => BigInt(py.lengthOf(value)));
 const getAttribute = named("attr", ["name"], (value, [name], { budget }) => {
-  return attribute(value, textOf(name ?? ""), budget);
+  return attribute(value, py.textOf(name ?? ""), budget);
 });
 
 type Getter = (value: Value) => Value;
 
 function walked(value: Value, { budget }: Runtime): readonly Value[] {
-  const items = iterate(value);
+  const items = py.iterate(value);
   budget.step(items.length);
   budget.made(items.length);
   return items;
@@ -226,7 +214,7 @@ function walked(value: Value, { budget }: Runtime): readonly Value[] {
 
 /** Reads a path such as `a.b.0` from each value. */
 function getter(path: Value, runtime: Runtime, otherwise?: Value): Getter {
-  const text = textOf(path);
+  const text = py.textOf(path);
   const keys = typeof path === "bigint" ? [path] : text.split(".").map(keyOfPath);
   return (value) => {
     let found = value;
@@ -260,7 +248,7 @@ function sortKey(path: Value | undefined, isCased: Value | undefined, runtime: R
 function sorted(items: readonly Value[], key: Getter, isReverse: boolean): Value[] {
   const pairs = items.map((one) => ({ one, key: key(one) }));
   const sign = isReverse ? -1 : 1;
-  return pairs.sort((a, b) => sign * compare(a.key, b.key)).map(({ one }) => one);
+  return pairs.sort((a, b) => sign * py.compare(a.key, b.key)).map(({ one }) => one);
 }
 
 const map: Filter = (value, args, kwargs, runtime) => {
@@ -282,7 +270,9 @@ function selector(isWanted: boolean, hasAttribute: boolean): Filter {
     const get = hasAttribute ? getter(path!, runtime) : plain;
     const [name, ...rest] = hasAttribute ? others : args;
     const test = (one: Value) => {
-      return name === undefined ? isTrue(one) : runtime.runTest(textOf(name), one, rest, kwargs);
+      return name === undefined
+        ? py.isTrue(one)
+        : runtime.runTest(py.textOf(name), one, rest, kwargs);
     };
     return new Iter(items.filter((one) => test(get(one)) === isWanted));
   };
@@ -291,8 +281,8 @@ function selector(isWanted: boolean, hasAttribute: boolean): Filter {
 const join: Filter = (value, args, kwargs, runtime) => {
   const [separator, path] = bind("join", ["d", "attribute"], args, kwargs);
   const get = path == null ? plain : getter(path, runtime);
-  const texts = walked(value, runtime).map((one) => textOf(get(one)));
-  const between = separator === undefined ? "" : textOf(separator);
+  const texts = walked(value, runtime).map((one) => py.textOf(get(one)));
+  const between = separator === undefined ? "" : py.textOf(separator);
   runtime.budget.made(texts.reduce((sum, one) => sum + one.length + between.length, 0));
   return texts.join(between);
 };
@@ -309,7 +299,7 @@ const last: Filter = (value, _args, _kwargs, runtime) => {
 
 /** The undefined item at a position of an empty sequence. */
 function none(value: Value, at: number): Value {
-  return iterate(value).at(at) === null ? null : new Undefined("the sequence is empty");
+  return py.iterate(value).at(at) === null ? null : new Undefined("the sequence is empty");
 }
 
 const reverse: Filter = (value, _args, _kwargs, runtime) => {
@@ -330,7 +320,7 @@ const dictsort: Filter = (value, args, kwargs, runtime) => {
   const [isCased, by, isReverse] = bind("dictsort", names, args, kwargs);
   if (!(value instanceof Map)) throw new PythonError("dictsort() needs a dictionary");
   const place = by === undefined || by === "key" ? 0 : 1;
-  const pairs = [...value].map((pair) => new Tuple(pair));
+  const pairs = pairsOf(value);
   const get: Getter = (pair) => (pair as Tuple).items[place]!;
   const key = flag(isCased, false) ? get : (pair: Value) => lowered(get(pair));
   runtime.budget.step(pairs.length);
@@ -343,7 +333,7 @@ function extreme(sign: number): Filter {
     const key = keyed(path, isCased, runtime);
     let best: Value | undefined;
     for (const one of walked(value, runtime)) {
-      if (best === undefined || sign * compare(key(one), key(best)) > 0) best = one;
+      if (best === undefined || sign * py.compare(key(one), key(best)) > 0) best = one;
     }
     return best === undefined ? new Undefined("No aggregated item, sequence was empty.") : best;
   };
@@ -364,7 +354,7 @@ const unique: Filter = (value, args, kwargs, runtime) => {
   const kept = walked(value, runtime).filter((one) => {
     const its = key(one);
     runtime.budget.step(seen.length);
-    if (seen.some((other) => equals(other, its))) return false;
+    if (seen.some((other) => py.equals(other, its))) return false;
     seen.push(its);
     return true;
   });
@@ -379,7 +369,7 @@ const groupby: Filter = (value, args, kwargs, runtime) => {
   const groups: { readonly key: Value; readonly items: Value[] }[] = [];
   for (const one of sorted(walked(value, runtime), key, false)) {
     const latest = groups.at(-1);
-    if (latest !== undefined && equals(key(latest.items[0]!), key(one))) latest.items.push(one);
+    if (latest !== undefined && py.equals(key(latest.items[0]!), key(one))) latest.items.push(one);
     else groups.push({ key: get(one), items: [one] });
   }
   return groups.map((group) => {
@@ -408,12 +398,7 @@ const items: Filter = (value, _args, _kwargs, runtime) => {
   if (value instanceof Undefined) return new Iter([]);
   if (!(value instanceof Map)) throw new PythonError("Can only get item pairs from a mapping.");
   runtime.budget.step(value.size);
-  return new Iter(
-    new View(
-      "dict_items",
-      [...value].map((pair) => new Tuple(pair)),
-    ).items,
-  );
+  return new Iter(pairsOf(value));
 };
 
 /** Jinja's filters of sequences. */
@@ -500,12 +485,13 @@ function isSequence(value: Value): boolean {
   return value instanceof Tuple || value instanceof Undefined;
 }
 
-const eq: TestFunction = (value, args) => equals(value, other(args));
-const ne: TestFunction = (value, args) => !equals(value, other(args));
-const gt: TestFunction = (value, args) => compare(value, other(args)) > 0;
-const ge: TestFunction = (value, args) => compare(value, other(args)) >= 0;
-const lt: TestFunction = (value, args) => compare(value, other(args)) < 0;
-const le: TestFunction = (value, args) => compare(value, other(args)) <= 0;
+/** A test that compares with its argument. */
+function comparing(comparison: Comparison): TestFunction {
+  return (value, args) => COMPARISONS[comparison](value, other(args));
+}
+
+const [eq, ne] = [comparing("=="), comparing("!=")];
+const [gt, ge, lt, le] = [comparing(">"), comparing(">="), comparing("<"), comparing("<=")];
 
 /** Jinja's own tests. */
 export const TESTS: Readonly<Record<string, TestFunction>> = {
@@ -529,24 +515,26 @@ export const TESTS: Readonly<Record<string, TestFunction>> = {
   defined: (value) => !(value instanceof Undefined),
   undefined: (value) => value instanceof Undefined,
   divisibleby: (value, args, runtime) => {
-    return equals(binary("%", value, other(args), runtime.budget), 0n);
+    return py.equals(binary("%", value, other(args), runtime.budget), 0n);
   },
   escaped: () => false,
-  even: (value, _, runtime) => equals(remainder(value, 2n, runtime), 0n),
-  odd: (value, _, runtime) => equals(remainder(value, 2n, runtime), 1n),
+  even: (value, _, runtime) => py.equals(remainder(value, 2n, runtime), 0n),
+  odd: (value, _, runtime) => py.equals(remainder(value, 2n, runtime), 1n),
   false: (value) => value === false,
   true: (value) => value === true,
   filter: (value, _, runtime) => typeof value === "string" && runtime.hasFilter(value),
   test: (value) => typeof value === "string" && Object.hasOwn(TESTS, value),
   float: (value) => typeof value === "number",
-  in: (value, args) => contains(other(args), value),
+  in: comparing("in"),
   integer: isInteger,
   iterable: isIterable,
-  lower: (value) => isCased(textOf(value)) && textOf(value) === textOf(value).toLowerCase(),
-  upper: (value) => isCased(textOf(value)) && textOf(value) === textOf(value).toUpperCase(),
+  lower: (value) =>
+    isCased(py.textOf(value)) && py.textOf(value) === py.textOf(value).toLowerCase(),
+  upper: (value) =>
+    isCased(py.textOf(value)) && py.textOf(value) === py.textOf(value).toUpperCase(),
   mapping: (value) => value instanceof Map,
   none: (value) => value === null,
-  number: (value) => isNumber(value),
+  number: (value) => py.isNumber(value),
   // Same object. Equal texts and integers count as the same.
   sameas: (value, args) => value === other(args),
   sequence: isSequence,

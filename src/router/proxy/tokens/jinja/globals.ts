@@ -1,13 +1,5 @@
-import {
-  iterate,
-  type Kwargs,
-  PythonError,
-  Thing,
-  textOf,
-  typeName,
-  Undefined,
-  type Value,
-} from "../python/index.ts";
+import * as py from "../python/index.ts";
+import { type Kwargs, PythonError, Thing, Undefined, type Value } from "../python/index.ts";
 import { makeDict } from "./methods.ts";
 import { type Budget, wholeNumber } from "./operators.ts";
 
@@ -34,7 +26,7 @@ function range(args: readonly Value[], budget: Budget): Value[] {
 
 function namespace(args: readonly Value[], kwargs: Kwargs): Thing {
   const slots = new Map<string, Value>();
-  for (const [key, value] of makeDict(args, kwargs)) slots.set(textOf(key), value);
+  for (const [key, value] of makeDict(args, kwargs)) slots.set(py.textOf(key), value);
   return new Thing("Namespace", { slots });
 }
 
@@ -71,7 +63,7 @@ function joiner(separator: Value | undefined): Thing {
 
 function raise(message: Value | undefined): never {
   throw new PythonError(
-    message === undefined ? "the template raised an exception" : textOf(message),
+    message === undefined ? "the template raised an exception" : py.textOf(message),
   );
 }
 
@@ -84,7 +76,7 @@ export function globals(budget: Budget, now: () => Date): Map<string, Value> {
     ["cycler", fn("cycler", (args) => cycler(args))],
     ["joiner", fn("joiner", ([separator]) => joiner(separator))],
     ["raise_exception", fn("raise_exception", ([message]) => raise(message))],
-    ["strftime_now", fn("strftime_now", ([format]) => strftime(textOf(format ?? ""), now()))],
+    ["strftime_now", fn("strftime_now", ([format]) => strftime(py.textOf(format ?? ""), now()))],
   ]);
 }
 
@@ -107,7 +99,7 @@ export function loopThing(state: LoopState): Thing {
     return args[state.at % args.length]!;
   };
   const hasChanged = (args: readonly Value[]) => {
-    const isSame = changed !== null && textOf([...changed]) === textOf([...args]);
+    const isSame = changed !== null && py.textOf([...changed]) === py.textOf([...args]);
     changed = args;
     return !isSame;
   };
@@ -134,10 +126,10 @@ export function loopThing(state: LoopState): Thing {
 
 /** The parts of a value that is assigned to several names. */
 export function unpacked(value: Value, count: number): readonly Value[] {
-  const items = value instanceof Undefined ? value.raise() : iterate(value);
+  const items = value instanceof Undefined ? value.raise() : py.iterate(value);
   if (items.length === count) return items;
   const what = items.length > count ? "too many" : "not enough";
-  throw new PythonError(`${what} values to unpack from a ${typeName(value)}, expected ${count}`);
+  throw new PythonError(`${what} values to unpack from a ${py.typeName(value)}, expected ${count}`);
 }
 
 const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];

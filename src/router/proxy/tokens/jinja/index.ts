@@ -1,3 +1,2 @@
-export { TemplateSyntaxError } from "./lexer.ts";
-export { RENDER_LIMITS, type RenderLimits } from "./operators.ts";
-export { type RenderOptions, Template } from "./template.ts";
+export * from "./lexer.ts";
+export * from "./template.ts";

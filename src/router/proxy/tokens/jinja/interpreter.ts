@@ -1,28 +1,21 @@
+import * as py from "../python/index.ts";
 import {
-  compare,
-  contains,
   type Dict,
-  equals,
-  isTrue,
-  iterate,
   type Kwargs,
-  keyOf,
   PythonError,
   Thing,
   Tuple,
-  textOf,
   Undefined,
   type Value,
 } from "../python/index.ts";
 import { FILTERS, TESTS } from "./filters.ts";
 import { loopThing, unpacked } from "./globals.ts";
 import { attribute, callValue, item, type Runtime } from "./methods.ts";
+import { type Budget, binary, COMPARISONS, negative, slice } from "./operators.ts";
 import type {
   Args,
   Body,
-  CallBlockNode,
   CallExpr,
-  Comparison,
   Expr,
   FilterExpr,
   ForNode,
@@ -30,21 +23,157 @@ import type {
   Node,
   Parameter,
   Target,
-} from "./nodes.ts";
-import { type Budget, binary, negative, slice } from "./operators.ts";
+} from "./parser.ts";
 
 /** Output of a render, as pieces of text in order. */
 type Output = string[];
 type Flow = "next" | "break" | "continue";
 
-/** Executes the statements of one render. */
-export class Interpreter {
-  readonly #evaluator: Evaluator;
+/** Evaluates the expressions of one render. */
+class Evaluator implements Runtime {
+  readonly budget: Budget;
 
-  constructor(evaluator: Evaluator) {
-    this.#evaluator = evaluator;
+  constructor(budget: Budget) {
+    this.budget = budget;
   }
 
+  value(node: Expr, scope: Scope): Value {
+    this.budget.step();
+    switch (node.kind) {
+      case "const":
+        return node.value;
+      case "name":
+        return scope.get(node.name);
+      case "list":
+        return node.items.map((one) => this.value(one, scope));
+      case "tuple":
+        return new Tuple(node.items.map((one) => this.value(one, scope)));
+      case "dict":
+        return this.#dict(node.items, scope);
+      case "attribute":
+        return attribute(this.value(node.of, scope), node.name, this.budget);
+      case "item":
+        return item(this.value(node.of, scope), this.value(node.key, scope), this.budget);
+      case "slice": {
+        const of = this.value(node.of, scope);
+        const nodes = [node.start, node.stop, node.step];
+        const bounds = nodes.map((one) => one && this.value(one, scope));
+        return slice(of, bounds, this.budget);
+      }
+      case "call":
+        return this.call(node, scope, null);
+      case "filter":
+        return this.#filterOf(node, scope);
+      case "test": {
+        const [args, kwargs] = this.#args(node, scope);
+        return this.runTest(node.name, this.value(node.of, scope), args, kwargs);
+      }
+      case "unary": {
+        const of = this.value(node.of, scope);
+        return node.op === "not" ? !py.isTrue(of) : negative(of, node.op);
+      }
+      case "binary": {
+        const left = this.value(node.left, scope);
+        return binary(node.op, left, this.value(node.right, scope), this.budget);
+      }
+      case "concat":
+        return this.#concat(node.parts, scope);
+      case "and":
+      case "or": {
+        const left = this.value(node.left, scope);
+        return py.isTrue(left) === (node.kind === "or") ? left : this.value(node.right, scope);
+      }
+      case "compare":
+        return this.#compare(node, scope);
+      case "condition":
+        if (py.isTrue(this.value(node.test, scope))) return this.value(node.then, scope);
+        if (node.otherwise !== null) return this.value(node.otherwise, scope);
+        return new Undefined("the inline if-expression has no else section");
+      default:
+        return node satisfies never;
+    }
+  }
+
+  #dict(items: readonly (readonly [Expr, Expr])[], scope: Scope): Dict {
+    const dict: Dict = new Map();
+    for (const [key, value] of items) {
+      dict.set(py.keyOf(this.value(key, scope)), this.value(value, scope));
+    }
+    return dict;
+  }
+
+  #concat(parts: readonly Expr[], scope: Scope): string {
+    const text = parts.map((part) => py.textOf(this.value(part, scope))).join("");
+    this.budget.made(text.length);
+    return text;
+  }
+
+  #compare(node: Extract<Expr, { kind: "compare" }>, scope: Scope): boolean {
+    let left = this.value(node.first, scope);
+    for (const { op, value } of node.rest) {
+      const right = this.value(value, scope);
+      if (!COMPARISONS[op](left, right)) return false;
+      left = right;
+    }
+    return true;
+  }
+
+  #args({ args, kwargs, star, doubleStar }: Args, scope: Scope): [Value[], Kwargs] {
+    const values = args.map((one) => this.value(one, scope));
+    if (star !== null) values.push(...py.iterate(this.value(star, scope)));
+    if (kwargs.length === 0 && doubleStar === null) return [values, NO_KWARGS];
+    const named = new Map(kwargs.map(({ key, value }) => [key, this.value(value, scope)]));
+    if (doubleStar !== null) {
+      const more = this.value(doubleStar, scope);
+      if (!(more instanceof Map)) throw new PythonError("argument after ** must be a mapping");
+      for (const [key, value] of more) named.set(py.textOf(key), value);
+    }
+    return [values, named];
+  }
+
+  /** Calls a value. `caller` is what a call block passes to its macro. */
+  call(node: CallExpr, scope: Scope, caller: Value | null): Value {
+    const callee = this.value(node.of, scope);
+    const [args, kwargs] = this.#args(node, scope);
+    const all = caller === null ? kwargs : new Map(kwargs).set("caller", caller);
+    return callValue(callee, args, all, this.budget);
+  }
+
+  #filterOf(node: FilterExpr, scope: Scope): Value {
+    if (node.of === null) throw new PythonError("a filter without a value");
+    return this.#apply(node, scope, this.value(node.of, scope));
+  }
+
+  /** Applies a chain of filters. The first filter of a filter block takes the block's text. */
+  pipe(node: FilterExpr, scope: Scope, text: string): Value {
+    const value = node.of?.kind === "filter" ? this.pipe(node.of, scope, text) : text;
+    return this.#apply(node, scope, value);
+  }
+
+  #apply(node: FilterExpr, scope: Scope, value: Value): Value {
+    const [args, kwargs] = this.#args(node, scope);
+    return this.runFilter(node.name, value, args, kwargs);
+  }
+
+  runFilter(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): Value {
+    this.budget.step();
+    if (!this.hasFilter(name)) throw new PythonError(`No filter named '${name}'.`);
+    return this.budget.deeper(() => FILTERS[name]!(value, args, kwargs, this));
+  }
+
+  hasFilter(name: string): boolean {
+    return Object.hasOwn(FILTERS, name);
+  }
+
+  runTest(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): boolean {
+    this.budget.step();
+    if (!Object.hasOwn(TESTS, name)) throw new PythonError(`No test named '${name}'.`);
+    return TESTS[name]!(value, args, this, kwargs);
+  }
+}
+
+/** Executes the statements of one render. */
+export class Interpreter extends Evaluator {
   text(body: Body, scope: Scope): string {
     const out: Output = [];
     this.#body(body, scope, out);
@@ -52,13 +181,13 @@ export class Interpreter {
   }
 
   #write(text: string, out: Output): void {
-    this.#evaluator.budget.made(text.length);
+    this.budget.made(text.length);
     out.push(text);
   }
 
   #body(body: Body, scope: Scope, out: Output): Flow {
     for (const node of body) {
-      this.#evaluator.budget.step();
+      this.budget.step();
       const flow = this.#node(node, scope, out);
       if (flow !== "next") return flow;
     }
@@ -71,17 +200,17 @@ export class Interpreter {
         this.#write(node.text, out);
         return "next";
       case "output":
-        this.#write(textOf(this.#evaluator.value(node.value, scope)), out);
+        this.#write(py.textOf(this.value(node.value, scope)), out);
         return "next";
       case "if":
         for (const { test, body } of node.branches) {
-          if (isTrue(this.#evaluator.value(test, scope))) return this.#body(body, scope, out);
+          if (py.isTrue(this.value(test, scope))) return this.#body(body, scope, out);
         }
         return this.#body(node.otherwise, scope, out);
       case "for":
-        return this.#for(node, scope, out, 1, this.#evaluator.value(node.iter, scope));
+        return this.#for(node, scope, out, 1, this.value(node.iter, scope));
       case "set":
-        this.#assign(node.target, this.#evaluator.value(node.value, scope), scope);
+        this.#assign(node.target, this.value(node.value, scope), scope);
         return "next";
       case "setBlock":
         this.#assign(node.target, this.#filtered(node, scope), scope);
@@ -90,15 +219,15 @@ export class Interpreter {
         scope.set(node.name, this.#macro(node, scope));
         return "next";
       case "callBlock":
-        this.#write(textOf(this.#callBlock(node, scope)), out);
+        this.#write(py.textOf(this.#callBlock(node, scope)), out);
         return "next";
       case "filterBlock":
-        this.#write(textOf(this.#filtered(node, scope)), out);
+        this.#write(py.textOf(this.#filtered(node, scope)), out);
         return "next";
       case "with": {
         const inner = scope.inner();
         for (const { target, value } of node.items) {
-          this.#assign(target, this.#evaluator.value(value, scope), inner);
+          this.#assign(target, this.value(value, scope), inner);
         }
         return this.#body(node.body, inner, out);
       }
@@ -118,7 +247,7 @@ export class Interpreter {
   ): Value {
     const inner = scope.inner();
     const text = this.text(body, inner);
-    return filter === null ? text : this.#evaluator.pipe(filter, scope, text);
+    return filter === null ? text : this.pipe(filter, scope, text);
   }
 
   #assign(target: Target, value: Value, scope: Scope): void {
@@ -139,8 +268,8 @@ export class Interpreter {
   }
 
   #for(node: ForNode, scope: Scope, out: Output, depth: number, over: Value): Flow {
-    const { budget } = this.#evaluator;
-    const items = this.#wanted(node, scope, iterate(over));
+    const { budget } = this;
+    const items = this.#wanted(node, scope, py.iterate(over));
     budget.made(items.length);
     const state = { items, depth, at: 0, recurse: this.#recursion(node, scope) };
     const loop = loopThing(state);
@@ -160,10 +289,10 @@ export class Interpreter {
   #wanted({ test, target }: ForNode, scope: Scope, items: readonly Value[]): readonly Value[] {
     if (test === null) return items;
     return items.filter((one) => {
-      this.#evaluator.budget.step();
+      this.budget.step();
       const inner = scope.inner();
       this.#assign(target, one, inner);
-      return isTrue(this.#evaluator.value(test, inner));
+      return py.isTrue(this.value(test, inner));
     });
   }
 
@@ -201,7 +330,7 @@ export class Interpreter {
       if (i >= args.length) given.delete(parameter.name);
       if (value !== undefined) scope.set(parameter.name, value);
       else if (parameter.value !== null) {
-        scope.set(parameter.name, this.#evaluator.value(parameter.value, scope));
+        scope.set(parameter.name, this.value(parameter.value, scope));
       } else scope.undefine(parameter.name);
     }
     const caller = given.get("caller");
@@ -221,10 +350,9 @@ export class Interpreter {
     }
   }
 
-  #callBlock({ call, parameters, body }: CallBlockNode, scope: Scope): Value {
-    const node: MacroNode = { kind: "macro", name: "caller", parameters, body };
-    const caller = this.#macro(node, scope);
-    return this.#evaluator.call(call, scope, caller);
+  #callBlock(node: Extract<Node, { kind: "callBlock" }>, scope: Scope): Value {
+    const caller = this.#macro({ ...node, kind: "macro", name: "caller" }, scope);
+    return this.call(node.call, scope, caller);
   }
 }
 
@@ -248,179 +376,6 @@ function usesRest(body: Body): ReadonlySet<string> {
 const REST = new WeakMap<Body, ReadonlySet<string>>();
 
 const NO_KWARGS: Kwargs = new Map();
-
-/** Evaluates the expressions of one render. */
-export class Evaluator implements Runtime {
-  readonly budget: Budget;
-
-  constructor(budget: Budget) {
-    this.budget = budget;
-  }
-
-  value(node: Expr, scope: Scope): Value {
-    this.budget.step();
-    switch (node.kind) {
-      case "const":
-        return node.value;
-      case "name":
-        return scope.get(node.name);
-      case "list":
-        return node.items.map((one) => this.value(one, scope));
-      case "tuple":
-        return new Tuple(node.items.map((one) => this.value(one, scope)));
-      case "dict":
-        return this.#dict(node.items, scope);
-      case "attribute":
-        return attribute(this.value(node.of, scope), node.name, this.budget);
-      case "item":
-        return item(this.value(node.of, scope), this.value(node.key, scope), this.budget);
-      case "slice": {
-        const of = this.value(node.of, scope);
-        const bounds = [node.start, node.stop, node.step];
-        return slice(
-          of,
-          bounds.map((one) => one && this.value(one, scope)),
-          this.budget,
-        );
-      }
-      case "call":
-        return this.call(node, scope, null);
-      case "filter":
-        return this.#filterOf(node, scope);
-      case "test": {
-        const [args, kwargs] = this.#args(node, scope);
-        return this.runTest(node.name, this.value(node.of, scope), args, kwargs);
-      }
-      case "unary": {
-        const of = this.value(node.of, scope);
-        return node.op === "not" ? !isTrue(of) : negative(of, node.op);
-      }
-      case "binary":
-        return binary(
-          node.op,
-          this.value(node.left, scope),
-          this.value(node.right, scope),
-          this.budget,
-        );
-      case "concat":
-        return this.#concat(node.parts, scope);
-      case "and":
-      case "or": {
-        const left = this.value(node.left, scope);
-        return isTrue(left) === (node.kind === "or") ? left : this.value(node.right, scope);
-      }
-      case "compare":
-        return this.#compare(node, scope);
-      case "condition":
-        if (isTrue(this.value(node.test, scope))) return this.value(node.then, scope);
-        if (node.otherwise !== null) return this.value(node.otherwise, scope);
-        return new Undefined("the inline if-expression has no else section");
-      default:
-        return node satisfies never;
-    }
-  }
-
-  #dict(items: readonly (readonly [Expr, Expr])[], scope: Scope): Dict {
-    const dict: Dict = new Map();
-    for (const [key, value] of items) {
-      dict.set(keyOf(this.value(key, scope)), this.value(value, scope));
-    }
-    return dict;
-  }
-
-  #concat(parts: readonly Expr[], scope: Scope): string {
-    const text = parts.map((part) => textOf(this.value(part, scope))).join("");
-    this.budget.made(text.length);
-    return text;
-  }
-
-  #compare(node: Extract<Expr, { kind: "compare" }>, scope: Scope): boolean {
-    let left = this.value(node.first, scope);
-    for (const { op, value } of node.rest) {
-      const right = this.value(value, scope);
-      if (!holds(op, left, right)) return false;
-      left = right;
-    }
-    return true;
-  }
-
-  #args({ args, kwargs, star, doubleStar }: Args, scope: Scope): [Value[], Kwargs] {
-    const values = args.map((one) => this.value(one, scope));
-    if (star !== null) values.push(...iterate(this.value(star, scope)));
-    if (kwargs.length === 0 && doubleStar === null) return [values, NO_KWARGS];
-    const named = new Map(kwargs.map(({ key, value }) => [key, this.value(value, scope)]));
-    if (doubleStar !== null) {
-      const more = this.value(doubleStar, scope);
-      if (!(more instanceof Map)) throw new PythonError("argument after ** must be a mapping");
-      for (const [key, value] of more) named.set(textOf(key), value);
-    }
-    return [values, named];
-  }
-
-  /** Calls a value. `caller` is what a call block passes to its macro. */
-  call(node: CallExpr, scope: Scope, caller: Value | null): Value {
-    const callee = this.value(node.of, scope);
-    const [args, kwargs] = this.#args(node, scope);
-    const all = caller === null ? kwargs : new Map(kwargs).set("caller", caller);
-    return callValue(callee, args, all, this.budget);
-  }
-
-  #filterOf(node: FilterExpr, scope: Scope): Value {
-    if (node.of === null) throw new PythonError("a filter without a value");
-    return this.#apply(node, scope, this.value(node.of, scope));
-  }
-
-  /** Applies a chain of filters. The first filter of a filter block takes the block's text. */
-  pipe(node: FilterExpr, scope: Scope, text: string): Value {
-    const value = node.of?.kind === "filter" ? this.pipe(node.of, scope, text) : text;
-    return this.#apply(node, scope, value);
-  }
-
-  #apply(node: FilterExpr, scope: Scope, value: Value): Value {
-    const [args, kwargs] = this.#args(node, scope);
-    return this.runFilter(node.name, value, args, kwargs);
-  }
-
-  runFilter(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): Value {
-    this.budget.step();
-    const found = this.hasFilter(name) ? FILTERS[name]! : null;
-    if (found === null) throw new PythonError(`No filter named '${name}'.`);
-    return this.budget.deeper(() => found(value, args, kwargs, this));
-  }
-
-  hasFilter(name: string): boolean {
-    return Object.hasOwn(FILTERS, name);
-  }
-
-  runTest(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): boolean {
-    this.budget.step();
-    if (!Object.hasOwn(TESTS, name)) throw new PythonError(`No test named '${name}'.`);
-    return TESTS[name]!(value, args, this, kwargs);
-  }
-}
-
-function holds(op: Comparison, left: Value, right: Value): boolean {
-  switch (op) {
-    case "==":
-      return equals(left, right);
-    case "!=":
-      return !equals(left, right);
-    case "in":
-      return contains(right, left);
-    case "not in":
-      return !contains(right, left);
-    case "<":
-      return compare(left, right) < 0;
-    case "<=":
-      return compare(left, right) <= 0;
-    case ">":
-      return compare(left, right) > 0;
-    case ">=":
-      return compare(left, right) >= 0;
-    default:
-      return op satisfies never;
-  }
-}
 
 /** Variables of a block. Outer variables are readable, not assignable. */
 export class Scope {

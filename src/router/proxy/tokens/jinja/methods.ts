@@ -1,21 +1,10 @@
+import * as py from "../python/index.ts";
 import {
-  codePoints,
   type Dict,
-  equals,
-  isNumber,
-  iterate,
   type Kwargs,
-  keyOf,
-  numberOf,
   PythonError,
-  reprOf,
-  SPACE,
-  splitLines,
-  strip,
   Thing,
   Tuple,
-  textOf,
-  typeName,
   Undefined,
   type Value,
   View,
@@ -24,82 +13,63 @@ import { type Budget, bind, flag, placeOf, text, wholeNumber } from "./operators
 
 type Method = (args: readonly Value[], kwargs: Kwargs) => Value;
 
-const MUTATING: ReadonlySet<string> = new Set([
-  ...["append", "extend", "insert", "pop", "remove", "reverse", "sort", "clear"],
-  ...["update", "setdefault", "popitem"],
-]);
+/** Methods that Jinja's immutable sandbox hides. */
+const DICT_MUTATING = ["pop", "popitem", "update", "setdefault", "clear"];
+const LIST_MUTATING = ["append", "extend", "insert", "remove", "reverse", "sort", ...DICT_MUTATING];
+const DICT_METHODS: Readonly<Record<string, (dict: Dict) => Method>> = {
+  get: (dict) => (args, kwargs) => {
+    const [key, otherwise] = bind("get", ["key", "default"], args, kwargs);
+    return dict.get(py.keyOf(key ?? null)) ?? otherwise ?? null;
+  },
+  items: (dict) => () => new View("dict_items", pairsOf(dict)),
+  keys: (dict) => () => new View("dict_keys", [...dict.keys()]),
+  values: (dict) => () => new View("dict_values", [...dict.values()]),
+  copy: (dict) => () => new Map(dict),
+};
+const TUPLE_METHODS: Readonly<Record<string, (items: readonly Value[]) => Method>> = {
+  index:
+    (items) =>
+    ([one, from]) => {
+      const start = from === undefined ? 0 : wholeNumber(from);
+      const at = items.findIndex((item, i) => i >= start && py.equals(item, one ?? null));
+      if (at < 0) throw new PythonError("the value is not in the list");
+      return BigInt(at);
+    },
+  count:
+    (items) =>
+    ([one]) =>
+      BigInt(items.filter((item) => py.equals(item, one ?? null)).length),
+};
+const LIST_METHODS: typeof TUPLE_METHODS = {
+  ...TUPLE_METHODS,
+  copy: (items) => () => [...items],
+};
+
+export function pairsOf(dict: Dict): Tuple[] {
+  return [...dict].map((pair) => new Tuple(pair));
+}
 
 /** A method of a value. JavaScript's undefined: Python has no method of this name. */
 export function methodOf(value: Value, name: string, budget: Budget): Value | undefined {
-  const method = find(value, name, budget);
-  if (method === undefined) return undefined;
-  if (method === "mutates") {
-    // Jinja's immutable sandbox hides these methods.
-    return new Undefined(`access to attribute '${name}' of a value is unsafe.`);
-  }
-  return new Thing("builtin_function_or_method", { call: method });
+  const call = find(value, name, budget);
+  if (call !== undefined) return new Thing("builtin_function_or_method", { call });
+  const hidden = value instanceof Map ? DICT_MUTATING : Array.isArray(value) ? LIST_MUTATING : [];
+  if (!hidden.includes(name)) return undefined;
+  return new Undefined(`access to attribute '${name}' of a value is unsafe.`);
 }
 
-function find(value: Value, name: string, budget: Budget): Method | "mutates" | undefined {
+function find(value: Value, name: string, budget: Budget): Method | undefined {
   if (typeof value === "string") {
-    const method = Object.hasOwn(TEXT_METHODS, name) ? TEXT_METHODS[name]! : undefined;
-    if (method === undefined) return undefined;
-    return (args, kwargs) => method(value, args, kwargs, budget);
+    const method = own(TEXT_METHODS, name);
+    return method && ((args, kwargs) => method(value, args, kwargs, budget));
   }
-  if (value instanceof Map) return dictMethod(value, name);
-  const items = Array.isArray(value) ? value : value instanceof Tuple ? value.items : null;
-  return items === null ? undefined : listMethod(items, name, Array.isArray(value));
+  if (value instanceof Map) return own(DICT_METHODS, name)?.(value);
+  if (Array.isArray(value)) return own(LIST_METHODS, name)?.(value);
+  return value instanceof Tuple ? own(TUPLE_METHODS, name)?.(value.items) : undefined;
 }
 
-function dictMethod(dict: Dict, name: string): Method | "mutates" | undefined {
-  switch (name) {
-    case "get":
-      return (args, kwargs) => {
-        const [key, otherwise] = bind("get", ["key", "default"], args, kwargs);
-        return dict.get(keyOf(key ?? null)) ?? otherwise ?? null;
-      };
-    case "items":
-      return () =>
-        new View(
-          "dict_items",
-          [...dict].map((pair) => new Tuple(pair)),
-        );
-    case "keys":
-      return () => new View("dict_keys", [...dict.keys()]);
-    case "values":
-      return () => new View("dict_values", [...dict.values()]);
-    case "copy":
-      return () => new Map(dict);
-    case "pop":
-    case "popitem":
-    case "update":
-    case "setdefault":
-    case "clear":
-      return "mutates";
-    default:
-      return undefined;
-  }
-}
-
-function listMethod(
-  items: readonly Value[],
-  name: string,
-  isList: boolean,
-): Method | "mutates" | undefined {
-  if (name === "index") {
-    return ([one, from]) => {
-      const start = from === undefined ? 0 : wholeNumber(from);
-      const at = items.findIndex((item, i) => i >= start && equals(item, one ?? null));
-      if (at < 0) throw new PythonError("the value is not in the list");
-      return BigInt(at);
-    };
-  }
-  if (name === "count") {
-    return ([one]) => BigInt(items.filter((item) => equals(item, one ?? null)).length);
-  }
-  if (!isList) return undefined;
-  if (name === "copy") return () => [...items];
-  return MUTATING.has(name) ? "mutates" : undefined;
+function own<T>(table: Readonly<Record<string, T>>, name: string): T | undefined {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
 }
 
 /** Implements `dict(...)` of templates. */
@@ -108,10 +78,10 @@ export function makeDict(args: readonly Value[], kwargs: Kwargs): Dict {
   const [from] = args;
   if (from instanceof Map) for (const [key, value] of from) dict.set(key, value);
   else if (from !== undefined) {
-    for (const pair of iterate(from)) {
-      const [key, value] = iterate(pair);
+    for (const pair of py.iterate(from)) {
+      const [key, value] = py.iterate(pair);
       if (key === undefined || value === undefined) throw new PythonError("expected pairs");
-      dict.set(keyOf(key), value);
+      dict.set(py.keyOf(key), value);
     }
   }
   for (const [key, value] of kwargs) dict.set(key, value);
@@ -120,11 +90,11 @@ export function makeDict(args: readonly Value[], kwargs: Kwargs): Dict {
 
 type TextMethod = (self: string, args: readonly Value[], kwargs: Kwargs, budget: Budget) => Value;
 
-const BLANKS = new RegExp(`[${SPACE}]+`);
-const BLANK = new RegExp(`[${SPACE}]`);
+const BLANKS = new RegExp(`[${py.SPACE}]+`);
+const BLANK = new RegExp(`[${py.SPACE}]`);
 
 function stripper(side: "both" | "left" | "right"): TextMethod {
-  return (self, [chars]) => strip(self, chars == null ? null : text("strip", chars), side);
+  return (self, [chars]) => py.strip(self, chars == null ? null : text("py.strip", chars), side);
 }
 
 /** Splits a text at most `limit` times. Negative: no limit. */
@@ -143,7 +113,7 @@ function split(self: string, args: readonly Value[], kwargs: Kwargs, isFromRight
 
 function splitBlanks(self: string, limit: number, isFromRight: boolean): string[] {
   if (limit < 0) {
-    const plain = strip(self, null, "both");
+    const plain = py.strip(self, null, "both");
     return plain === "" ? [] : plain.split(BLANKS);
   }
   if (isFromRight) {
@@ -151,18 +121,18 @@ function splitBlanks(self: string, limit: number, isFromRight: boolean): string[
     return parts.map(reversed).reverse();
   }
   const parts: string[] = [];
-  let rest = strip(self, null, "left");
+  let rest = py.strip(self, null, "left");
   while (rest !== "" && parts.length < limit) {
     const at = rest.search(BLANK);
     parts.push(at < 0 ? rest : rest.slice(0, at));
-    rest = at < 0 ? "" : strip(rest.slice(at), null, "left");
+    rest = at < 0 ? "" : py.strip(rest.slice(at), null, "left");
   }
   // The uncut rest keeps its trailing blanks.
   return rest === "" ? parts : [...parts, rest];
 }
 
 function reversed(text: string): string {
-  return codePoints(text).reverse().join("");
+  return py.codePoints(text).reverse().join("");
 }
 
 function replace(self: string, args: readonly Value[], kwargs: Kwargs, budget: Budget): string {
@@ -178,7 +148,7 @@ export function replaced(
   limit: number,
   budget: Budget,
 ): string {
-  const parts = from === "" ? ["", ...codePoints(self), ""] : self.split(from);
+  const parts = from === "" ? ["", ...py.codePoints(self), ""] : self.split(from);
   const cuts = limit < 0 ? parts.length - 1 : Math.min(limit, parts.length - 1);
   budget.made(self.length + cuts * to.length);
   const head = parts.slice(0, cuts + 1).join(to);
@@ -188,7 +158,7 @@ export function replaced(
 function affix(name: "startsWith" | "endsWith"): TextMethod {
   return (self, [given, from, to]) => {
     if (given === undefined) throw new PythonError("expected a prefix");
-    const points = from === undefined && to === undefined ? null : codePoints(self);
+    const points = from === undefined && to === undefined ? null : py.codePoints(self);
     const start = from == null ? undefined : wholeNumber(from);
     const part = points?.slice(start, to == null ? undefined : wholeNumber(to)).join("") ?? self;
     const options = given instanceof Tuple ? given.items : [given];
@@ -198,7 +168,7 @@ function affix(name: "startsWith" | "endsWith"): TextMethod {
 
 function finder(name: "indexOf" | "lastIndexOf", isStrict: boolean): TextMethod {
   return (self, [given, from, to]) => {
-    const points = codePoints(self);
+    const points = py.codePoints(self);
     const length = points.length;
     const clamp = (at: number) => Math.min(Math.max(at < 0 ? at + length : at, 0), length);
     const start = from == null ? 0 : clamp(wholeNumber(from));
@@ -206,19 +176,19 @@ function finder(name: "indexOf" | "lastIndexOf", isStrict: boolean): TextMethod 
     const part = points.slice(start, end).join("");
     const unit = part[name](text("find", given));
     if (unit < 0 && isStrict) throw new PythonError("substring not found");
-    return unit < 0 ? -1n : BigInt(start + codePoints(part.slice(0, unit)).length);
+    return unit < 0 ? -1n : BigInt(start + py.codePoints(part.slice(0, unit)).length);
   };
 }
 
 function count(self: string, [given]: readonly Value[]): bigint {
   const one = text("count", given);
-  return BigInt(one === "" ? codePoints(self).length + 1 : self.split(one).length - 1);
+  return BigInt(one === "" ? py.codePoints(self).length + 1 : self.split(one).length - 1);
 }
 
 function join(self: string, [items]: readonly Value[], _: Kwargs, budget: Budget): string {
-  const texts = iterate(items ?? null).map((item, i) => {
+  const texts = py.iterate(items ?? null).map((item, i) => {
     if (typeof item === "string") return item;
-    throw new PythonError(`sequence item ${i}: expected str instance, ${typeName(item)} found`);
+    throw new PythonError(`sequence item ${i}: expected str instance, ${py.typeName(item)} found`);
   });
   budget.made(texts.reduce((sum, one) => sum + one.length + self.length, 0));
   return texts.join(self);
@@ -226,7 +196,7 @@ function join(self: string, [items]: readonly Value[], _: Kwargs, budget: Budget
 
 function padder(side: "start" | "end" | "both"): TextMethod {
   return (self, [width, fill], _, budget) => {
-    const missing = wholeNumber(width ?? null) - codePoints(self).length;
+    const missing = wholeNumber(width ?? null) - py.codePoints(self).length;
     if (missing <= 0) return self;
     budget.made(missing);
     const char = fill === undefined ? " " : text("center", fill);
@@ -248,7 +218,7 @@ function partition(isLast: boolean): TextMethod {
 }
 
 function every(pattern: RegExp): TextMethod {
-  return (self) => self !== "" && codePoints(self).every((char) => pattern.test(char));
+  return (self) => self !== "" && py.codePoints(self).every((char) => pattern.test(char));
 }
 
 /**
@@ -256,18 +226,19 @@ function every(pattern: RegExp): TextMethod {
  */
 function title(self: string): string {
   return self.replace(/\p{L}+/gu, (word) => {
-    const [first = "", ...rest] = codePoints(word);
+    const [first = "", ...rest] = py.codePoints(word);
     return first.toUpperCase() + rest.join("").toLowerCase();
   });
 }
 
 export function capitalize(self: string): string {
-  const [first = "", ...rest] = codePoints(self);
+  const [first = "", ...rest] = py.codePoints(self);
   return first.toUpperCase() + rest.join("").toLowerCase();
 }
 
 function swapCase(self: string): string {
-  return codePoints(self)
+  return py
+    .codePoints(self)
     .map((char) => (char === char.toUpperCase() ? char.toLowerCase() : char.toUpperCase()))
     .join("");
 }
@@ -285,7 +256,7 @@ const TEXT_METHODS: Readonly<Record<string, TextMethod>> = {
   rstrip: stripper("right"),
   split: (self, args, kwargs) => split(self, args, kwargs, false),
   rsplit: (self, args, kwargs) => split(self, args, kwargs, true),
-  splitlines: (self, [keepends]) => splitLines(self, flag(keepends, false)),
+  splitlines: (self, [keepends]) => py.splitLines(self, flag(keepends, false)),
   upper: (self) => self.toUpperCase(),
   lower: (self) => self.toLowerCase(),
   casefold: (self) => self.toLowerCase(),
@@ -321,7 +292,7 @@ const TEXT_METHODS: Readonly<Record<string, TextMethod>> = {
   isdecimal: every(/^\p{Nd}$/u),
   isnumeric: every(/^\p{N}$/u),
   isalnum: every(/^[\p{L}\p{N}]$/u),
-  isspace: every(new RegExp(`^[${SPACE}]$`)),
+  isspace: every(new RegExp(`^[${py.SPACE}]$`)),
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range of ASCII.
   isascii: (self) => /^[\x00-\x7f]*$/.test(self),
   isupper: (self) => self === self.toUpperCase() && self !== self.toLowerCase(),
@@ -346,8 +317,9 @@ function formatText(text: string, args: readonly Value[], kwargs: Kwargs, budget
     const value =
       name === "" ? args[next++] : /^[0-9]+$/.test(name) ? args[Number(name)] : kwargs.get(name);
     if (value === undefined) throw new PythonError(`no value for the field '${name}'`);
-    const shown = conversion === "r" ? reprOf(value) : conversion === "s" ? textOf(value) : value;
-    const made = spec === undefined || spec === "" ? textOf(shown) : styled(shown, spec);
+    const shown =
+      conversion === "r" ? py.reprOf(value) : conversion === "s" ? py.textOf(value) : value;
+    const made = spec === undefined || spec === "" ? py.textOf(shown) : styled(shown, spec);
     budget.made(made.length);
     return made;
   });
@@ -360,9 +332,9 @@ function styled(value: Value, spec: string): string {
   const plain = body(value, kind ?? "", digits === undefined ? null : Number(digits), comma);
   const size = Number(width || 0);
   if (size > 10_000) throw new PythonError("a field is too wide");
-  const missing = size - codePoints(plain).length;
+  const missing = size - py.codePoints(plain).length;
   if (missing <= 0) return plain;
-  const isNumeric = isNumber(value);
+  const isNumeric = py.isNumber(value);
   if (zero !== undefined && align === undefined && isNumeric) {
     const sign = plain.startsWith("-") ? "-" : "";
     return sign + "0".repeat(missing) + plain.slice(sign.length);
@@ -377,12 +349,12 @@ function body(value: Value, kind: string, digits: number | null, comma: string |
   if (kind === "" && typeof value === "number") {
     throw new PythonError("a float without a format is not supported");
   }
-  if (kind === "s" || (kind === "" && !isNumber(value))) {
-    const text = textOf(value);
-    return digits === null ? text : codePoints(text).slice(0, digits).join("");
+  if (kind === "s" || (kind === "" && !py.isNumber(value))) {
+    const text = py.textOf(value);
+    return digits === null ? text : py.codePoints(text).slice(0, digits).join("");
   }
-  if (!isNumber(value)) throw new PythonError(`unknown format code '${kind}'`);
-  const number = numberOf(value);
+  if (!py.isNumber(value)) throw new PythonError(`unknown format code '${kind}'`);
+  const number = py.numberOf(value);
   if (kind === "f" || kind === "%") {
     if ((digits ?? 6) > 100) throw new PythonError("too many digits");
     const scaled = kind === "%" ? Number(number) * 100 : Number(number);
@@ -405,8 +377,8 @@ export interface Runtime {
 }
 
 function missing(of: Value, name: Value): Undefined {
-  const key = typeof name === "string" ? `'${name}'` : typeName(name);
-  return new Undefined(`'${typeName(of)} object' has no attribute ${key}`);
+  const key = typeof name === "string" ? `'${name}'` : py.typeName(name);
+  return new Undefined(`'${py.typeName(of)} object' has no attribute ${key}`);
 }
 
 /** Evaluates `value.name`: a Python method takes precedence over a dictionary key. */
@@ -424,7 +396,7 @@ export function attribute(of: Value, name: string, budget: Budget): Value {
 export function item(of: Value, key: Value, budget: Budget): Value {
   if (of instanceof Undefined) return of.raise();
   if (of instanceof Map) {
-    const found = of.get(isHashable(key) ? keyOf(key) : null);
+    const found = of.get(isHashable(key) ? py.keyOf(key) : null);
     if (found !== undefined && isHashable(key)) return found;
   } else if (typeof key === "bigint" || typeof key === "boolean") {
     const found = at(of, key);
@@ -458,7 +430,7 @@ export function callValue(
 ): Value {
   if (value instanceof Undefined) return value.raise();
   if (!(value instanceof Thing) || value.call === null) {
-    throw new PythonError(`'${typeName(value)}' object is not callable`);
+    throw new PythonError(`'${py.typeName(value)}' object is not callable`);
   }
   const { call } = value;
   return budget.deeper(() => call(args, kwargs));

@@ -1,18 +1,6 @@
-import {
-  codePoints,
-  isNumber,
-  isTrue,
-  type Kwargs,
-  numberOf,
-  PythonError,
-  reprOf,
-  Tuple,
-  textOf,
-  typeName,
-  Undefined,
-  type Value,
-} from "../python/index.ts";
-import type { Operator } from "./nodes.ts";
+import * as py from "../python/index.ts";
+import { type Kwargs, PythonError, Tuple, Undefined, type Value } from "../python/index.ts";
+import type { Comparison, Operator } from "./parser.ts";
 
 /** Maximum bits of an integer that a template may compute. */
 const BITS_MAX = 4_096;
@@ -20,7 +8,8 @@ const BITS_MAX = 4_096;
 export function binary(op: Operator, left: Value, right: Value, budget: Budget): Value {
   if (left instanceof Undefined) left.raise();
   if (right instanceof Undefined) right.raise();
-  if (isNumber(left) && isNumber(right)) return arithmetic(op, numberOf(left), numberOf(right));
+  if (py.isNumber(left) && py.isNumber(right))
+    return arithmetic(op, py.numberOf(left), py.numberOf(right));
   if (op === "+") {
     const sum = concatenated(left, right, budget);
     if (sum !== null) return sum;
@@ -34,7 +23,7 @@ export function binary(op: Operator, left: Value, right: Value, budget: Budget):
 }
 
 function unsupported(op: string, left: Value, right: Value): never {
-  const types = `'${typeName(left)}' and '${typeName(right)}'`;
+  const types = `'${py.typeName(left)}' and '${py.typeName(right)}'`;
   throw new PythonError(`unsupported operand type(s) for ${op}: ${types}`);
 }
 
@@ -57,7 +46,7 @@ function concatenated(left: Value, right: Value, budget: Budget): Value | null {
 }
 
 function repeated(value: Value, times: bigint | boolean, op: Operator, budget: Budget): Value {
-  const count = Number(numberOf(times));
+  const count = Number(py.numberOf(times));
   const copies = Math.max(0, count);
   if (typeof value === "string") {
     budget.made(value.length * copies);
@@ -118,10 +107,21 @@ function floats(op: Operator, a: number, b: number): number {
 
 export function negative(value: Value, op: "-" | "+"): Value {
   if (value instanceof Undefined) value.raise();
-  if (!isNumber(value)) throw new PythonError(`bad operand type for unary ${op}`);
-  const number = numberOf(value);
+  if (!py.isNumber(value)) throw new PythonError(`bad operand type for unary ${op}`);
+  const number = py.numberOf(value);
   return op === "-" ? -number : number;
 }
+
+export const COMPARISONS: Readonly<Record<Comparison, (left: Value, right: Value) => boolean>> = {
+  "==": py.equals,
+  "!=": (left, right) => !py.equals(left, right),
+  in: (left, right) => py.contains(right, left),
+  "not in": (left, right) => !py.contains(right, left),
+  "<": (left, right) => py.compare(left, right) < 0,
+  "<=": (left, right) => py.compare(left, right) <= 0,
+  ">": (left, right) => py.compare(left, right) > 0,
+  ">=": (left, right) => py.compare(left, right) >= 0,
+};
 
 const DIRECTIVE = /%(?:%|([-0]*)([0-9]*)(?:\.([0-9]+))?([sdirfx]))/g;
 
@@ -150,11 +150,11 @@ export function percent(text: string, given: Value, budget: Budget): string {
 
 function formatted(value: Value, kind: string, digits: number | null): string {
   if (kind === "s" || kind === "r") {
-    const text = kind === "s" ? textOf(value) : reprOf(value);
-    return digits === null ? text : codePoints(text).slice(0, digits).join("");
+    const text = kind === "s" ? py.textOf(value) : py.reprOf(value);
+    return digits === null ? text : py.codePoints(text).slice(0, digits).join("");
   }
-  if (!isNumber(value)) throw new PythonError(`%${kind} format: a number is required`);
-  const number = numberOf(value);
+  if (!py.isNumber(value)) throw new PythonError(`%${kind} format: a number is required`);
+  const number = py.numberOf(value);
   if (kind === "f") {
     if ((digits ?? 6) > 100) throw new PythonError("too many digits");
     return Number(number).toFixed(digits ?? 6);
@@ -168,7 +168,7 @@ function formatted(value: Value, kind: string, digits: number | null): string {
 
 /** Position of a Python index in a sequence. Null: out of range. */
 export function placeOf(index: bigint | boolean, length: number): number | null {
-  const at = Number(numberOf(index));
+  const at = Number(py.numberOf(index));
   const place = at < 0 ? at + length : at;
   return place >= 0 && place < length ? place : null;
 }
@@ -177,9 +177,9 @@ export function placeOf(index: bigint | boolean, length: number): number | null 
 export function slice(value: Value, bounds: readonly (Value | null)[], budget: Budget): Value {
   if (value instanceof Undefined) value.raise();
   const isText = typeof value === "string";
-  const items = isText ? codePoints(value) : Array.isArray(value) ? value : null;
+  const items = isText ? py.codePoints(value) : Array.isArray(value) ? value : null;
   const all = items ?? (value instanceof Tuple ? value.items : null);
-  if (all === null) throw new PythonError(`'${typeName(value)}' object is not subscriptable`);
+  if (all === null) throw new PythonError(`'${py.typeName(value)}' object is not subscriptable`);
   const picked = pick<Value>(all, bounds.map(indexOf));
   budget.made(picked.length);
   if (isText) return picked.join("");
@@ -188,7 +188,7 @@ export function slice(value: Value, bounds: readonly (Value | null)[], budget: B
 
 function indexOf(value: Value | null): number | null {
   if (value === null) return null;
-  if (isInteger(value)) return Number(numberOf(value));
+  if (isInteger(value)) return Number(py.numberOf(value));
   if (value instanceof Undefined) value.raise();
   throw new PythonError("slice indices must be integers or None");
 }
@@ -211,13 +211,13 @@ function pick<T>(items: readonly T[], bounds: readonly (number | null)[]): T[] {
 /** Converts a Python integer argument to a JavaScript number. */
 export function wholeNumber(value: Value): number {
   if (!isInteger(value)) {
-    throw new PythonError(`'${typeName(value)}' object cannot be interpreted as an integer`);
+    throw new PythonError(`'${py.typeName(value)}' object cannot be interpreted as an integer`);
   }
-  return Number(numberOf(value));
+  return Number(py.numberOf(value));
 }
 
 export function flag(value: Value | undefined, otherwise: boolean): boolean {
-  return value === undefined ? otherwise : isTrue(value);
+  return value === undefined ? otherwise : py.isTrue(value);
 }
 
 export interface RenderLimits {

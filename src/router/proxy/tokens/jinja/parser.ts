@@ -1,23 +1,121 @@
 import type { Value } from "../python/index.ts";
 import { lex, TemplateSyntaxError, TokenStream } from "./lexer.ts";
-import type {
-  Args,
-  Body,
-  CompareExpr,
-  Comparison,
-  Expr,
-  FilterExpr,
-  ForNode,
-  IfNode,
-  Node,
-  Operator,
-  Parameter,
-  Target,
-} from "./nodes.ts";
+
+export interface Args {
+  readonly args: readonly Expr[];
+  readonly kwargs: readonly { readonly key: string; readonly value: Expr }[];
+  readonly star: Expr | null;
+  readonly doubleStar: Expr | null;
+}
+
+export type Operator = "+" | "-" | "*" | "/" | "//" | "%" | "**";
+export type Comparison = "==" | "!=" | "<" | "<=" | ">" | ">=" | "in" | "not in";
+
+interface SliceExpr {
+  readonly kind: "slice";
+  readonly of: Expr;
+  readonly start: Expr | null;
+  readonly stop: Expr | null;
+  readonly step: Expr | null;
+}
+
+interface CompareExpr {
+  readonly kind: "compare";
+  readonly first: Expr;
+  readonly rest: readonly { readonly op: Comparison; readonly value: Expr }[];
+}
+
+interface ConditionExpr {
+  readonly kind: "condition";
+  readonly test: Expr;
+  readonly then: Expr;
+  readonly otherwise: Expr | null;
+}
+
+export type CallExpr = { readonly kind: "call"; readonly of: Expr } & Args;
+
+/** `of` is null in front of a filter block's body. */
+export type FilterExpr = {
+  readonly kind: "filter";
+  readonly of: Expr | null;
+  readonly name: string;
+} & Args;
+
+export type Expr =
+  | { readonly kind: "const"; readonly value: Value }
+  | { readonly kind: "name"; readonly name: string }
+  | { readonly kind: "list" | "tuple"; readonly items: readonly Expr[] }
+  | { readonly kind: "dict"; readonly items: readonly (readonly [Expr, Expr])[] }
+  | { readonly kind: "attribute"; readonly of: Expr; readonly name: string }
+  | { readonly kind: "item"; readonly of: Expr; readonly key: Expr }
+  | SliceExpr
+  | CallExpr
+  | FilterExpr
+  | ({ readonly kind: "test"; readonly of: Expr; readonly name: string } & Args)
+  | { readonly kind: "unary"; readonly op: "not" | "-" | "+"; readonly of: Expr }
+  | { readonly kind: "binary"; readonly op: Operator; readonly left: Expr; readonly right: Expr }
+  | { readonly kind: "concat"; readonly parts: readonly Expr[] }
+  | { readonly kind: "and" | "or"; readonly left: Expr; readonly right: Expr }
+  | CompareExpr
+  | ConditionExpr;
+
+/** The target of an assignment. */
+export type Target =
+  | { readonly kind: "name"; readonly name: string }
+  | { readonly kind: "slot"; readonly name: string; readonly slot: string }
+  | { readonly kind: "tuple"; readonly items: readonly Target[] };
+
+export interface Parameter {
+  readonly name: string;
+  readonly value: Expr | null;
+}
+
+export type Body = readonly Node[];
+
+/** A statement with a body. */
+interface Block<Kind extends string> {
+  readonly kind: Kind;
+  readonly body: Body;
+}
+
+export interface ForNode extends Block<"for"> {
+  readonly target: Target;
+  readonly iter: Expr;
+  readonly test: Expr | null;
+  readonly otherwise: Body;
+  readonly isRecursive: boolean;
+}
+
+export interface MacroNode extends Block<"macro"> {
+  readonly name: string;
+  readonly parameters: readonly Parameter[];
+}
+
+interface IfNode {
+  readonly kind: "if";
+  readonly branches: readonly { readonly test: Expr; readonly body: Body }[];
+  readonly otherwise: Body;
+}
+
+export type Node =
+  | { readonly kind: "text"; readonly text: string }
+  | { readonly kind: "output"; readonly value: Expr }
+  | IfNode
+  | ForNode
+  | { readonly kind: "set"; readonly target: Target; readonly value: Expr }
+  | (Block<"setBlock"> & { readonly target: Target; readonly filter: FilterExpr | null })
+  | MacroNode
+  | (Block<"callBlock"> & { readonly call: CallExpr; readonly parameters: readonly Parameter[] })
+  | (Block<"filterBlock"> & { readonly filter: FilterExpr })
+  | (Block<"with"> & {
+      readonly items: readonly { readonly target: Target; readonly value: Expr }[];
+    })
+  /** `{% generation %}`: only a scope, since no caller needs token masks. */
+  | Block<"generation">
+  | { readonly kind: "break" | "continue" };
 
 /** Maximum nesting of blocks. Deeper ones would overflow the interpreter's stack. */
 const BLOCK_DEPTH_MAX = 100;
-const RESERVED: ReadonlySet<string> = new Set(["true", "false", "none", "True", "False", "None"]);
 const LOADER_TAGS: ReadonlySet<string> = new Set([
   ...["extends", "block", "include", "import", "from", "autoescape"],
 ]);
@@ -68,10 +166,15 @@ class Parser {
     this.#stream.expect("end", "{%");
   }
 
-  /** Parses the rest of a tag, its body and its closing tag. */
-  #block(end: string): Body {
+  /** Ends a tag that opens a body. */
+  #open(): void {
     this.#stream.takes("op", ":");
     this.#end();
+  }
+
+  /** Parses the rest of a tag, its body and its closing tag. */
+  #block(end: string): Body {
+    this.#open();
     const body = this.#body([end]);
     this.#stream.next();
     this.#end();
@@ -120,46 +223,36 @@ class Parser {
     return nodes;
   }
 
-  #if(): IfNode {
+  #if(): Node {
     const branches: { test: Expr; body: Body }[] = [];
-    let otherwise: Body = [];
     for (;;) {
       const test = this.#expressions.tuple(false);
-      this.#stream.takes("op", ":");
-      this.#end();
+      this.#open();
       branches.push({ test, body: this.#body(["elif", "else", "endif"]) });
       const next = this.#stream.next().text;
       if (next === "elif") continue;
-      if (next === "else") {
-        this.#stream.takes("op", ":");
-        this.#end();
-        otherwise = this.#body(["endif"]);
-        this.#stream.next();
-      }
-      this.#end();
-      return { kind: "if", branches, otherwise };
+      return { kind: "if", branches, otherwise: this.#else(next, "endif") };
     }
   }
 
-  #for(): ForNode {
+  /** Parses an `else` branch, if `tag` is one, and the closing tag. */
+  #else(tag: string, end: string): Body {
+    const body = tag === "else" ? this.#block(end) : [];
+    if (tag !== "else") this.#end();
+    return body;
+  }
+
+  #for(): Node {
     const target = this.#target(() => this.#stream.isName("in"));
     this.#stream.expect("name", "in");
     const iter = this.#expressions.tuple(false, () => this.#stream.isName("recursive"));
     const test = this.#stream.takes("name", "if") ? this.#expressions.expression() : null;
     const isRecursive = this.#stream.takes("name", "recursive");
-    this.#stream.takes("op", ":");
-    this.#end();
+    this.#open();
     this.#loops++;
     const body = this.#body(["endfor", "else"]);
     this.#loops--;
-    let otherwise: Body = [];
-    if (this.#stream.next().text === "else") {
-      this.#stream.takes("op", ":");
-      this.#end();
-      otherwise = this.#body(["endfor"]);
-      this.#stream.next();
-    }
-    this.#end();
+    const otherwise = this.#else(this.#stream.next().text, "endfor");
     return { kind: "for", target, iter, test, body, otherwise, isRecursive };
   }
 
@@ -197,7 +290,7 @@ class Parser {
   }
 
   #name(): string {
-    if (RESERVED.has(this.#stream.current.text)) this.#stream.fail("cannot assign to a constant");
+    if (CONSTANTS.has(this.#stream.current.text)) this.#stream.fail("cannot assign to a constant");
     return this.#stream.expect("name").text;
   }
 
@@ -264,16 +357,12 @@ const EXPRESSION_DEPTH_MAX = 200;
 
 const COMPARISONS: ReadonlySet<string> = new Set(["==", "!=", "<", "<=", ">", ">="]);
 const CONSTANTS: ReadonlyMap<string, Value> = new Map<string, Value>([
-  ...([
-    ["true", true],
-    ["True", true],
-    ["false", false],
-    ["False", false],
-  ] as const),
-  ...([
-    ["none", null],
-    ["None", null],
-  ] as const),
+  ["true", true],
+  ["True", true],
+  ["false", false],
+  ["False", false],
+  ["none", null],
+  ["None", null],
 ]);
 const NO_ARGS: Args = { args: [], kwargs: [], star: null, doubleStar: null };
 
@@ -319,14 +408,12 @@ class ExpressionParser {
   }
 
   #or(): Expr {
-    let left = this.#and();
-    while (this.#stream.takes("name", "or")) left = { kind: "or", left, right: this.#and() };
-    return left;
+    return this.#logical("or", () => this.#logical("and", () => this.#not()));
   }
 
-  #and(): Expr {
-    let left = this.#not();
-    while (this.#stream.takes("name", "and")) left = { kind: "and", left, right: this.#not() };
+  #logical(kind: "or" | "and", part: () => Expr): Expr {
+    let left = part();
+    while (this.#stream.takes("name", kind)) left = { kind, left, right: part() };
     return left;
   }
 
@@ -354,7 +441,7 @@ class ExpressionParser {
         rest.push({ op: "not in", value: this.#sum() });
       } else break;
     }
-    return rest.length === 0 ? first : ({ kind: "compare", first, rest } satisfies CompareExpr);
+    return rest.length === 0 ? first : { kind: "compare", first, rest };
   }
 
   #sum(): Expr {
@@ -368,11 +455,8 @@ class ExpressionParser {
   }
 
   #product(): Expr {
-    return this.#binary(["*", "/", "//", "%"], () => this.#power());
-  }
-
-  #power(): Expr {
-    return this.#binary(["**"], () => this.#unary());
+    const power = () => this.#binary(["**"], () => this.#unary());
+    return this.#binary(["*", "/", "//", "%"], power);
   }
 
   #binary(operators: readonly Operator[], part: () => Expr): Expr {
@@ -420,31 +504,30 @@ class ExpressionParser {
       this.#stream.expect("op", ")");
       return value;
     }
-    if (this.#stream.takes("op", "[")) return this.#list();
-    if (this.#stream.takes("op", "{")) return this.#dict();
+    if (this.#stream.takes("op", "[")) {
+      return { kind: "list", items: this.#items("]", () => this.expression()) };
+    }
+    if (this.#stream.takes("op", "{")) {
+      return { kind: "dict", items: this.#items("}", () => this.#pair()) };
+    }
     return this.#stream.fail("expected an expression");
   }
 
-  #list(): Expr {
-    const items: Expr[] = [];
-    while (!this.#stream.isOp("]")) {
-      items.push(this.expression());
-      if (!this.#stream.isOp("]")) this.#stream.expect("op", ",");
+  /** Reads items separated by commas up to the closing operator, which it consumes. */
+  #items<Item>(end: string, read: () => Item): Item[] {
+    const items: Item[] = [];
+    while (!this.#stream.isOp(end)) {
+      items.push(read());
+      if (!this.#stream.isOp(end)) this.#stream.expect("op", ",");
     }
     this.#stream.next();
-    return { kind: "list", items };
+    return items;
   }
 
-  #dict(): Expr {
-    const items: [Expr, Expr][] = [];
-    while (!this.#stream.isOp("}")) {
-      const key = this.expression();
-      this.#stream.expect("op", ":");
-      items.push([key, this.expression()]);
-      if (!this.#stream.isOp("}")) this.#stream.expect("op", ",");
-    }
-    this.#stream.next();
-    return { kind: "dict", items };
+  #pair(): readonly [Expr, Expr] {
+    const key = this.expression();
+    this.#stream.expect("op", ":");
+    return [key, this.expression()];
   }
 
   postfix(value: Expr): Expr {
@@ -534,7 +617,7 @@ class ExpressionParser {
     const args: Expr[] = [];
     const kwargs: { key: string; value: Expr }[] = [];
     let [star, doubleStar]: [Expr | null, Expr | null] = [null, null];
-    while (!this.#stream.isOp(")")) {
+    this.#items(")", () => {
       if (this.#stream.takes("op", "*")) star = this.expression();
       else if (this.#stream.takes("op", "**")) doubleStar = this.expression();
       else if (this.#stream.is("name") && this.#stream.following.text === "=") {
@@ -545,9 +628,7 @@ class ExpressionParser {
         if (kwargs.length > 0) this.#stream.fail("a positional argument follows a keyword");
         args.push(this.expression());
       }
-      if (!this.#stream.isOp(")")) this.#stream.expect("op", ",");
-    }
-    this.#stream.next();
+    });
     return { args, kwargs, star, doubleStar };
   }
 }

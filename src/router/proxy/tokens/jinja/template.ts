@@ -1,8 +1,8 @@
 import { PythonError, type Value } from "../python/index.ts";
 import { globals } from "./globals.ts";
-import { Evaluator, Interpreter, Scope } from "./interpreter.ts";
-import type { Body, Expr, ForNode, MacroNode, Node, Parameter, Target } from "./nodes.ts";
+import { Interpreter, Scope } from "./interpreter.ts";
 import { Budget, RENDER_LIMITS, type RenderLimits } from "./operators.ts";
+import type { Body, Expr, ForNode, MacroNode, Node, Parameter, Target } from "./parser.ts";
 import { parseTemplate } from "./parser.ts";
 
 export interface RenderOptions {
@@ -33,7 +33,7 @@ export class Template {
     const outer = new Scope(null, globals(budget, options.now));
     const scope = new Scope(new Scope(outer, variables));
     try {
-      return new Interpreter(new Evaluator(budget)).text(this.#body, scope);
+      return new Interpreter(budget).text(this.#body, scope);
     } catch (thrown) {
       // Deeply nested blocks and macros overflow this thread's stack before a limit is reached.
       if (thrown instanceof RangeError) throw new PythonError("maximum recursion depth exceeded");

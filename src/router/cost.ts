@@ -1,0 +1,181 @@
+/**
+ * The cost model. The scheduler measures each candidate (`CostInput`), and chooses by the cost that
+ * `costsOf` returns; lower is better. `costOf` returns the same cost with its terms, for answers,
+ * explanations and the load that a decision adds. A model reads nothing but its inputs and rules and
+ * keeps no state, so that a decision can be explained later from both.
+ */
+import type { CostTerms } from "./route.ts";
+import type { CostSettings } from "./settings.ts";
+
+/**
+ * One candidate: its load, and prompt tokens held per tier (leading tokens on the device, the
+ * following ones on the host, then on disk).
+ */
+export interface CostInput {
+  readonly deviceTokens: number;
+  readonly hostTokens: number;
+  readonly diskTokens: number;
+  readonly prefillTokens: number;
+  readonly activeBlocks: number;
+  readonly additionalBlocks: number;
+  readonly activeRequests: number;
+}
+
+type Filled<T> = { -readonly [Key in keyof T]: T[Key] };
+
+const WORDS = 7;
+
+/**
+ * Inputs of all candidates in columns, 28 bytes each, so that thousands of decisions can be kept.
+ */
+export class CostInputs {
+  readonly count: number;
+  readonly #words: Uint32Array;
+
+  constructor(count: number) {
+    this.count = count;
+    this.#words = new Uint32Array(count * WORDS);
+  }
+
+  set(candidateIndex: number, input: CostInput): void {
+    const words = this.#words;
+    const from = candidateIndex * WORDS;
+    words[from] = input.deviceTokens;
+    words[from + 1] = input.hostTokens;
+    words[from + 2] = input.diskTokens;
+    words[from + 3] = input.prefillTokens;
+    words[from + 4] = input.activeBlocks;
+    words[from + 5] = input.additionalBlocks;
+    words[from + 6] = input.activeRequests;
+  }
+
+  /** Writes to `into`, if given, and returns it. */
+  at(candidateIndex: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
+    const words = this.#words;
+    const from = candidateIndex * WORDS;
+    into.deviceTokens = words[from]!;
+    into.hostTokens = words[from + 1]!;
+    into.diskTokens = words[from + 2]!;
+    into.prefillTokens = words[from + 3]!;
+    into.activeBlocks = words[from + 4]!;
+    into.additionalBlocks = words[from + 5]!;
+    into.activeRequests = words[from + 6]!;
+    return into;
+  }
+
+  prefillTokensAt(candidateIndex: number): number {
+    return this.#words[candidateIndex * WORDS + 3]!;
+  }
+
+  activeRequestsAt(candidateIndex: number): number {
+    return this.#words[candidateIndex * WORDS + 6]!;
+  }
+}
+
+export function emptyInput(): Filled<CostInput> {
+  return {
+    deviceTokens: 0,
+    hostTokens: 0,
+    diskTokens: 0,
+    prefillTokens: 0,
+    activeBlocks: 0,
+    additionalBlocks: 0,
+    activeRequests: 0,
+  };
+}
+
+/** Inputs of the cost that are the same for all candidates. */
+export interface CostRules {
+  readonly cost: CostSettings;
+  readonly blockTokens: number;
+  readonly trackActiveBlocks: boolean;
+  readonly trackPrefillTokens: boolean;
+  readonly promptTokens: number;
+  /** Minimum of the candidates' active prefill tokens. */
+  readonly minPrefillTokens: number;
+}
+
+/**
+ * Credits of the tiers below the device for cost formulas without settings of their own (Dynamo's
+ * values).
+ */
+const HOST_CREDIT = 0.75;
+const DISK_CREDIT = 0.25;
+
+/**
+ * Cost of routing a prompt to a candidate; lower is better. docs/internals/router.md has the formulas:
+ * `credits` is Dynamo's of 2026, `classic` its older one.
+ */
+export function costOf(input: CostInput, rules: CostRules): CostTerms {
+  return fillTerms(emptyTerms(), input, rules);
+}
+
+/** Costs of all candidates, without allocating their terms. */
+export function costsOf(inputs: CostInputs, rules: CostRules): number[] {
+  const [input, terms] = [inputs.at(0), emptyTerms()];
+  const costs = new Array<number>(inputs.count);
+  for (let candidateIndex = 0; candidateIndex < costs.length; candidateIndex++) {
+    costs[candidateIndex] = fillTerms(terms, inputs.at(candidateIndex, input), rules).cost;
+  }
+  return costs;
+}
+
+function emptyTerms(): Filled<CostTerms> {
+  return {
+    deviceBlocks: 0,
+    hostBlocks: 0,
+    diskBlocks: 0,
+    cachedTokens: 0,
+    rawPrefillTokens: 0,
+    decay: 1,
+    credit: 0,
+    activeBlocks: 0,
+    additionalBlocks: 0,
+    activeRequests: 0,
+    cost: 0,
+  };
+}
+
+function fillTerms(terms: Filled<CostTerms>, input: CostInput, rules: CostRules): CostTerms {
+  const { cost, blockTokens, promptTokens } = rules;
+  const isClassic = cost.kind === "classic";
+  const hostCredit = isClassic ? HOST_CREDIT : cost.hostCredit;
+  const diskCredit = isClassic ? DISK_CREDIT : cost.diskCredit;
+  terms.deviceBlocks = input.deviceTokens / blockTokens;
+  terms.hostBlocks = input.hostTokens / blockTokens;
+  terms.diskBlocks = input.diskTokens / blockTokens;
+  const below = hostCredit * terms.hostBlocks + diskCredit * terms.diskBlocks;
+  terms.cachedTokens = Math.round((terms.deviceBlocks + below) * blockTokens);
+  terms.activeBlocks = rules.trackActiveBlocks ? input.activeBlocks : 0;
+  terms.additionalBlocks = rules.trackActiveBlocks ? input.additionalBlocks : 0;
+  terms.activeRequests = input.activeRequests;
+  const toCompute = input.prefillTokens + uncachedTokens(terms, promptTokens);
+  const decoded = terms.activeBlocks + terms.additionalBlocks;
+
+  if (cost.kind === "classic") {
+    terms.rawPrefillTokens = rules.trackPrefillTokens ? toCompute : 0;
+    terms.cost = cost.overlapScoreWeight * (terms.rawPrefillTokens / blockTokens) + decoded;
+    return terms;
+  }
+  terms.rawPrefillTokens = rules.trackPrefillTokens ? toCompute + terms.cachedTokens : 0;
+  const promptBlocks = Math.max(1, Math.ceil(promptTokens / blockTokens));
+  const excessBlocks = (input.prefillTokens - rules.minPrefillTokens) / blockTokens;
+  terms.decay = 1 / (1 + (cost.creditDecay * excessBlocks) / promptBlocks);
+  terms.credit = cost.overlapCredit * terms.decay * terms.deviceBlocks + below;
+  const prefillBlocks = Math.max(0, terms.rawPrefillTokens / blockTokens - terms.credit);
+  const requests = cost.activeRequestWeight * terms.activeRequests;
+  terms.cost = cost.prefillLoadScale * prefillBlocks + decoded + requests;
+  return terms;
+}
+
+/** Applies a request's weight of cached blocks. */
+export function withOverlapWeight(cost: CostSettings, weight: number | undefined): CostSettings {
+  if (weight === undefined) return cost;
+  if (cost.kind === "classic") return { ...cost, overlapScoreWeight: weight };
+  return { ...cost, overlapCredit: weight };
+}
+
+/** Tokens that the candidate would have to compute. */
+export function uncachedTokens(terms: CostTerms, promptTokens: number): number {
+  return promptTokens - Math.min(terms.cachedTokens, promptTokens);
+}
