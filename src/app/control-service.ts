@@ -45,6 +45,15 @@ const WATCH_MS = 1_000;
 const HANDED_BYTES_MAX = 64 * 2 ** 20;
 /** Time for which the health code of a pin eviction stays raised. */
 const RELIEVED_MS = 600_000;
+/**
+ * Idle period of soft pins that name none. After each idle period the priority of the soft pin is
+ * halved, until it ends.
+ */
+const RETAIN_IDLE_MS = 3_600_000;
+/** Maximum concurrent SSD reads for warm commands. Reads for engines take precedence. */
+const WARM_READS_MAX = 8;
+/** Rotated audit logs to keep. */
+const AUDIT_FILES = 5;
 
 /** Owns pins and leases, their operations, and the control plane that executes commands. */
 export class ControlService implements AsyncDisposable {
@@ -75,7 +84,7 @@ export class ControlService implements AsyncDisposable {
       shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
       nowSeconds: () => store.nowSeconds(),
       leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
-      retainIdleMs: () => config().control.retainIdleMs,
+      retainIdleMs: () => RETAIN_IDLE_MS,
       onLeaseExpired: (ended) => this.lifecycle.purgeExpired(ended),
     });
     this.lifecycle = createLifecycle({
@@ -84,7 +93,7 @@ export class ControlService implements AsyncDisposable {
       sessions: store.sessions,
       clock,
       log: (level, text, fields) => logger.log(level, text, fields),
-      limits: () => config().control,
+      limits: () => ({ ...config().control, warmReads: WARM_READS_MAX }),
       peers: parts.source,
       signal: this.#stop.signal,
     });
@@ -104,7 +113,7 @@ export class ControlService implements AsyncDisposable {
       incarnation,
       limits: () => ({
         commandsPerSecond: config().control.commandsPerSecond,
-        commandsBurst: config().control.commandsBurst,
+        commandsBurst: config().control.commandsPerSecond,
         broadcast: config().nats.broadcast as readonly CommandType[],
       }),
       issuers: issuersOf(config),
@@ -229,12 +238,12 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
 }
 
 function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | null {
-  const { auditFile, auditBytesMax, auditFiles } = config().control;
+  const { auditFile, auditBytesMax } = config().control;
   if (auditFile === null) return null;
   return new AuditLog({
     path: auditFile,
     bytesMax: auditBytesMax,
-    filesMax: auditFiles,
+    filesMax: AUDIT_FILES,
     log: logger,
     clock,
   });
@@ -302,7 +311,7 @@ export class ControlBus implements AsyncDisposable {
       issuer: NATS_ISSUER,
       commandStream: nats.commandStream,
       publishReceipts: nats.receipts,
-      publishEvents: nats.events,
+      publishEvents: true,
     });
     const { workersBucket } = nats;
     const about = { id: node.id, incarnation: incarnation.toString(), version };

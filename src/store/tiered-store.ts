@@ -375,7 +375,7 @@ function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimi
   };
 }
 
-/** Maximum number of blocks in a batch: the upper limit of `engine.items_max`. */
+/** Maximum number of blocks in a batch: the limit of the engine protocol. */
 const BATCH_MAX = 65_536;
 /** Recovered blocks whose sizes are sampled: about a millisecond of work. */
 const LOOKED_AT_MAX = 4_096;

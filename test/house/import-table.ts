@@ -158,7 +158,7 @@ export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
   elysia: ["api"],
   "@elysiajs/openapi": ["api"],
   "prom-client": ["observability"],
-  "smol-toml": ["config"],
+  "toml-eslint-parser": ["config"],
   "@msgpack/msgpack": ["control", "events"],
   "@huggingface/tokenizers": ["router/proxy"],
   "@peculiar/asn1-schema": ["peers"],

@@ -102,11 +102,11 @@ describeNative("pulls of a stream transport", () => {
   });
 
   test("a required cipher is the only one; unencrypted payload needs a trusted network", () => {
-    const sealed = { encrypt: true, cipher: "aegis-128l", trustedNetwork: false } as const;
+    const sealed = { cipher: "aegis-128l", trustedNetwork: false } as const;
     expect(acceptedCiphers(sealed)).toEqual(["aegis-128l", "aes-128-gcm"]);
     expect(acceptedCiphers({ ...sealed, cipher: "aes-128-gcm" })).toEqual(["aes-128-gcm"]);
     expect(acceptedCiphers({ ...sealed, trustedNetwork: true })).not.toContain("none");
-    const clear = { ...sealed, encrypt: false, trustedNetwork: true };
+    const clear = { cipher: "none", trustedNetwork: true } as const;
     expect(acceptedCiphers(clear)).toEqual(["none", "aegis-128l", "aes-128-gcm"]);
     expect(() => acceptedCiphers({ ...clear, trustedNetwork: false })).toThrow("trusted network");
   });

@@ -35,10 +35,11 @@ export const STREAM_LIMITS: StreamLimits = {
 };
 
 export interface CipherPolicy {
-  /** False: payload is sent unencrypted to hosts that agree; only on a trusted network. */
-  readonly encrypt: boolean;
-  /** `aes-128-gcm` is required, `aegis-128l` preferred. */
-  readonly cipher: Exclude<Cipher, "none">;
+  /**
+   * `aes-128-gcm` is required, `aegis-128l` preferred. `none`: payload is sent unencrypted to hosts
+   * that agree; only on a trusted network.
+   */
+  readonly cipher: Cipher;
   /** The operator declared that nothing else listens on the network. */
   readonly trustedNetwork: boolean;
 }
@@ -48,10 +49,13 @@ export interface CipherPolicy {
  * used.
  */
 export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
-  assert(policy.encrypt || policy.trustedNetwork, "unencrypted payload needs a trusted network");
+  assert(
+    policy.cipher !== "none" || policy.trustedNetwork,
+    "unencrypted payload needs a trusted network",
+  );
   const sealed: Cipher[] =
     policy.cipher === "aes-128-gcm" ? ["aes-128-gcm"] : ["aegis-128l", "aes-128-gcm"];
-  return policy.encrypt ? sealed : ["none", ...sealed];
+  return policy.cipher !== "none" ? sealed : ["none", ...sealed];
 }
 
 /** Number of connections and threads for the payload of a host. */
