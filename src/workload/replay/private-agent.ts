@@ -278,7 +278,9 @@ export function agentConfigText(
     `ram_gib = ${options.ramBytes / GIB}`,
     `blocks_max = ${options.blocksMax}`,
     `policy = "${options.policy}"`,
-    ...(ssdBytes === null ? [] : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd_gib = ${ssdBytes / GIB}`]),
+    ...(ssdBytes === null
+      ? []
+      : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd_gib = ${ssdBytes / GIB}`]),
     // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
     // full.
     "high_water = 1.0",
