@@ -157,7 +157,7 @@ describeNative("a router whose workers have URLs", () => {
 
   test("an engine without events is queried again after it recovers", async () => {
     using served = new EngineApi();
-    const proxy = '[proxy]\nlisten = "127.0.0.1:0"\nhealth_every = "100ms"\n';
+    const proxy = '[proxy]\nlisten = "127.0.0.1:0"\n';
     const config = `${BASE}${proxy}[workers.w]\nurl = "${served.url}"\n`;
     await using router = await RouterProcess.start({ config });
     await waitFor(async () => (await first(router))?.model === "m", WAIT_MS);
