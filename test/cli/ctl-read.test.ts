@@ -131,7 +131,7 @@ describe("ctl tree", () => {
     expect(lines[2]).toEndWith("pin of team-a");
   });
 
-  test("ctl tree of some members only, and as JSON with one line per page", async () => {
+  test("ctl tree --fields prints only the chosen fields, and as JSON one line per page", async () => {
     const page = { blocks: [{ digest: DIGEST, tiers: ["ram"] }], next: null };
     await using agent = new FakeAgent({ "GET /v1/tree": () => page });
     const words = ["tree", "--fields", "digest,tiers"];
