@@ -13,7 +13,7 @@ import {
 } from "../native/index.ts";
 import { cudaError, gpuName } from "./host-gpus.ts";
 import { portName } from "./host-rdma.ts";
-import type { Finding } from "./probe.ts";
+import { type Finding, usable } from "./probe.ts";
 
 /** Whether the nearest NIC can write to the memory of one GPU. */
 export interface DirectFinding extends Finding {
@@ -137,7 +137,7 @@ async function triedInto(
   const read: GpuOutcome = await gpus.fromGpu(memory, [back]);
   if (!read.ok) return bounce(`a copy: ${faultMessage(read)}`, null);
   if (region.firstWrong(TRIED_BYTES, TRIED_BYTES, WANTED_SEED) === null) {
-    return { kind: "usable", text: `dma-buf works with ${portName(port)}`, fix: null };
+    return usable(`dma-buf works with ${portName(port)}`);
   }
   const fix = "IOMMU off or in pass-through (iommu=pt), ACS off between GPU and NIC";
   return bounce("data written by the NIC did not arrive", fix);
@@ -151,7 +151,7 @@ function bounceAt({ step, code }: DirectOutcome, port: Port): Finding {
   const name = portName(port);
   switch (step) {
     case "works":
-      return { kind: "usable", text: name, fix: null };
+      return usable(name);
     case "library":
       return bounce("libibverbs.so.1 lacks ibv_reg_dmabuf_mr", "rdma-core 34 or later");
     case "device":

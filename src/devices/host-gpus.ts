@@ -2,7 +2,7 @@ import { formatBytes } from "../core/index.ts";
 import type { GpuDevice, GpuFault, Gpus, GpusInfo, GpusOptions, Region } from "../native/index.ts";
 import type { Health } from "../observability/index.ts";
 import { ArenaRegistrar } from "./arena-registrar.ts";
-import { counted, type Finding, wrongPath } from "./probe.ts";
+import { absent, broken, counted, type Finding, usable, wrongPath } from "./probe.ts";
 
 export interface HostGpusOptions {
   readonly region: Region;
@@ -205,38 +205,30 @@ export function gpuFinding(
 ): Finding {
   switch (info.state) {
     case "ready":
-      return { kind: "usable", text: readyText(info, devices), fix: null };
+      return usable(readyText(info, devices));
     case "no_library":
       if (library !== null) return wrongPath("gpu.library", library);
-      return {
-        kind: "absent",
-        text: "libcuda.so.1 not found: no NVIDIA driver installed",
-        fix: "if the host has a GPU, install its driver's user library or set gpu.library",
-      };
+      return absent(
+        "libcuda.so.1 not found: no NVIDIA driver installed",
+        "if the host has a GPU, install its driver's user library or set gpu.library",
+      );
     case "no_device":
-      return {
-        kind: "absent",
-        text: "libcuda.so.1 is installed, but the driver lists no GPU",
-        fix: "if the host has a GPU, check nvidia-smi and pass it in (--gpus all)",
-      };
+      return absent(
+        "libcuda.so.1 is installed, but the driver lists no GPU",
+        "if the host has a GPU, check nvidia-smi and pass it in (--gpus all)",
+      );
     case "not_ready":
-      return {
-        kind: "broken",
-        text: `the GPU's driver is not ready: ${cudaError(info.code)}`,
-        fix: driverFix(info.code),
-      };
+      return broken(`the GPU's driver is not ready: ${cudaError(info.code)}`, driverFix(info.code));
     case "too_old":
-      return {
-        kind: "broken",
-        text: `the driver's library lacks required functions${versionText(info)}`,
-        fix: "update the NVIDIA driver to one for CUDA 11.0 or later",
-      };
+      return broken(
+        `the driver's library lacks required functions${versionText(info)}`,
+        "update the NVIDIA driver to one for CUDA 11.0 or later",
+      );
     case "failed":
-      return {
-        kind: "broken",
-        text: `the GPU's driver cannot be opened: ${cudaError(info.code)}`,
-        fix: driverFix(info.code),
-      };
+      return broken(
+        `the GPU's driver cannot be opened: ${cudaError(info.code)}`,
+        driverFix(info.code),
+      );
     default:
       return info.state satisfies never;
   }

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import type { Clock } from "../core/index.ts";
 import type { Rdma, RdmaOptions, RdmaPort, RdmaPortState, RdmaState } from "../native/index.ts";
 import type { Health } from "../observability/index.ts";
-import { counted, type Finding, wrongPath } from "./probe.ts";
+import { absent, broken, counted, type Finding, usable, wrongPath } from "./probe.ts";
 
 export interface HostRdmaOptions {
   readonly verbs: Omit<RdmaOptions, "onPort">;
@@ -144,44 +144,38 @@ export function rdmaFinding(
 ): Finding {
   switch (state) {
     case "ready":
-      return { kind: "usable", text: portsText(ports), fix: null };
+      return usable(portsText(ports));
     case "no_library":
       if (library !== null) return wrongPath("rdma.library", library);
-      return {
-        kind: "absent",
-        text: "libibverbs.so.1 not found: no RDMA on this host",
-        fix: "if the host has an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
-      };
+      return absent(
+        "libibverbs.so.1 not found: no RDMA on this host",
+        "if the host has an RDMA NIC, install libibverbs1 and ibverbs-providers (rdma-core)",
+      );
     case "no_device":
-      return {
-        kind: "absent",
-        text: "libibverbs.so.1 is installed, but lists no RDMA device",
-        fix: "with an RDMA NIC, load its module and ib_uverbs, pass in /dev/infiniband",
-      };
+      return absent(
+        "libibverbs.so.1 is installed, but lists no RDMA device",
+        "with an RDMA NIC, load its module and ib_uverbs, pass in /dev/infiniband",
+      );
     case "memlock":
-      return {
-        kind: "broken",
-        text: "RDMA devices exist, but the limit of locked memory is too low",
-        fix: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited, or --ulimit memlock=-1",
-      };
+      return broken(
+        "RDMA devices exist, but the limit of locked memory is too low",
+        "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited, or --ulimit memlock=-1",
+      );
     case "not_permitted":
-      return {
-        kind: "broken",
-        text: `RDMA devices exist, but access to them is denied (errno ${errno})`,
-        fix: "let the agent's user open /dev/infiniband/uverbs* (DeviceAllow=, group rdma)",
-      };
+      return broken(
+        `RDMA devices exist, but access to them is denied (errno ${errno})`,
+        "let the agent's user open /dev/infiniband/uverbs* (DeviceAllow=, group rdma)",
+      );
     case "too_old":
-      return {
-        kind: "broken",
-        text: "libibverbs.so.1 lacks required functions",
-        fix: "update rdma-core to release 32 or later",
-      };
+      return broken(
+        "libibverbs.so.1 lacks required functions",
+        "update rdma-core to release 32 or later",
+      );
     case "failed":
-      return {
-        kind: "broken",
-        text: `RDMA devices exist, but cannot be opened (errno ${errno})`,
-        fix: "see ibv_devinfo and dmesg",
-      };
+      return broken(
+        `RDMA devices exist, but cannot be opened (errno ${errno})`,
+        "see ibv_devinfo and dmesg",
+      );
     default:
       return state satisfies never;
   }
@@ -199,25 +193,22 @@ export function portFinding(port: Named): Finding {
   const name = `${portName(port)} ${layer}${speed}`;
   switch (port.state) {
     case "active":
-      return { kind: "usable", text: name, fix: null };
+      return usable(name);
     case "down":
-      return {
-        kind: "broken",
-        text: `${name} is down`,
-        fix: "check cable and switch port; ip link set DEVICE up, or a subnet manager",
-      };
+      return broken(
+        `${name} is down`,
+        "check cable and switch port; ip link set DEVICE up, or a subnet manager",
+      );
     case "no_address":
-      return {
-        kind: "broken",
-        text: `${name} has no usable address`,
-        fix: "give its network device an IP address, or name an entry in rdma.gid_index",
-      };
+      return broken(
+        `${name} has no usable address`,
+        "give its network device an IP address, or name an entry in rdma.gid_index",
+      );
     case "fatal":
-      return {
-        kind: "broken",
-        text: `${name} belongs to a device that failed`,
-        fix: "see dmesg, reset or replace the device, and restart the agent",
-      };
+      return broken(
+        `${name} belongs to a device that failed`,
+        "see dmesg, reset or replace the device, and restart the agent",
+      );
     default:
       return port.state satisfies never;
   }

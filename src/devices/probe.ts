@@ -80,6 +80,18 @@ export interface Finding {
   readonly fix: string | null;
 }
 
+export function usable(text: string): Finding {
+  return { kind: "usable", text, fix: null };
+}
+
+export function absent(text: string, fix: string): Finding {
+  return { kind: "absent", text, fix };
+}
+
+export function broken(text: string, fix: string | null): Finding {
+  return { kind: "broken", text, fix };
+}
+
 /** `1 GPU`, `2 GPUs`. */
 export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
@@ -88,7 +100,7 @@ export function counted(count: number, one: string, many = `${one}s`): string {
 /** The finding for a configured library that cannot be opened. */
 export function wrongPath(key: string, path: string): Finding {
   const fix = `name the library itself in ${key}, or leave it to the dynamic linker`;
-  return { kind: "broken", text: `${key} ${path} cannot be opened`, fix };
+  return broken(`${key} ${path} cannot be opened`, fix);
 }
 
 /** NUMA nodes of this host that have memory. 1 if the kernel reports none. */

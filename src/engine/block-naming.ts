@@ -2,16 +2,7 @@ import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { AddressBatch, BlockStore, LookupRank } from "../store/index.ts";
 import type { NamespaceRef } from "./connection.ts";
-import {
-  encodeMedia,
-  FrameStatus,
-  IDENTIFY_ITEM_BYTES,
-  IdentifyKind,
-  type LookupRequest,
-  type MediaItem,
-  type Refusal,
-  refusal,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 
 /**
  * Maximum multimodal items of a prompt. Each further item hashes the list of all items before it.
@@ -53,7 +44,11 @@ export class BlockNaming {
    * The whole prompt of a request that names tokens. Null if the prompt it continues is not
    * remembered.
    */
-  promptOf(request: LookupRequest, namespace: NamespaceIndex, blockTokens: number): Prompt | null {
+  promptOf(
+    request: protocol.LookupRequest,
+    namespace: NamespaceIndex,
+    blockTokens: number,
+  ): Prompt | null {
     const tokens = wordsOf(request.items);
     if (request.parent === null) return { tokens, media: request.media };
     const before = this.#parts.prompts.find(namespace, request.parent, blockTokens);
@@ -114,14 +109,14 @@ export class BlockNaming {
  */
 export function* requestedBlocks(
   naming: BlockNaming,
-  request: LookupRequest,
+  request: protocol.LookupRequest,
   refs: readonly NamespaceRef[],
   blockTokens: number,
-): Generator<void, readonly LookupRank[] | Refusal | "unknown"> {
+): Generator<void, readonly LookupRank[] | protocol.Refusal | "unknown"> {
   const { kind, layer, count } = request;
   const ranks: LookupRank[] = [];
-  if (kind !== IdentifyKind.tokens) {
-    const bytes = IDENTIFY_ITEM_BYTES[kind];
+  if (kind !== protocol.IdentifyKind.tokens) {
+    const bytes = protocol.IDENTIFY_ITEM_BYTES[kind];
     const items = request.items.slice();
     for (const ref of refs) {
       if (ranks.length > 0) yield;
@@ -132,10 +127,16 @@ export function* requestedBlocks(
   const prompt = naming.promptOf(request, refs[0]!.index, blockTokens);
   if (prompt === null) return "unknown";
   if (prompt.media.length > MEDIA_MAX) {
-    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${MEDIA_MAX} multimodal items`);
+    return protocol.refusal(
+      protocol.FrameStatus.limit,
+      `lookup: a prompt has at most ${MEDIA_MAX} multimodal items`,
+    );
   }
   if (prompt.tokens.length / blockTokens > naming.blocksMax) {
-    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${naming.blocksMax} blocks`);
+    return protocol.refusal(
+      protocol.FrameStatus.limit,
+      `lookup: a prompt has at most ${naming.blocksMax} blocks`,
+    );
   }
   const blocks = Math.floor(count / blockTokens);
   for (const ref of refs) {
@@ -168,7 +169,7 @@ const BYTES_AN_ITEM = 256;
 interface Prompt {
   readonly tokens: Uint32Array;
   /** In ascending order of position. */
-  readonly media: readonly MediaItem[];
+  readonly media: readonly protocol.MediaItem[];
 }
 
 /**
@@ -178,7 +179,7 @@ interface Prompt {
 export function nameMedia(
   hashing: Hashing,
   namespaceKey: Uint8Array,
-  media: readonly MediaItem[],
+  media: readonly protocol.MediaItem[],
   blockTokens: number,
   digests: Uint8Array,
 ): void {
@@ -191,7 +192,8 @@ export function nameMedia(
   for (let i = Math.floor(first.position / blockTokens); i < blocks; i++) {
     const before = items;
     while (items < media.length && media[items]!.position < (i + 1) * blockTokens) items++;
-    if (items > before) named.set(hashing.blake3(encodeMedia(media.slice(0, items))), DIGEST_BYTES);
+    if (items > before)
+      named.set(hashing.blake3(protocol.encodeMedia(media.slice(0, items))), DIGEST_BYTES);
     const digest = digests.subarray(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1));
     named.set(digest);
     digest.set(hashing.blake3Keyed(key, named));

@@ -2,29 +2,13 @@ import { accessSync, constants } from "node:fs";
 import type { Socket } from "bun";
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
-import {
-  consumeOutput,
-  createFrameReader,
-  createOutput,
-  DEFAULT_LIMITS,
-  type Decoded,
-  decodeErrorReply,
-  emptyFrame,
-  type Frame,
-  type FrameReader,
-  frameStatusName,
-  HEADER_BYTES,
-  type Output,
-  pendingBytes,
-  pendingOutput,
-  type Refusal,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 
 /** Timeout for an answer that carries a descriptor. */
 const ANSWER_MS = 5_000;
 
 /** `more`: another answer to the same request follows. */
-type Decode = (frame: Frame) => Refusal | "more" | null;
+type Decode = (frame: protocol.Frame) => protocol.Refusal | "more" | null;
 
 interface Waiting {
   readonly decode: Decode;
@@ -33,7 +17,7 @@ interface Waiting {
 }
 
 function refusedBy(status: number, text: string): HearthError {
-  const name = frameStatusName(status) ?? `status ${status}`;
+  const name = protocol.frameStatusName(status) ?? `status ${status}`;
   return new HearthError("ENGINE_REFUSED", `the agent refused (${name}): ${text}`);
 }
 
@@ -43,10 +27,10 @@ function brokenReply(text: string): HearthError {
 
 /** Client side of a connection. Matches answers to requests by request id. */
 export class ClientConnection {
-  readonly output: Output = createOutput();
+  readonly output: protocol.Output = protocol.createOutput();
   readonly closed: Promise<HearthError>;
   readonly #waiting = new Map<number, Waiting>();
-  #reader: FrameReader | null = null;
+  #reader: protocol.FrameReader | null = null;
   #socket: Socket | null = null;
   #nextId = 1;
   #fault: HearthError | null = null;
@@ -82,7 +66,7 @@ export class ClientConnection {
   }
 
   /** Tries once to read the first answer and its descriptor. Null if it has not arrived. */
-  receiveWithFd(native: Native): { frame: Frame; fd: number } | null {
+  receiveWithFd(native: Native): { frame: protocol.Frame; fd: number } | null {
     if (this.#fault !== null) throw this.#fault;
     const bytes = new Uint8Array(4096);
     const received = native.receiveFd(socketFd(this.#socket!), bytes);
@@ -96,7 +80,7 @@ export class ClientConnection {
     const { fd, count } = received;
     const frame = wholeFrame(bytes.subarray(0, count));
     if (frame !== null && frame.status !== 0) {
-      const error = this.take(decodeErrorReply(frame));
+      const error = this.take(protocol.decodeErrorReply(frame));
       throw refusedBy(error.status, error.text);
     }
     if (frame === null || fd === null)
@@ -106,17 +90,53 @@ export class ClientConnection {
 
   /** From here on, answers are read as they arrive. */
   start(frameBytesMax: number): void {
-    const most = Math.max(frameBytesMax, DEFAULT_LIMITS.frameBytesMax);
-    this.#reader = createFrameReader({ direction: "replies", frameBytesMax: most });
+    const most = Math.max(frameBytesMax, protocol.DEFAULT_LIMITS.frameBytesMax);
+    this.#reader = protocol.createFrameReader({ direction: "replies", frameBytesMax: most });
     this.#socket!.resume();
   }
 
   /** Sends the frame that `encode` writes. Settles when its answer has been decoded. */
-  request(encode: (output: Output, id: number) => void, decode: Decode): Promise<void> {
+  request(encode: (output: protocol.Output, id: number) => void, decode: Decode): Promise<void> {
     return new Promise((resolve, reject) => {
       const id = this.send(encode, reject);
       if (id !== null) this.#waiting.set(id, { decode, resolve, reject });
     });
+  }
+
+  /** As `request`. Resolves with the decoded value. */
+  async ask<Value>(
+    encode: (output: protocol.Output, id: number) => void,
+    decode: (frame: protocol.Frame) => protocol.Decoded<Value>,
+  ): Promise<Value> {
+    let value: Value | undefined;
+    await this.request(encode, (frame) => {
+      value = this.take(decode(frame));
+      return null;
+    });
+    return value!;
+  }
+
+  /** As `request`, for an answer with outcomes alone. */
+  outcomes(
+    encode: (output: protocol.Output, id: number) => void,
+    into: protocol.OutcomeItems,
+  ): Promise<void> {
+    return this.request(encode, (frame) => protocol.decodeOutcomesReply(frame, into));
+  }
+
+  /** As `request`. Resolves with the number that `decode` returns. */
+  async number(
+    encode: (output: protocol.Output, id: number) => void,
+    decode: (frame: protocol.Frame) => number | protocol.Refusal,
+  ): Promise<number> {
+    let value = 0;
+    await this.request(encode, (frame) => {
+      const answer = decode(frame);
+      if (typeof answer !== "number") return answer;
+      value = answer;
+      return null;
+    });
+    return value;
   }
 
   /**
@@ -125,7 +145,7 @@ export class ClientConnection {
    */
   async requestFd(
     native: Native,
-    encode: (output: Output, id: number) => void,
+    encode: (output: protocol.Output, id: number) => void,
     decode: Decode,
   ): Promise<number | null> {
     const bytes = new Uint8Array(4096);
@@ -162,7 +182,7 @@ export class ClientConnection {
    * Sends a request without an answer. Requests of one turn of the event loop leave in one write.
    */
   send(
-    encode: (output: Output, id: number) => void,
+    encode: (output: protocol.Output, id: number) => void,
     onFault?: (error: HearthError) => void,
   ): number | null {
     if (this.#fault !== null) {
@@ -182,19 +202,19 @@ export class ClientConnection {
   }
 
   flush(): void {
-    while (this.#fault === null && pendingBytes(this.output) > 0) {
-      const written = this.#socket!.write(pendingOutput(this.output));
+    while (this.#fault === null && protocol.pendingBytes(this.output) > 0) {
+      const written = this.#socket!.write(protocol.pendingOutput(this.output));
       // Before the first answer there may be a refusal to read.
       if (written < 0 && this.#reader !== null) {
         this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection"));
       }
       if (written <= 0) return;
-      consumeOutput(this.output, written);
+      protocol.consumeOutput(this.output, written);
     }
   }
 
   /** Returns the decoded value, or throws its refusal as an error. */
-  take<Value>(decoded: Decoded<Value>): Value {
+  take<Value>(decoded: protocol.Decoded<Value>): Value {
     if (decoded.ok) return decoded.value;
     throw brokenReply(decoded.refusal.text);
   }
@@ -207,11 +227,11 @@ export class ClientConnection {
     if (fault) this.#end(brokenReply(fault.text));
   }
 
-  #answer(frame: Frame): void {
+  #answer(frame: protocol.Frame): void {
     const waiting = this.#waiting.get(frame.requestId);
     this.#waiting.delete(frame.requestId);
     if (frame.status !== 0) {
-      const reply = decodeErrorReply(frame);
+      const reply = protocol.decodeErrorReply(frame);
       const error = reply.ok
         ? refusedBy(reply.value.status, reply.value.text)
         : brokenReply(reply.refusal.text);
@@ -224,7 +244,7 @@ export class ClientConnection {
       this.#end(brokenReply(`unknown request id ${frame.requestId}`));
       return;
     }
-    let bad: Refusal | "more" | null;
+    let bad: protocol.Refusal | "more" | null;
     try {
       bad = waiting.decode(frame);
     } catch (error) {
@@ -273,14 +293,14 @@ function closedBy(error: Error): HearthError {
 }
 
 /** The frame in `bytes`. Null if it is incomplete. */
-function wholeFrame(bytes: Uint8Array): Frame | null {
-  let found: Frame | null = null;
-  const reader = createFrameReader({ direction: "replies", frameBytesMax: 4096 });
+function wholeFrame(bytes: Uint8Array): protocol.Frame | null {
+  let found: protocol.Frame | null = null;
+  const reader = protocol.createFrameReader({ direction: "replies", frameBytesMax: 4096 });
   reader.push(bytes, (frame) => {
-    found = { ...emptyFrame(), ...frame };
+    found = { ...protocol.emptyFrame(), ...frame };
     return true;
   });
-  return bytes.length >= HEADER_BYTES ? found : null;
+  return bytes.length >= protocol.HEADER_BYTES ? found : null;
 }
 
 /** Bun's sockets have a descriptor that its types do not declare. */

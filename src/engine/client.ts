@@ -2,83 +2,7 @@ import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { HandleBatch } from "../store/index.ts";
 import { ClientConnection } from "./client-connection.ts";
-import {
-  type AcquireOptions,
-  type AliasKind,
-  type AnnounceRequest,
-  type BlockItems,
-  CHECKSUM_XXH3_64,
-  type CopyOp,
-  type CopyOptions,
-  type DigestItems,
-  decodeAcquireReply,
-  decodeCommand,
-  decodeGpuDevicesReply,
-  decodeGpuRegisterReply,
-  decodeGpuWarmReply,
-  decodeHelloReply,
-  decodeIdentifyReply,
-  decodeJoinReply,
-  decodeLookupReply,
-  decodeMatchReply,
-  decodeNamespaceReply,
-  decodeOutcomesReply,
-  decodeReserveReply,
-  decodeSessionListReply,
-  decodeSessionStatusReply,
-  encodeAcquireRequest,
-  encodeAliasRequest,
-  encodeAnnounceRequest,
-  encodeCommandRequest,
-  encodeCommitRequest,
-  encodeGpuCopyRequest,
-  encodeGpuDevicesRequest,
-  encodeGpuEvictedRequest,
-  encodeGpuRegisterRequest,
-  encodeGpuStoredRequest,
-  encodeGpuUnregisterRequest,
-  encodeGpuWarmRequest,
-  encodeHandlesRequest,
-  encodeHelloRequest,
-  encodeIdentifyRequest,
-  encodeJoinRequest,
-  encodeLookupRequest,
-  encodeMatchRequest,
-  encodeNamespaceRequest,
-  encodePingRequest,
-  encodeReserveRequest,
-  encodeSessionCommitRequest,
-  encodeSessionListRequest,
-  encodeSessionRequest,
-  encodeUnholdRequest,
-  Feature,
-  type Frame,
-  GPU_HANDLE_BYTES,
-  GPU_REGISTER_MAX,
-  type GpuDeviceItem,
-  GpuMemoryKind,
-  type GpuRegistered,
-  type HandleItems,
-  type HelloReply,
-  type IdentifyRequest,
-  type JoinRequest,
-  LookupFlag,
-  type LookupReply,
-  LookupReplyFlag,
-  type LookupRequest,
-  type MemoryItems,
-  type NamespaceReply,
-  type NamespaceRequest,
-  Op,
-  Outcome,
-  type OutcomeItems,
-  type PieceItems,
-  PROTOCOL_VERSION,
-  type SessionListReply,
-  type SessionListRequest,
-  type SessionStatus,
-  type WarmWait,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 
 export interface ClientOptions {
   readonly socketPath: string;
@@ -102,7 +26,7 @@ const HELLO_MS = 5_000;
  * arrived; the answer is in the batch that the caller passed. `arena` maps the agent's arena.
  */
 export class EngineClient implements AsyncDisposable {
-  readonly hello: HelloReply;
+  readonly hello: protocol.HelloReply;
   readonly arena: Region;
   /** Usable if `hello.features` has `Feature.gpu`. */
   readonly gpu: ClientGpu;
@@ -113,7 +37,7 @@ export class EngineClient implements AsyncDisposable {
   private constructor(
     native: Native,
     connection: ClientConnection,
-    hello: HelloReply,
+    hello: protocol.HelloReply,
     arena: Region,
   ) {
     this.#connection = connection;
@@ -127,17 +51,20 @@ export class EngineClient implements AsyncDisposable {
   static async connect(native: Native, options: ClientOptions): Promise<EngineClient> {
     const connection = await ClientConnection.open(options.socketPath);
     try {
-      encodeHelloRequest(connection.output, 0, {
-        versionMin: PROTOCOL_VERSION,
-        versionMax: PROTOCOL_VERSION,
+      protocol.encodeHelloRequest(connection.output, 0, {
+        versionMin: protocol.PROTOCOL_VERSION,
+        versionMax: protocol.PROTOCOL_VERSION,
         features:
-          Feature.gpu | Feature.engine | Feature.report | (options.hasMacs ? Feature.mac : 0),
+          protocol.Feature.gpu |
+          protocol.Feature.engine |
+          protocol.Feature.report |
+          (options.hasMacs ? protocol.Feature.mac : 0),
         name: options.name,
         manifest: options.manifest,
       });
       const received = await receiveHello(native, connection, options.signal);
       const { hello, arena } = mapArena(native, connection, received);
-      if (options.hasMacs && (hello.features & Feature.mac) === 0) {
+      if (options.hasMacs && (hello.features & protocol.Feature.mac) === 0) {
         throw new HearthError("ENGINE_REFUSED", "the agent does not support MACs of blocks", {
           fix: "upgrade the agent, or use the namespace without a key",
         });
@@ -157,82 +84,79 @@ export class EngineClient implements AsyncDisposable {
 
   async ping(payload: Uint8Array): Promise<void> {
     await this.#connection.request(
-      (output, id) => encodePingRequest(output, id, payload),
+      (output, id) => protocol.encodePingRequest(output, id, payload),
       () => null,
     );
   }
 
   /** Writes the digests for tokens, chain keys or engine hashes to `into`. */
-  identify(request: Readonly<IdentifyRequest>, into: DigestItems): Promise<void> {
+  identify(request: Readonly<protocol.IdentifyRequest>, into: protocol.DigestItems): Promise<void> {
     return this.#connection.request(
-      (output, id) => encodeIdentifyRequest(output, id, request),
-      (frame) => decodeIdentifyReply(frame, into),
+      (output, id) => protocol.encodeIdentifyRequest(output, id, request),
+      (frame) => protocol.decodeIdentifyReply(frame, into),
     );
   }
 
   /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
-  async match(blocks: Readonly<DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
-    let leading = 0;
-    await this.#connection.request(
-      (output, id) => encodeMatchRequest(output, id, tiers, blocks),
-      (frame) => {
-        const answer = decodeMatchReply(frame, best);
-        if (typeof answer !== "number") return answer;
-        leading = answer;
-        return null;
-      },
+  match(blocks: Readonly<protocol.DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
+    return this.#connection.number(
+      (output, id) => protocol.encodeMatchRequest(output, id, { tiers }, blocks),
+      (frame) => protocol.decodeMatchReply(frame, best),
     );
-    return leading;
   }
 
   /** `namespace`: a handle from `engine.openNamespace`, or 0 for the connection's own. */
   reserve(
-    blocks: Readonly<BlockItems>,
+    blocks: Readonly<protocol.BlockItems>,
     session: bigint,
     into: HandleBatch,
     namespace = 0,
   ): Promise<void> {
     return this.#connection.request(
-      (output, id) => encodeReserveRequest(output, id, session, blocks, namespace),
-      (frame) => decodeReserveReply(frame, into),
+      (output, id) =>
+        protocol.encodeReserveRequest(
+          output,
+          id,
+          { session: session, namespace: namespace },
+          blocks,
+        ),
+      (frame) => protocol.decodeReserveReply(frame, into),
     );
   }
 
   /** Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
-    const macs = this.#macsOf(handles);
-    return this.#connection.request(
-      (output, id) => encodeCommitRequest(output, id, handles, false, macs),
-      (frame) => decodeOutcomesReply(frame, handles),
-    );
+    const { encode } = this.#hasMacs ? protocol.commitRequestWithMacs : protocol.commitRequest;
+    return this.#connection.outcomes((output, id) => encode(output, id, handles), handles);
   }
 
-  abort(handles: HandleItems & OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeHandlesRequest(output, Op.abort, id, handles),
-      (frame) => decodeOutcomesReply(frame, handles),
+  abort(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeHandlesRequest(output, protocol.Op.abort, id, handles),
+      handles,
     );
   }
 
   acquire(
-    blocks: Readonly<DigestItems>,
-    options: Readonly<AcquireOptions>,
+    blocks: Readonly<protocol.DigestItems>,
+    options: Readonly<protocol.AcquireOptions>,
     into: HandleBatch,
   ): Promise<void> {
+    const { decode } = this.#hasMacs ? protocol.acquireReplyWithMacs : protocol.acquireReply;
     return this.#connection.request(
-      (output, id) => encodeAcquireRequest(output, id, options, blocks),
-      (frame) => decodeAcquireReply(frame, into, this.#macsOf(into)),
+      (output, id) => protocol.encodeAcquireRequest(output, id, options, blocks),
+      (frame) => decode(frame, into),
     );
   }
 
-  #macsOf(handles: HandleBatch): Uint8Array | null {
-    return (this.hello.features & Feature.mac) !== 0 ? handles.mac : null;
+  get #hasMacs(): boolean {
+    return (this.hello.features & protocol.Feature.mac) !== 0;
   }
 
   /** Releases acquired slots without waiting for an answer. */
-  release(handles: Readonly<HandleItems>): void {
+  release(handles: Readonly<protocol.HandleItems>): void {
     this.#connection.send((output, id) =>
-      encodeHandlesRequest(output, Op.release, id, handles, true),
+      protocol.encodeHandlesRequest(output, protocol.Op.release, id, handles, true),
     );
   }
 
@@ -250,16 +174,16 @@ export class EngineClient implements AsyncDisposable {
    * drops those that are `corrupt`, so that they can be stored again. An agent without
    * `Feature.report` only releases them.
    */
-  async report(handles: HandleItems & OutcomeItems): Promise<void> {
-    if ((this.hello.features & Feature.report) !== 0) {
-      await this.#connection.request(
-        (output, id) => encodeHandlesRequest(output, Op.report, id, handles),
-        (frame) => decodeOutcomesReply(frame, handles),
+  async report(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
+    if ((this.hello.features & protocol.Feature.report) !== 0) {
+      await this.#connection.outcomes(
+        (output, id) => protocol.encodeHandlesRequest(output, protocol.Op.report, id, handles),
+        handles,
       );
       return;
     }
     this.release(handles);
-    handles.outcome.fill(Outcome.ok, 0, handles.count);
+    handles.outcome.fill(protocol.Outcome.ok, 0, handles.count);
   }
 
   /** Returns all slots; those at the positions `damaged` with `report`. */
@@ -270,68 +194,64 @@ export class EngineClient implements AsyncDisposable {
     if (damaged.length > 0) await this.report(chosen(handles, damaged));
   }
 
-  gpuStored(blocks: Readonly<BlockItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuStoredRequest(output, id, blocks),
-      (frame) => decodeOutcomesReply(frame, into),
+  gpuStored(blocks: Readonly<protocol.BlockItems>, into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeGpuStoredRequest(output, id, blocks),
+      into,
     );
   }
 
-  gpuEvicted(blocks: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuEvictedRequest(output, id, blocks),
-      (frame) => decodeOutcomesReply(frame, into),
+  gpuEvicted(blocks: Readonly<protocol.DigestItems>, into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeGpuEvictedRequest(output, id, blocks),
+      into,
     );
   }
 
-  sessionCommit(session: bigint, block: Readonly<DigestItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeSessionCommitRequest(output, id, session, block),
-      (frame) => decodeOutcomesReply(frame, into),
+  sessionCommit(
+    session: bigint,
+    block: Readonly<protocol.DigestItems>,
+    into: protocol.OutcomeItems,
+  ): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeSessionCommitRequest(output, id, { session }, block),
+      into,
     );
   }
 
-  sessionRelease(session: bigint, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeSessionRequest(output, Op.sessionRelease, id, session),
-      (frame) => decodeOutcomesReply(frame, into),
+  sessionRelease(session: bigint, into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) =>
+        protocol.sessionRequests[protocol.Op.sessionRelease].encode(output, id, { session }),
+      into,
     );
   }
 
-  async sessionStatus(session: bigint): Promise<SessionStatus> {
-    let status: SessionStatus | undefined;
-    await this.#connection.request(
-      (output, id) => encodeSessionRequest(output, Op.sessionStatus, id, session),
-      (frame) => {
-        status = this.#connection.take(decodeSessionStatusReply(frame));
-        return null;
-      },
+  sessionStatus(session: bigint): Promise<protocol.SessionStatus> {
+    return this.#connection.ask(
+      (output, id) =>
+        protocol.sessionRequests[protocol.Op.sessionStatus].encode(output, id, { session }),
+      protocol.decodeSessionStatusReply,
     );
-    return status!;
   }
 
   /** One page. Its `next` is the `after` of the following page. */
-  async sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
-    let page: SessionListReply | undefined;
-    await this.#connection.request(
-      (output, id) => encodeSessionListRequest(output, id, request),
-      (frame) => {
-        page = this.#connection.take(decodeSessionListReply(frame));
-        return null;
-      },
+  sessionList(request: Readonly<protocol.SessionListRequest>): Promise<protocol.SessionListReply> {
+    return this.#connection.ask(
+      (output, id) => protocol.encodeSessionListRequest(output, id, request),
+      (frame) => protocol.decodeSessionListReply(frame),
     );
-    return page!;
   }
 
   alias(
-    blocks: Readonly<DigestItems>,
-    kind: AliasKind,
+    blocks: Readonly<protocol.DigestItems>,
+    kind: protocol.AliasKind,
     aliases: Uint8Array,
-    into: OutcomeItems,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeAliasRequest(output, id, kind, blocks, aliases),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeAliasRequest(output, id, { kind }, { ...blocks, aliases }),
+      into,
     );
   }
 
@@ -347,7 +267,7 @@ export class EngineClient implements AsyncDisposable {
 }
 
 /** The handles at these positions. */
-function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
+function chosen(handles: Readonly<protocol.HandleItems>, places: readonly number[]) {
   return {
     count: places.length,
     slot: Uint32Array.from(places, (i) => handles.slot[i]!),
@@ -360,12 +280,12 @@ function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
 function mapArena(
   native: Native,
   connection: ClientConnection,
-  received: { frame: Frame; fd: number },
+  received: { frame: protocol.Frame; fd: number },
 ) {
   const { fd } = received;
   try {
-    const hello = connection.take(decodeHelloReply(received.frame));
-    if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
+    const hello = connection.take(protocol.decodeHelloReply(received.frame));
+    if (hello.checksumAlgorithm !== protocol.CHECKSUM_XXH3_64) {
       const text = `unknown checksum algorithm of the agent: ${hello.checksumAlgorithm}`;
       throw new HearthError("ENGINE_PROTOCOL", text);
     }
@@ -392,7 +312,7 @@ async function receiveHello(native: Native, connection: ClientConnection, signal
   }
 }
 
-export interface LookupAnswer extends LookupReply {
+export interface LookupAnswer extends protocol.LookupReply {
   /** Bit of the best tier of each block. */
   readonly best: Uint8Array;
   /** 32 bytes per block. Null if they were not requested. */
@@ -411,37 +331,35 @@ export class ClientEngine {
   }
 
   /** Returns the engine's current number of connections. */
-  join(request: JoinRequest): Promise<number> {
-    return this.#ask(
-      (output, id) => encodeJoinRequest(output, id, request),
-      (frame) => {
-        const members = decodeJoinReply(frame);
-        return typeof members === "number" ? members : fail(members.text);
-      },
+  async join(request: protocol.JoinRequest): Promise<number> {
+    const { members } = await this.#connection.ask(
+      (output, id) => protocol.encodeJoinRequest(output, id, request),
+      protocol.decodeJoinReply,
     );
+    return members;
   }
 
-  openNamespace(request: NamespaceRequest): Promise<NamespaceReply> {
-    return this.#ask(
-      (output, id) => encodeNamespaceRequest(output, id, request),
-      (frame) => this.#connection.take(decodeNamespaceReply(frame)),
+  openNamespace(request: protocol.NamespaceRequest): Promise<protocol.NamespaceReply> {
+    return this.#connection.ask(
+      (output, id) => protocol.encodeNamespaceRequest(output, id, request),
+      protocol.decodeNamespaceReply,
     );
   }
 
   /** `onPartial` is called for each answer except the last. */
   lookup(
-    request: LookupRequest,
-    onPartial: (reply: LookupReply) => void = () => undefined,
+    request: protocol.LookupRequest,
+    onPartial: (reply: protocol.LookupReply) => void = () => undefined,
   ): Promise<LookupAnswer> {
     const best = new Uint8Array(request.count);
-    const wantsDigests = (request.flags & LookupFlag.digests) !== 0;
+    const wantsDigests = (request.flags & protocol.LookupFlag.digests) !== 0;
     const digests = wantsDigests ? new Uint8Array(32 * request.count) : null;
     let answer: LookupAnswer | null = null;
-    const decode = (frame: Frame) => {
+    const decode = (frame: protocol.Frame) => {
       const bare = wantsDigests && frame.count === 0;
-      const reply = decodeLookupReply(frame, best, bare ? null : digests);
+      const reply = protocol.decodeLookupReply(frame, best, bare ? null : digests);
       if ("fatal" in reply) return reply;
-      if ((reply.flags & LookupReplyFlag.more) !== 0) {
+      if ((reply.flags & protocol.LookupReplyFlag.more) !== 0) {
         onPartial(reply);
         return "more" as const;
       }
@@ -451,47 +369,32 @@ export class ClientEngine {
       return null;
     };
     return this.#connection
-      .request((output, id) => encodeLookupRequest(output, id, request), decode)
+      .request((output, id) => protocol.encodeLookupRequest(output, id, request), decode)
       .then(() => answer!);
   }
 
-  unhold(holds: readonly number[], into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeUnholdRequest(output, id, holds),
-      (frame) => decodeOutcomesReply(frame, into),
+  unhold(holds: readonly number[], into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) =>
+        protocol.encodeUnholdRequest(output, id, { holds: holds.map((hold) => ({ id: hold })) }),
+      into,
     );
   }
 
-  announce(request: AnnounceRequest, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeAnnounceRequest(output, id, request),
-      (frame) => decodeOutcomesReply(frame, into),
+  announce(request: protocol.AnnounceRequest, into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeAnnounceRequest(output, id, request),
+      into,
     );
   }
 
   /** Returns the receipt: JSON as UTF-8. */
   command(json: Uint8Array): Promise<Uint8Array> {
-    return this.#ask(
-      (output, id) => encodeCommandRequest(output, id, json),
-      (frame) => this.#connection.take(decodeCommand(frame)),
+    return this.#connection.ask(
+      (output, id) => protocol.encodeCommandRequest(output, id, json),
+      protocol.decodeCommand,
     );
   }
-
-  async #ask<Value>(
-    encode: Parameters<ClientConnection["request"]>[0],
-    decode: (frame: Frame) => Value,
-  ): Promise<Value> {
-    let value: Value | undefined;
-    await this.#connection.request(encode, (frame) => {
-      value = decode(frame);
-      return null;
-    });
-    return value!;
-  }
-}
-
-function fail(text: string): never {
-  throw new HearthError("ENGINE_PROTOCOL", `invalid answer from the agent: ${text}`);
 }
 
 /** GPU memory for the agent to copy from and to: the part of an allocation from `offset` on. */
@@ -517,14 +420,10 @@ export class ClientGpu {
   }
 
   /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
-  async devices(): Promise<readonly GpuDeviceItem[]> {
-    let devices: readonly GpuDeviceItem[] = [];
-    await this.#connection.request(
-      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
-      (frame) => {
-        ({ devices } = this.#connection.take(decodeGpuDevicesReply(frame)));
-        return null;
-      },
+  async devices(): Promise<readonly protocol.GpuDeviceItem[]> {
+    const { devices } = await this.#connection.ask(
+      (output, id) => protocol.encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
+      (frame) => protocol.decodeGpuDevicesReply(frame),
     );
     return devices;
   }
@@ -534,31 +433,29 @@ export class ClientGpu {
    * is unregistered or the connection has closed. The first descriptor opens an extra socket, which
    * waits for the answers of all earlier requests.
    */
-  async register(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
-    const all: GpuRegistered[] = [];
-    for (let at = 0; at < memories.length; at += GPU_REGISTER_MAX) {
-      all.push(...(await this.#registerSome(memories.slice(at, at + GPU_REGISTER_MAX))));
+  async register(memories: readonly ClientMemory[]): Promise<protocol.GpuRegistered[]> {
+    const all: protocol.GpuRegistered[] = [];
+    for (let at = 0; at < memories.length; at += protocol.GPU_REGISTER_MAX) {
+      all.push(...(await this.#registerSome(memories.slice(at, at + protocol.GPU_REGISTER_MAX))));
     }
     return all;
   }
 
-  async #registerSome(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
+  async #registerSome(
+    memories: readonly ClientMemory[],
+  ): Promise<readonly protocol.GpuRegistered[]> {
     for (const one of memories) if ("fd" in one) await this.#sendDescriptor(one.fd);
     const items = memories.map((one) => {
-      const handle = "fd" in one ? new Uint8Array(GPU_HANDLE_BYTES) : one.handle;
-      const kind = "fd" in one ? GpuMemoryKind.descriptor : GpuMemoryKind.ipc;
+      const handle = "fd" in one ? new Uint8Array(protocol.GPU_HANDLE_BYTES) : one.handle;
+      const kind = "fd" in one ? protocol.GpuMemoryKind.descriptor : protocol.GpuMemoryKind.ipc;
       const { uuid, offset, bytes, allocationBytes } = one;
       return { uuid, kind, offset, bytes, allocationBytes, handle };
     });
-    let answers: GpuRegistered[] = [];
-    await this.#connection.request(
-      (output, id) => encodeGpuRegisterRequest(output, id, items),
-      (frame) => {
-        answers = this.#connection.take(decodeGpuRegisterReply(frame));
-        return null;
-      },
+    const { registered } = await this.#connection.ask(
+      (output, id) => protocol.encodeGpuRegisterRequest(output, id, { memories: items }),
+      (frame) => protocol.decodeGpuRegisterReply(frame),
     );
-    return answers;
+    return registered;
   }
 
   async #sendDescriptor(fd: number): Promise<void> {
@@ -573,9 +470,9 @@ export class ClientGpu {
   async #openChannel(): Promise<number> {
     const channel = await this.#connection.requestFd(
       this.#native,
-      (output, id) => encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
+      (output, id) => protocol.encodeGpuDevicesRequest(output, id, { wantsChannel: true }),
       (frame) => {
-        this.#connection.take(decodeGpuDevicesReply(frame));
+        this.#connection.take(protocol.decodeGpuDevicesReply(frame));
         return null;
       },
     );
@@ -584,10 +481,10 @@ export class ClientGpu {
   }
 
   /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
-  unregister(memories: Readonly<MemoryItems>, into: OutcomeItems): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuUnregisterRequest(output, id, memories),
-      (frame) => decodeOutcomesReply(frame, into),
+  unregister(memories: Readonly<protocol.MemoryItems>, into: protocol.OutcomeItems): Promise<void> {
+    return this.#connection.outcomes(
+      (output, id) => protocol.encodeGpuUnregisterRequest(output, id, memories),
+      into,
     );
   }
 
@@ -595,30 +492,30 @@ export class ClientGpu {
    * Copies from GPU memory to slots reserved by this client. Writes to the memory must have
    * finished.
    */
-  store(pieces: Readonly<PieceItems>, into: OutcomeItems): Promise<void> {
-    return this.#copy(Op.gpuStore, { verify: false }, pieces, into);
+  store(pieces: Readonly<protocol.PieceItems>, into: protocol.OutcomeItems): Promise<void> {
+    return this.#copy(protocol.Op.gpuStore, { verify: false }, pieces, into);
   }
 
   /**
    * Copies from slots acquired by this client to GPU memory. Requests on one memory run in order.
    */
   load(
-    pieces: Readonly<PieceItems>,
-    options: Readonly<CopyOptions>,
-    into: OutcomeItems,
+    pieces: Readonly<protocol.PieceItems>,
+    options: Readonly<protocol.CopyOptions>,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
-    return this.#copy(Op.gpuLoad, options, pieces, into);
+    return this.#copy(protocol.Op.gpuLoad, options, pieces, into);
   }
 
   #copy(
-    op: CopyOp,
-    options: Readonly<CopyOptions>,
-    pieces: Readonly<PieceItems>,
-    into: OutcomeItems,
+    op: protocol.CopyOp,
+    options: Readonly<protocol.CopyOptions>,
+    pieces: Readonly<protocol.PieceItems>,
+    into: protocol.OutcomeItems,
   ): Promise<void> {
-    return this.#connection.request(
-      (output, id) => encodeGpuCopyRequest(output, op, id, options, pieces),
-      (frame) => decodeOutcomesReply(frame, into),
+    return this.#connection.outcomes(
+      (output, id) => protocol.gpuCopyRequests[op].encode(output, id, options, pieces),
+      into,
     );
   }
 
@@ -627,21 +524,16 @@ export class ClientGpu {
    * writes its blocks to `into`; 0 if there was none.
    */
   async warm(
-    wait: Readonly<WarmWait>,
-    outcomes: Readonly<OutcomeItems>,
-    into: DigestItems,
+    wait: Readonly<protocol.WarmWait>,
+    outcomes: Readonly<protocol.OutcomeItems>,
+    into: protocol.DigestItems,
   ): Promise<number> {
-    let offer = 0;
+    const head = { offer: 0 };
     await this.#connection.request(
-      (output, id) => encodeGpuWarmRequest(output, id, wait, outcomes),
-      (frame) => {
-        const answer = decodeGpuWarmReply(frame, into);
-        if (typeof answer !== "number") return answer;
-        offer = answer;
-        return null;
-      },
+      (output, id) => protocol.encodeGpuWarmRequest(output, id, wait, outcomes),
+      (frame) => protocol.decodeGpuWarmReply(frame, head, into),
     );
-    return offer;
+    return head.offer;
   }
 
   /** Called when the connection closes. */

@@ -7,31 +7,14 @@ import {
   type NamespaceManifest,
   namespaceKey,
 } from "../identity/index.ts";
-import type { EngineSession, HandleBatch, Namespaces } from "../store/index.ts";
+import type { Native } from "../native/index.ts";
+import type { BlockStore, EngineSession, HandleBatch, Namespaces } from "../store/index.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
-import type { GpuConnection } from "./gpu-copies.ts";
-import type { GpuWarmingEngine } from "./gpu-warming.ts";
-import {
-  consumeOutput,
-  createFrameReader,
-  createOutput,
-  encodeErrorReply,
-  encodeOutcomesReply,
-  encodeRefusal,
-  type Frame,
-  type FrameHead,
-  type FrameReader,
-  type FrameStatus,
-  NAMESPACES_MAX,
-  type NamespaceRequest,
-  type OutcomeOp,
-  type Output,
-  pendingBytes,
-  pendingOutput,
-  type Refusal,
-  wantsReply,
-} from "./protocol/index.ts";
-import type { EngineLimits } from "./server-options.ts";
+import type { FrameCounts, LookupOutcome } from "./frame-counts.ts";
+import type { GpuConnection, GpuPlane } from "./gpu-copies.ts";
+import type { GpuWarming, GpuWarmingEngine } from "./gpu-warming.ts";
+import * as protocol from "./protocol/index.ts";
+import type { CommandPort, EngineLimits } from "./server-options.ts";
 
 /**
  * The part of Bun's socket that a connection uses. `write` accepts what fits and returns its
@@ -62,21 +45,45 @@ export interface Greeted {
  * A request that is too long for one turn of the event loop. Its pieces run in order, before any
  * later frame of the connection. Returns what a handler returns.
  */
-export type FrameWork = Iterator<void, Refusal | null>;
+export type FrameWork = Iterator<void, protocol.Refusal | null>;
 
 /** Writes the answer to a frame to the connection's output, or returns why the frame is refused. */
-export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | null | FrameWork;
+export type FrameHandler = (
+  connection: Connection,
+  frame: protocol.Frame,
+) => protocol.Refusal | null | FrameWork;
+
+/** Handles one operation after HELLO. */
+export type Handler = (
+  connection: Connection,
+  frame: protocol.Frame,
+  holder: EngineSession,
+) => protocol.Refusal | null | FrameWork;
+
+/** Handlers by operation. */
+export type Handlers = Partial<Record<number, Handler>>;
 
 /**
  * Runs the first piece. Returns the result if it was the only piece, otherwise the remaining work.
  */
-export function begun(work: FrameWork): Refusal | null | FrameWork {
+export function begun(work: FrameWork): protocol.Refusal | null | FrameWork {
   const first = work.next();
   return first.done === true ? first.value : work;
 }
 
-export function isWork(answered: Refusal | null | FrameWork): answered is FrameWork {
+export function isWork(answered: protocol.Refusal | null | FrameWork): answered is FrameWork {
   return answered !== null && "next" in answered;
+}
+
+export interface ConnectionOptions {
+  readonly limits: EngineLimits;
+  readonly handle: FrameHandler;
+  nowMs(): number;
+  readonly uid?: number;
+  readonly source?: TurnSource;
+  readonly share?: ConnectionShare;
+  /** Called for a failure outside of any call by the connection's owner. */
+  onFault(connection: Connection, error: unknown): void;
 }
 
 /**
@@ -92,7 +99,7 @@ export class Connection {
   readonly uid: number;
   /** The limits of the connection's engine. Null: no limits. */
   readonly share: ConnectionShare | null;
-  readonly output: Output = createOutput();
+  readonly output: protocol.Output = protocol.createOutput();
   greeted: Greeted | null = null;
   /** Monotonic milliseconds of the last frame. */
   lastFrameMs: number;
@@ -105,44 +112,25 @@ export class Connection {
   /** Blocks that these lookups name, counted once per rank. */
   lookupNames = 0;
   readonly #wire: Wire;
-  readonly #reader: FrameReader;
-  readonly #limits: EngineLimits;
-  readonly #handle: FrameHandler;
-  readonly #nowMs: () => number;
-  readonly #onFault: (connection: Connection, error: unknown) => void;
+  readonly #reader: protocol.FrameReader;
+  readonly #options: ConnectionOptions;
   #closed = false;
   /** Shared by the connections of a process. */
   readonly source: TurnSource;
   /** A request with remaining pieces. Later frames wait for it. */
-  #work: { readonly head: FrameHead; readonly pieces: FrameWork } | null = null;
+  #work: { readonly head: protocol.FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
 
-  constructor(
-    id: number,
-    wire: Wire,
-    options: {
-      limits: EngineLimits;
-      handle: FrameHandler;
-      nowMs: () => number;
-      readonly uid?: number;
-      readonly source?: TurnSource;
-      readonly share?: ConnectionShare;
-      /** Called for a failure outside of any call by the connection's owner. */
-      onFault: (connection: Connection, error: unknown) => void;
-    },
-  ) {
+  constructor(id: number, wire: Wire, options: ConnectionOptions) {
     this.id = id;
     this.uid = options.uid ?? 0;
     this.share = options.share ?? null;
     this.#wire = wire;
-    this.#limits = options.limits;
-    this.#handle = options.handle;
-    this.#nowMs = options.nowMs;
-    this.#onFault = options.onFault;
+    this.#options = options;
     this.source = options.source ?? loopTurns.source();
     this.lastFrameMs = options.nowMs();
     const { frameBytesMax } = options.limits;
-    this.#reader = createFrameReader({ direction: "requests", frameBytesMax });
+    this.#reader = protocol.createFrameReader({ direction: "requests", frameBytesMax });
   }
 
   get closed(): boolean {
@@ -163,7 +151,7 @@ export class Connection {
   /** The socket is writable again, or there is more to write: continues as far as possible. */
   drained(): void {
     this.flush();
-    if (this.#closed || pendingBytes(this.output) > 0) return;
+    if (this.#closed || protocol.pendingBytes(this.output) > 0) return;
     this.stalledSinceMs = null;
     if (!this.#reader.holding || this.#waitsForTurn) return;
     if (this.source.begin()) this.#goOn();
@@ -179,9 +167,9 @@ export class Connection {
     this.flush();
   }
 
-  readonly #sink = (frame: Frame): boolean => {
-    this.lastFrameMs = this.#nowMs();
-    const answered = this.#handle(this, frame);
+  readonly #sink = (frame: protocol.Frame): boolean => {
+    this.lastFrameMs = this.#options.nowMs();
+    const answered = this.#options.handle(this, frame);
     if (isWork(answered)) {
       const { op, flags, requestId } = frame;
       if (!this.#runWork({ head: { op, flags, requestId }, pieces: answered })) return false;
@@ -198,16 +186,16 @@ export class Connection {
 
   /** Whether the client has read enough answers for more to be written. */
   #mayAnswer(): boolean {
-    if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
+    if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
     // Bytes that the socket accepts immediately do not count as unread.
     this.flush();
-    if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
-    this.stalledSinceMs ??= this.#nowMs();
+    if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
+    this.stalledSinceMs ??= this.#options.nowMs();
     return false;
   }
 
   /** Runs pieces while the slice lasts. False if pieces remain or the connection is closed. */
-  #runWork(work: { readonly head: FrameHead; readonly pieces: FrameWork }): boolean {
+  #runWork(work: { readonly head: protocol.FrameHead; readonly pieces: FrameWork }): boolean {
     this.#work = work;
     for (;;) {
       const { done, value } = work.pieces.next();
@@ -222,9 +210,9 @@ export class Connection {
     }
   }
 
-  #refuse(head: FrameHead, refused: Refusal | null): void {
+  #refuse(head: protocol.FrameHead, refused: protocol.Refusal | null): void {
     if (refused === null) return;
-    encodeRefusal(this.output, head, refused);
+    protocol.encodeRefusal(this.output, head, refused);
     if (refused.fatal) this.hangUp();
   }
 
@@ -239,26 +227,26 @@ export class Connection {
         // Otherwise `drained` is called once the client has read.
         if (!this.#closed && this.#mayAnswer()) this.#goOn();
       })
-      .catch((error) => this.#onFault(this, error));
+      .catch((error) => this.#options.onFault(this, error));
   }
 
-  #endWith(fault: Refusal | null): void {
+  #endWith(fault: protocol.Refusal | null): void {
     if (fault === null || this.#closed) return;
-    encodeErrorReply(this.output, 0, 0, fault.status, fault.text);
+    protocol.encodeErrorReply(this.output, 0, 0, fault.status, fault.text);
     this.hangUp();
   }
 
   /** Writes pending output as far as the socket accepts it. */
   flush(): void {
     if (this.#closed) return;
-    while (pendingBytes(this.output) > 0) {
-      const written = this.#wire.write(pendingOutput(this.output));
+    while (protocol.pendingBytes(this.output) > 0) {
+      const written = this.#wire.write(protocol.pendingOutput(this.output));
       if (written < 0) {
         this.close();
         return;
       }
       if (written === 0) return;
-      consumeOutput(this.output, written);
+      protocol.consumeOutput(this.output, written);
     }
   }
 
@@ -266,23 +254,23 @@ export class Connection {
    * Pending output, for a caller that writes it together with a descriptor and then calls `sent`.
    */
   takePending(): Uint8Array {
-    return pendingOutput(this.output);
+    return protocol.pendingOutput(this.output);
   }
 
   sent(bytes: number): void {
-    consumeOutput(this.output, bytes);
+    protocol.consumeOutput(this.output, bytes);
   }
 
   /** Sends the reason in a frame without a request, then closes. */
-  dismiss(status: Exclude<FrameStatus, 0>, text: string): void {
+  dismiss(status: Exclude<protocol.FrameStatus, 0>, text: string): void {
     this.notify(status, text);
     this.hangUp();
   }
 
   /** Sends a message in a frame without a request. */
-  notify(status: Exclude<FrameStatus, 0>, text: string): void {
+  notify(status: Exclude<protocol.FrameStatus, 0>, text: string): void {
     if (this.#closed) return;
-    encodeErrorReply(this.output, 0, 0, status, text);
+    protocol.encodeErrorReply(this.output, 0, 0, status, text);
     this.flush();
   }
 
@@ -352,7 +340,7 @@ export class ConnectionNamespaces {
    * Returns the handle of the manifest's namespace with this adapter and salt, or why it cannot be
    * opened.
    */
-  open({ loraDigest, salt }: NamespaceRequest): number | string {
+  open({ loraDigest, salt }: protocol.NamespaceRequest): number | string {
     const own = this.#opened[0]!.manifest;
     const manifest: NamespaceManifest = {
       ...own,
@@ -365,8 +353,8 @@ export class ConnectionNamespaces {
     const name = key.toHex();
     const known = this.#handles.get(name);
     if (known !== undefined) return known;
-    if (this.#opened.length > NAMESPACES_MAX) {
-      return `at most ${NAMESPACES_MAX} namespaces per connection: open another connection`;
+    if (this.#opened.length > protocol.NAMESPACES_MAX) {
+      return `at most ${protocol.NAMESPACES_MAX} namespaces per connection: open another connection`;
     }
     const index = this.#namespaces.indexOf(key);
     if (index === null) return "namespace limit of this agent reached: restart it";
@@ -417,20 +405,74 @@ export function greetedOf(connection: Connection): Greeted {
 
 export function answerOutcomes(
   connection: Connection,
-  frame: FrameHead,
+  frame: protocol.FrameHead,
   handles: HandleBatch,
 ): void {
-  if (!wantsReply(frame)) return;
-  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
+  if (!protocol.wantsReply(frame)) return;
+  protocol.encodeOutcomesReply(
+    connection.output,
+    frame.op as protocol.OutcomeOp,
+    frame.requestId,
+    handles,
+  );
 }
 
 export function answerOne(
   connection: Connection,
-  frame: FrameHead,
+  frame: protocol.FrameHead,
   handles: HandleBatch,
   outcome: number,
 ): void {
   handles.count = 1;
   handles.outcome[0] = outcome;
   answerOutcomes(connection, frame, handles);
+}
+
+/** Computes digests of prompts and of engines' own chain keys. The native library implements it. */
+export interface DigestMaker {
+  prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
+  chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
+}
+
+/** What handlers need of the agent. */
+export interface EngineContext {
+  readonly store: BlockStore;
+  readonly namespaces: Namespaces;
+  readonly hashing: Hashing;
+  readonly digests: DigestMaker;
+  readonly native: Pick<Native, "closeFd">;
+  readonly limits: EngineLimits;
+  readonly incarnation: bigint;
+  readonly frames: FrameCounts;
+  readonly gpu: GpuPlane;
+  readonly warm: GpuWarming;
+  /** Null or absent: this agent accepts no commands from engines. */
+  readonly commands?: CommandPort | null;
+  nowMs(): number;
+  /** True while the agent drains: no new slots are granted. */
+  draining(): boolean;
+  /**
+   * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
+   * null.
+   */
+  sendFd(connection: Connection, fd: number): number | null;
+  /** `tier`: the slowest tier that answered. */
+  lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
+  /** Called for an unexpected failure of work that is answered later. */
+  onFault(connection: Connection, error: unknown): void;
+  log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
+}
+
+/** `answered` writes its answer; the connection's other requests continue meanwhile. */
+export function answerLater(
+  context: EngineContext,
+  connection: Connection,
+  answered: Promise<void>,
+): void {
+  connection.working++;
+  const finish = () => {
+    connection.working--;
+    connection.drained();
+  };
+  answered.finally(finish).catch((error) => context.onFault(connection, error));
 }

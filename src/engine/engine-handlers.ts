@@ -1,9 +1,7 @@
-import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
-import type { Hashing } from "../identity/index.ts";
+import { BlockOutcome, DIGEST_BYTES } from "../core/index.ts";
 import { Tier } from "../store/blocks/index.ts";
 import type {
   AddressBatch,
-  BlockStore,
   EngineSession,
   HandleBatch,
   LookupQuery,
@@ -11,40 +9,16 @@ import type {
 } from "../store/index.ts";
 import { BlockNaming, type RememberedPrompts, requestedBlocks } from "./block-naming.ts";
 import {
+  answerLater,
   answerOutcomes,
   begun,
   type Connection,
-  type FrameWork,
+  type EngineContext,
   greetedOf,
+  type Handlers,
   type NamespaceRef,
 } from "./connection.ts";
-import {
-  ANNOUNCE_ITEM_BYTES,
-  AnnounceFlag,
-  AnnounceKind,
-  decodeAnnounceRequest,
-  decodeCommand,
-  decodeJoinRequest,
-  decodeLookupRequest,
-  decodeNamespaceRequest,
-  decodeUnholdRequest,
-  ENGINE_MS_MAX,
-  encodeCommandReply,
-  encodeJoinReply,
-  encodeLookupReply,
-  encodeNamespaceReply,
-  type Frame,
-  FrameStatus,
-  HEADER_BYTES,
-  identifyDigests,
-  LookupFlag,
-  LookupReplyFlag,
-  type LookupRequest,
-  Op,
-  pendingBytes,
-  type Refusal,
-  refusal,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 import type { EngineLimits } from "./server-options.ts";
 
 /** Default duration of a reservation. */
@@ -71,35 +45,6 @@ const LOOKUP_MS_MAX = 600_000;
 /** Header and padding of a frame with a receipt. */
 const COMMAND_ROOM_BYTES = 32;
 
-/** Destination of the engines' commands. */
-export interface CommandPort {
-  /**
-   * Executes a command (JSON as UTF-8) and returns its receipt, at most `bytesMax` bytes. `name` is
-   * the client's name. Reading and writing happen in slices of `source`.
-   */
-  submit(
-    json: Uint8Array,
-    client: { readonly name: string; readonly source: TurnSource },
-    bytesMax: number,
-  ): Promise<Uint8Array>;
-}
-
-export interface EngineHandlerContext {
-  readonly store: BlockStore;
-  readonly hashing: Hashing;
-  readonly limits: EngineLimits;
-  /** Null or absent: this agent accepts no commands from engines. */
-  readonly commands?: CommandPort | null;
-  draining(): boolean;
-  answerLater(connection: Connection, answered: Promise<void>): void;
-}
-
-type Handler = (
-  connection: Connection,
-  frame: Frame,
-  holder: EngineSession,
-) => Refusal | null | FrameWork;
-
 /** Scratch memory that handlers fill and read before they return. */
 export interface EngineScratch {
   readonly batch: AddressBatch;
@@ -109,47 +54,55 @@ export interface EngineScratch {
 
 /** Handlers of the requests of connections that belong to an engine. */
 export function engineHandlers(
-  context: EngineHandlerContext,
+  context: EngineContext,
   scratch: EngineScratch,
   prompts: RememberedPrompts,
-): Partial<Record<number, Handler>> {
+): Handlers {
   const { store, hashing } = context;
   const naming = new BlockNaming({ ...scratch, store, hashing, prompts });
   return {
-    [Op.namespace]: (connection, frame) => openNamespace(connection, frame),
-    [Op.join]: (connection, frame, holder) => join(connection, frame, holder),
-    [Op.lookup]: (connection, frame, holder) =>
+    [protocol.Op.namespace]: (connection, frame) => openNamespace(connection, frame),
+    [protocol.Op.join]: (connection, frame, holder) => join(connection, frame, holder),
+    [protocol.Op.lookup]: (connection, frame, holder) =>
       begun(lookUp(context, naming, connection, frame, holder)),
-    [Op.unhold]: (connection, frame, holder) => unhold(context, scratch, connection, frame, holder),
-    [Op.announce]: (connection, frame, holder) =>
+    [protocol.Op.unhold]: (connection, frame, holder) =>
+      unhold(context, scratch, connection, frame, holder),
+    [protocol.Op.announce]: (connection, frame, holder) =>
       begun(announce(context, naming, scratch, connection, frame, holder)),
-    [Op.command]: (connection, frame) => command(context, connection, frame),
+    [protocol.Op.command]: (connection, frame) => command(context, connection, frame),
   };
 }
 
-const malformed = (text: string) => refusal(FrameStatus.malformed, text);
+const malformed = (text: string) => protocol.refusal(protocol.FrameStatus.malformed, text);
 
 /** The namespace of a handle, or a refusal. */
-export function namespaceOf(connection: Connection, handle: number): NamespaceRef | Refusal {
+export function namespaceOf(
+  connection: Connection,
+  handle: number,
+): NamespaceRef | protocol.Refusal {
   return (
     greetedOf(connection).namespaces.of(handle) ??
     malformed(`unknown namespace handle ${handle}: request one with NAMESPACE`)
   );
 }
 
-function openNamespace(connection: Connection, frame: Frame): Refusal | null {
-  const decoded = decodeNamespaceRequest(frame);
+function openNamespace(connection: Connection, frame: protocol.Frame): protocol.Refusal | null {
+  const decoded = protocol.decodeNamespaceRequest(frame);
   if (!decoded.ok) return decoded.refusal;
   const { namespaces } = greetedOf(connection);
   const namespace = namespaces.open(decoded.value);
-  if (typeof namespace === "string") return refusal(FrameStatus.limit, namespace);
+  if (typeof namespace === "string") return protocol.refusal(protocol.FrameStatus.limit, namespace);
   const namespaceId = namespaces.of(namespace)!.key;
-  encodeNamespaceReply(connection.output, frame.requestId, { namespace, namespaceId });
+  protocol.encodeNamespaceReply(connection.output, frame.requestId, { namespace, namespaceId });
   return null;
 }
 
-function join(connection: Connection, frame: Frame, holder: EngineSession): Refusal | null {
-  const decoded = decodeJoinRequest(frame);
+function join(
+  connection: Connection,
+  frame: protocol.Frame,
+  holder: EngineSession,
+): protocol.Refusal | null {
+  const decoded = protocol.decodeJoinRequest(frame);
   if (!decoded.ok) return decoded.refusal;
   const engine = decoded.value.engine.toHex();
   const members = holder.engine.join(engine, connection.uid);
@@ -158,7 +111,7 @@ function join(connection: Connection, frame: Frame, holder: EngineSession): Refu
     return malformed("join: this engine belongs to another user: use another id");
   }
   connection.share?.joined(engine);
-  encodeJoinReply(connection.output, frame.requestId, members);
+  protocol.encodeJoinReply(connection.output, frame.requestId, { members });
   return null;
 }
 
@@ -167,17 +120,18 @@ function ranksOf(
   connection: Connection,
   handle: number,
   isFamily: boolean,
-): readonly NamespaceRef[] | Refusal {
+): readonly NamespaceRef[] | protocol.Refusal {
   const own = namespaceOf(connection, handle);
   if ("fatal" in own) return own;
   if (!isFamily) return [own];
   const family = greetedOf(connection).namespaces.familyOf(handle);
-  return typeof family === "string" ? refusal(FrameStatus.limit, family) : family;
+  return typeof family === "string" ? protocol.refusal(protocol.FrameStatus.limit, family) : family;
 }
 
 /** Maximum blocks in one LOOKUP, so that its answer fits a frame. */
 function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
-  const fitting = (frameBytesMax - HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
+  const fitting =
+    (frameBytesMax - protocol.HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
   return Math.min(itemsMax, Math.floor(fitting));
 }
 
@@ -186,47 +140,50 @@ const UNKNOWN_PARENT = {
   ready: 0,
   hold: 0,
   announced: 0,
-  flags: LookupReplyFlag.unknownParent,
+  flags: protocol.LookupReplyFlag.unknownParent,
 };
 
 function* lookUp(
-  context: EngineHandlerContext,
+  context: EngineContext,
   naming: BlockNaming,
   connection: Connection,
-  frame: Frame,
+  frame: protocol.Frame,
   holder: EngineSession,
-): Generator<void, Refusal | null> {
+): Generator<void, protocol.Refusal | null> {
   const { limits } = context;
   const { requestId } = frame;
   const { blockTokens } = greetedOf(connection);
-  const decoded = decodeLookupRequest(frame, blockTokens, blocksMax(limits));
+  const decoded = protocol.decodeLookupRequest(frame, blockTokens, blocksMax(limits));
   if (!decoded.ok) return decoded.refusal;
   const request = decoded.value;
   const has = (flag: number) => (request.flags & flag) !== 0;
   const refused = whyNot(context, connection, request, holder);
   if (refused !== null) return refused;
-  const refs = ranksOf(connection, request.namespace, has(LookupFlag.family));
+  const refs = ranksOf(connection, request.namespace, has(protocol.LookupFlag.family));
   if ("fatal" in refs) return refs;
-  const tooMany = tooManyNames(identifyDigests(request.kind, request.count, blockTokens), refs);
+  const tooMany = tooManyNames(
+    protocol.identifyDigests(request.kind, request.count, blockTokens),
+    refs,
+  );
   if (tooMany !== null) return tooMany;
   const ranks = yield* requestedBlocks(naming, request, refs, blockTokens);
   if (ranks === "unknown") {
     const none = new Uint8Array(0);
-    encodeLookupReply(connection.output, requestId, UNKNOWN_PARENT, 0, none, null);
+    protocol.encodeLookupReply(connection.output, requestId, UNKNOWN_PARENT, 0, none, null);
     return null;
   }
   if ("fatal" in ranks) return ranks;
   const { length } = ranks[0]!.digests;
   const count = length / DIGEST_BYTES;
-  const digests = has(LookupFlag.digests) ? ranks[0]!.digests : null;
+  const digests = has(protocol.LookupFlag.digests) ? ranks[0]!.digests : null;
   const answer = (state: LookupState, more: number) => {
     const reply = replyOf(state, more);
-    encodeLookupReply(connection.output, requestId, reply, count, state.best, digests);
+    protocol.encodeLookupReply(connection.output, requestId, reply, count, state.best, digests);
   };
   const partial = (state: LookupState) => {
-    const isRead = pendingBytes(connection.output) < PARTIAL_UNREAD_MAX;
-    if (!has(LookupFlag.progress) || connection.closed || !isRead) return;
-    answer(state, LookupReplyFlag.more);
+    const isRead = protocol.pendingBytes(connection.output) < PARTIAL_UNREAD_MAX;
+    if (!has(protocol.LookupFlag.progress) || connection.closed || !isRead) return;
+    answer(state, protocol.LookupReplyFlag.more);
     connection.flush();
   };
   const lookup = holder.lookup(wishOf(request, ranks, count, limits), partial);
@@ -243,13 +200,13 @@ function* lookUp(
       connection.lookups--;
       connection.lookupNames -= names;
     });
-  context.answerLater(connection, answered);
+  answerLater(context, connection, answered);
   return null;
 }
 
 /** The lookup that a request asks for, with the defaults and limits of this agent. */
 function wishOf(
-  request: LookupRequest,
+  request: protocol.LookupRequest,
   ranks: LookupQuery["ranks"],
   count: number,
   { acquireMs }: EngineLimits,
@@ -260,11 +217,11 @@ function wishOf(
     count,
     layer: request.layer,
     tiers: request.tiers || Tier.ram | Tier.ssd,
-    hold: has(LookupFlag.hold),
-    fetch: has(LookupFlag.fetch),
-    wait: has(LookupFlag.wait),
+    hold: has(protocol.LookupFlag.hold),
+    fetch: has(protocol.LookupFlag.fetch),
+    wait: has(protocol.LookupFlag.wait),
     deadlineMs: Math.min(request.deadlineMs || acquireMs, LOOKUP_MS_MAX),
-    holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
+    holdMs: Math.min(request.holdMs || HOLD_MS, protocol.ENGINE_MS_MAX),
     readers: request.readers || 1,
     source: request.source,
   };
@@ -272,50 +229,54 @@ function wishOf(
 
 /** Why a lookup cannot start. Null if it can. */
 function whyNot(
-  context: EngineHandlerContext,
+  context: EngineContext,
   connection: Connection,
-  { flags }: LookupRequest,
+  { flags }: protocol.LookupRequest,
   holder: EngineSession,
-): Refusal | null {
-  const takes = LookupFlag.hold | LookupFlag.fetch | LookupFlag.wait;
+): protocol.Refusal | null {
+  const takes = protocol.LookupFlag.hold | protocol.LookupFlag.fetch | protocol.LookupFlag.wait;
   if ((flags & takes) !== 0 && context.draining()) {
-    return refusal(FrameStatus.draining, "the agent is stopping: connect again later");
+    return protocol.refusal(
+      protocol.FrameStatus.draining,
+      "the agent is stopping: connect again later",
+    );
   }
-  if ((flags & LookupFlag.hold) !== 0 && holder.engine.group === null) {
+  if ((flags & protocol.LookupFlag.hold) !== 0 && holder.engine.group === null) {
     return malformed("lookup: only an engine can reserve blocks: send JOIN first");
   }
   const { lookups, lookupNames } = connection;
   if (lookups < LOOKUPS_MAX && lookupNames < NAMES_WAITING_MAX) return null;
   const text = `${lookups} lookups of ${lookupNames} blocks are waiting: read their answers`;
-  return refusal(FrameStatus.limit, text);
+  return protocol.refusal(protocol.FrameStatus.limit, text);
 }
 
 /** Null if the blocks of all ranks can be named in one turn of the event loop. */
-function tooManyNames(count: number, refs: readonly NamespaceRef[]): Refusal | null {
+function tooManyNames(count: number, refs: readonly NamespaceRef[]): protocol.Refusal | null {
   if (count * refs.length <= NAMES_MAX) return null;
   const text = `${count} blocks of ${refs.length} ranks: at most ${NAMES_MAX} in one request`;
-  return refusal(FrameStatus.limit, text);
+  return protocol.refusal(protocol.FrameStatus.limit, text);
 }
 
 function replyOf(state: LookupState, more: number) {
   const { leading, ready, hold, announced, isBudgetReached } = state;
-  const flags = more | (isBudgetReached ? LookupReplyFlag.budget : 0);
+  const flags = more | (isBudgetReached ? protocol.LookupReplyFlag.budget : 0);
   return { leading, ready, hold, flags, announced };
 }
 
 function unhold(
-  { limits }: EngineHandlerContext,
+  { limits }: EngineContext,
   { handles }: EngineScratch,
   connection: Connection,
-  frame: Frame,
+  frame: protocol.Frame,
   holder: EngineSession,
-): Refusal | null {
-  const decoded = decodeUnholdRequest(frame, limits.itemsMax);
+): protocol.Refusal | null {
+  const decoded = protocol.decodeUnholdRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
   const { group } = holder.engine;
-  handles.count = decoded.value.length;
-  for (const [i, hold] of decoded.value.entries()) {
-    const isEnded = group?.claims.endById(hold) === true;
+  const { holds } = decoded.value;
+  handles.count = holds.length;
+  for (const [i, { id }] of holds.entries()) {
+    const isEnded = group?.claims.endById(id) === true;
     handles.outcome[i] = isEnded ? BlockOutcome.ok : BlockOutcome.stale;
   }
   answerOutcomes(connection, frame, handles);
@@ -323,31 +284,32 @@ function unhold(
 }
 
 function* announce(
-  { limits, store }: EngineHandlerContext,
+  { limits, store }: EngineContext,
   naming: BlockNaming,
   { handles }: EngineScratch,
   connection: Connection,
-  frame: Frame,
+  frame: protocol.Frame,
   holder: EngineSession,
-): Generator<void, Refusal | null> {
+): Generator<void, protocol.Refusal | null> {
   const head = { op: frame.op, flags: frame.flags, requestId: frame.requestId };
-  const decoded = decodeAnnounceRequest(frame, limits.itemsMax);
+  const decoded = protocol.decodeAnnounceRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
   const { group } = holder.engine;
   if (group === null)
     return malformed("announce: only an engine can announce blocks: send JOIN first");
   const { kind, flags, namespace, items, count, layer, ttlMs } = decoded.value;
-  const isFamily = (flags & AnnounceFlag.family) !== 0;
-  if (isFamily && kind === AnnounceKind.digests) {
+  const isFamily = (flags & protocol.AnnounceFlag.family) !== 0;
+  if (isFamily && kind === protocol.AnnounceKind.digests) {
     return malformed("announce: digests belong to one rank: clear flag bit 0, or send chain keys");
   }
   const refs = ranksOf(connection, namespace, isFamily);
   if ("fatal" in refs) return refs;
   const tooMany = tooManyNames(count, refs);
   if (tooMany !== null) return tooMany;
-  const itemBytes = kind === AnnounceKind.digests ? null : ANNOUNCE_ITEM_BYTES[kind];
-  const isWithdrawn = (flags & AnnounceFlag.withdraw) !== 0;
-  if (count === 0 && !isWithdrawn) group.announced.beat(Math.min(ttlMs, ENGINE_MS_MAX));
+  const itemBytes =
+    kind === protocol.AnnounceKind.digests ? null : protocol.ANNOUNCE_ITEM_BYTES[kind];
+  const isWithdrawn = (flags & protocol.AnnounceFlag.withdraw) !== 0;
+  if (count === 0 && !isWithdrawn) group.announced.beat(Math.min(ttlMs, protocol.ENGINE_MS_MAX));
   const copied = items.slice();
   const outcomes = new Uint32Array(count);
   outcomes.fill(isWithdrawn ? BlockOutcome.ok : BlockOutcome.present);
@@ -357,7 +319,7 @@ function* announce(
       if (i > 0 && i % NAMES_A_PIECE === 0) yield;
       if (isWithdrawn) group.announced.withdraw(rank.keys, i);
       else if (!store.isStored(rank.namespace, rank.keys, i)) {
-        const outcome = group.announced.add(rank.keys, i, Math.min(ttlMs, ENGINE_MS_MAX));
+        const outcome = group.announced.add(rank.keys, i, Math.min(ttlMs, protocol.ENGINE_MS_MAX));
         outcomes[i] = Math.max(outcome, worstOf(outcomes[i]!));
       }
     }
@@ -375,23 +337,27 @@ function worstOf(outcome: number): number {
 }
 
 function command(
-  { commands, limits, draining, answerLater }: EngineHandlerContext,
+  context: EngineContext,
   connection: Connection,
-  frame: Frame,
-): Refusal | null {
-  const decoded = decodeCommand(frame);
+  frame: protocol.Frame,
+): protocol.Refusal | null {
+  const decoded = protocol.decodeCommand(frame);
   if (!decoded.ok) return decoded.refusal;
+  const { commands, limits } = context;
   if (commands === undefined || commands === null) {
-    return refusal(FrameStatus.unknownOp, "this agent accepts no commands");
+    return protocol.refusal(protocol.FrameStatus.unknownOp, "this agent accepts no commands");
   }
-  if (draining())
-    return refusal(FrameStatus.draining, "the agent is stopping: send the command later");
+  if (context.draining())
+    return protocol.refusal(
+      protocol.FrameStatus.draining,
+      "the agent is stopping: send the command later",
+    );
   const { requestId } = frame;
   const { name } = greetedOf(connection);
   const bytesMax = limits.frameBytesMax - COMMAND_ROOM_BYTES;
   const answered = commands
     .submit(decoded.value, { name, source: connection.source }, bytesMax)
-    .then((receipt) => encodeCommandReply(connection.output, requestId, receipt));
-  answerLater(connection, answered);
+    .then((receipt) => protocol.encodeCommandReply(connection.output, requestId, receipt));
+  answerLater(context, connection, answered);
   return null;
 }

@@ -10,17 +10,7 @@ import type {
   Native,
 } from "../native/index.ts";
 import type { CopyEnd, CopySlot, CopySource, EngineSession } from "../store/index.ts";
-import {
-  Feature,
-  GPU_MEMORIES_MAX,
-  type GpuMemoryItem,
-  GpuMemoryKind,
-  type GpuRegistered,
-  Op,
-  Outcome,
-  type OutcomeItems,
-  type PieceItems,
-} from "./protocol/index.ts";
+import * as protocol from "./protocol/index.ts";
 import type { EngineStats } from "./server-options.ts";
 
 /** Maximum copy requests of a connection in progress. Further ones are `full`. */
@@ -87,10 +77,10 @@ export class GpuConnection {
   }
 
   /** Descriptors are received immediately, in the order of the items that announce them. */
-  register(items: readonly GpuMemoryItem[]): Promise<GpuRegistered[]> {
+  register(items: readonly protocol.GpuMemoryItem[]): Promise<protocol.GpuRegistered[]> {
     const taken = items.map((item) => ({
       item,
-      fd: item.kind === GpuMemoryKind.descriptor ? this.#takeDescriptor() : null,
+      fd: item.kind === protocol.GpuMemoryKind.descriptor ? this.#takeDescriptor() : null,
     }));
     return Promise.all(taken.map(({ item, fd }) => this.#registerOne(item, fd)));
   }
@@ -101,7 +91,10 @@ export class GpuConnection {
     return typeof received === "string" ? null : received.fd;
   }
 
-  async #registerOne(item: GpuMemoryItem, fd: number | null): Promise<GpuRegistered> {
+  async #registerOne(
+    item: protocol.GpuMemoryItem,
+    fd: number | null,
+  ): Promise<protocol.GpuRegistered> {
     const refused = this.#refusalOf(item, fd);
     if (refused !== null) {
       if (fd !== null) this.#parts!.native.closeFd(fd);
@@ -118,47 +111,49 @@ export class GpuConnection {
     this.#opening--;
     if (!opened.ok) {
       const outcome = outcomeOf(opened);
-      return { outcome, memory: 0, code: outcome === Outcome.device ? opened.code : 0 };
+      return { outcome, memory: 0, code: outcome === protocol.Outcome.device ? opened.code : 0 };
     }
     return this.#keep(item, opened.memory);
   }
 
-  #deviceOf({ uuid }: GpuMemoryItem): GpuDevice | undefined {
+  #deviceOf({ uuid }: protocol.GpuMemoryItem): GpuDevice | undefined {
     return this.devices().find((device) => Buffer.compare(device.uuid, uuid) === 0);
   }
 
   /** Null if the driver may be called. */
-  #refusalOf(item: GpuMemoryItem, fd: number | null): Outcome | null {
-    if (this.#parts === null) return Outcome.device;
+  #refusalOf(item: protocol.GpuMemoryItem, fd: number | null): protocol.Outcome | null {
+    if (this.#parts === null) return protocol.Outcome.device;
     const { offset, bytes, allocationBytes, kind } = item;
-    if (bytes === 0 || offset + bytes > allocationBytes) return Outcome.rejected;
-    if (kind === GpuMemoryKind.descriptor && fd === null) return Outcome.rejected;
-    if (this.#memories.size + this.#opening >= GPU_MEMORIES_MAX) return Outcome.full;
+    if (bytes === 0 || offset + bytes > allocationBytes) return protocol.Outcome.rejected;
+    if (kind === protocol.GpuMemoryKind.descriptor && fd === null) return protocol.Outcome.rejected;
+    if (this.#memories.size + this.#opening >= protocol.GPU_MEMORIES_MAX)
+      return protocol.Outcome.full;
     const device = this.#deviceOf(item);
-    if (device === undefined || allocationBytes > device.memoryBytes) return Outcome.rejected;
-    return device.lost === null ? null : Outcome.device;
+    if (device === undefined || allocationBytes > device.memoryBytes)
+      return protocol.Outcome.rejected;
+    return device.lost === null ? null : protocol.Outcome.device;
   }
 
-  #keep({ offset, bytes }: GpuMemoryItem, memory: GpuMemory): GpuRegistered {
+  #keep({ offset, bytes }: protocol.GpuMemoryItem, memory: GpuMemory): protocol.GpuRegistered {
     if (this.#closed) {
       this.#parts!.inBackground(this.#free(memory));
-      return { outcome: Outcome.device, memory: 0, code: 0 };
+      return { outcome: protocol.Outcome.device, memory: 0, code: 0 };
     }
     const number = ++this.#lastNumber;
     this.#memories.set(number, { memory, offset, bytes });
-    return { outcome: Outcome.ok, memory: number, code: 0 };
+    return { outcome: protocol.Outcome.ok, memory: number, code: 0 };
   }
 
   /**
    * Resolves when the copies that use the memory have ended. The number is unknown from the call
    * on.
    */
-  async unregister(number: number): Promise<Outcome> {
+  async unregister(number: number): Promise<protocol.Outcome> {
     const registered = this.#memories.get(number);
-    if (registered === undefined) return Outcome.stale;
+    if (registered === undefined) return protocol.Outcome.stale;
     this.#memories.delete(number);
     await this.#free(registered.memory);
-    return Outcome.ok;
+    return protocol.Outcome.ok;
   }
 
   /**
@@ -179,16 +174,16 @@ export class GpuConnection {
    * when no device accesses the slots any more.
    */
   async copy(
-    op: typeof Op.gpuStore | typeof Op.gpuLoad,
+    op: typeof protocol.Op.gpuStore | typeof protocol.Op.gpuLoad,
     holder: EngineSession,
-    pieces: PieceItems,
+    pieces: protocol.PieceItems,
     verify: boolean,
-    out: OutcomeItems,
+    out: protocol.OutcomeItems,
   ): Promise<void> {
     const memoryOf = (number: number) => this.#memories.get(number);
     const frame = new CopyFrame({ op, holder, memoryOf, verify }, pieces, out);
     if (this.#copies >= COPIES_MAX) {
-      frame.refuse(Outcome.full);
+      frame.refuse(protocol.Outcome.full);
       return;
     }
     this.#copies++;
@@ -199,7 +194,7 @@ export class GpuConnection {
     }
     if (this.#parts === null) return;
     const { stats } = this.#parts;
-    if (op === Op.gpuStore) stats.gpuStoredBytes += frame.copiedBytes;
+    if (op === protocol.Op.gpuStore) stats.gpuStoredBytes += frame.copiedBytes;
     else stats.gpuLoadedBytes += frame.copiedBytes;
     stats.gpuFailures += frame.failedJobs;
     stats.gpuLeakedSlots += frame.leakedSlots;
@@ -227,7 +222,7 @@ interface RegisteredMemory {
 }
 
 interface CopySettings {
-  readonly op: typeof Op.gpuStore | typeof Op.gpuLoad;
+  readonly op: typeof protocol.Op.gpuStore | typeof protocol.Op.gpuLoad;
   readonly holder: EngineSession;
   memoryOf(number: number): RegisteredMemory | undefined;
   /** For a load: hash the slots' content. */
@@ -257,13 +252,13 @@ class CopyFrame {
   failedJobs = 0;
   leakedSlots = 0;
   readonly #settings: CopySettings;
-  readonly #pieces: PieceItems;
-  readonly #out: OutcomeItems;
+  readonly #pieces: protocol.PieceItems;
+  readonly #out: protocol.OutcomeItems;
   /** By slot. */
   readonly #references = new Map<number, SlotReference>();
   readonly #jobs = new Map<number, Job>();
 
-  constructor(settings: CopySettings, pieces: PieceItems, out: OutcomeItems) {
+  constructor(settings: CopySettings, pieces: protocol.PieceItems, out: protocol.OutcomeItems) {
     this.#settings = settings;
     this.#pieces = pieces;
     this.#out = out;
@@ -274,10 +269,10 @@ class CopyFrame {
    * Refuses all pieces. Slots to be filled are marked failed, because their content is not what the
    * writer expects.
    */
-  refuse(outcome: Outcome): void {
+  refuse(outcome: protocol.Outcome): void {
     for (let i = 0; i < this.#pieces.count; i++) {
       const reference = this.#referenceSlot(i);
-      this.#out.outcome[i] = reference === null ? Outcome.stale : outcome;
+      this.#out.outcome[i] = reference === null ? protocol.Outcome.stale : outcome;
       if (reference !== null) reference.how = "failed";
     }
     this.#endLoans();
@@ -303,10 +298,10 @@ class CopyFrame {
   }
 
   /** `ok` if the piece is handed to a device. */
-  #enter(i: number): Outcome {
+  #enter(i: number): protocol.Outcome {
     const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
     const reference = this.#referenceSlot(i);
-    if (reference === null) return Outcome.stale;
+    if (reference === null) return protocol.Outcome.stale;
     const found = this.#settings.memoryOf(memory[i]!);
     const length = bytes[i]!;
     const isWithin =
@@ -316,7 +311,7 @@ class CopyFrame {
       memoryOffset[i]! + length <= found.bytes;
     if (!isWithin) {
       reference.how = "failed";
-      return Outcome.rejected;
+      return protocol.Outcome.rejected;
     }
     let job = this.#jobs.get(found.memory.id);
     if (job === undefined) {
@@ -329,7 +324,7 @@ class CopyFrame {
       memoryOffset: found.offset + memoryOffset[i]!,
       bytes: length,
     });
-    return Outcome.ok;
+    return protocol.Outcome.ok;
   }
 
   #referenceSlot(i: number): SlotReference | null {
@@ -342,8 +337,8 @@ class CopyFrame {
       known.pieces.push(i);
       return known;
     }
-    const block = op === Op.gpuLoad ? holder.copySource(this.#pieces, i) : null;
-    const lent = op === Op.gpuLoad ? block : holder.copyTarget(this.#pieces, i);
+    const block = op === protocol.Op.gpuLoad ? holder.copySource(this.#pieces, i) : null;
+    const lent = op === protocol.Op.gpuLoad ? block : holder.copyTarget(this.#pieces, i);
     if (lent === null) return null;
     const reference: SlotReference = { generation, lent, block, pieces: [i], how: "done" };
     this.#references.set(slot, reference);
@@ -352,7 +347,7 @@ class CopyFrame {
 
   async #copy(gpus: Gpus, { memory, pieces, places }: Job): Promise<void> {
     const { op } = this.#settings;
-    const isStore = op === Op.gpuStore;
+    const isStore = op === protocol.Op.gpuStore;
     const done: GpuOutcome = await (isStore
       ? gpus.fromGpu(memory, pieces)
       : gpus.toGpu(memory, pieces));
@@ -373,7 +368,8 @@ class CopyFrame {
   async #check({ block, pieces }: SlotReference): Promise<void> {
     if (!this.#settings.verify || block === null || (await block.isWhole())) return;
     for (const i of pieces) {
-      if (this.#out.outcome[i] === Outcome.ok) this.#out.outcome[i] = Outcome.corrupt;
+      if (this.#out.outcome[i] === protocol.Outcome.ok)
+        this.#out.outcome[i] = protocol.Outcome.corrupt;
     }
   }
 
@@ -387,9 +383,9 @@ class CopyFrame {
 }
 
 /** Outcome that an engine receives for a failed job. */
-function outcomeOf({ status }: GpuFault): Outcome {
-  if (status === "full") return Outcome.full;
-  return status === "out_of_range" ? Outcome.rejected : Outcome.device;
+function outcomeOf({ status }: GpuFault): protocol.Outcome {
+  if (status === "full") return protocol.Outcome.full;
+  return status === "out_of_range" ? protocol.Outcome.rejected : protocol.Outcome.device;
 }
 
 export interface GpuPlaneOptions {
@@ -421,7 +417,7 @@ export class GpuPlane {
   /** Features for the answer to HELLO. */
   get features(): number {
     const isThere = this.#gpus?.devices().some((device) => device.lost === null);
-    return isThere ? Feature.gpu : 0;
+    return isThere ? protocol.Feature.gpu : 0;
   }
 
   get hasBatches(): boolean {

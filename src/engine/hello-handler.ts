@@ -2,67 +2,41 @@ import { toHex } from "../core/index.ts";
 import {
   blockChainOf,
   decodeManifest,
-  type Hashing,
   isMacKeyId,
   macKeyIdOf,
   namespaceKey,
 } from "../identity/index.ts";
-import type { BlockStore, Namespaces } from "../store/index.ts";
 import {
   type Connection,
   ConnectionNamespaces,
+  type EngineContext,
   type FrameHandler,
-  type FrameWork,
-  isWork,
 } from "./connection.ts";
-import type { FrameCounts } from "./frame-counts.ts";
-import type { GpuPlane } from "./gpu-copies.ts";
-import type { GpuWarming } from "./gpu-warming.ts";
-import { createHandlers, type HandlerContext } from "./handlers.ts";
-import {
-  CHECKSUM_XXH3_64,
-  decodeHelloRequest,
-  encodeHelloReply,
-  Feature,
-  FrameStatus,
-  type HelloRequest,
-  Op,
-  PROTOCOL_VERSION,
-  type Refusal,
-  refusal,
-} from "./protocol/index.ts";
-import type { EngineLimits } from "./server-options.ts";
-
-export interface GreetingContext {
-  readonly store: BlockStore;
-  readonly namespaces: Namespaces;
-  readonly hashing: Hashing;
-  readonly limits: EngineLimits;
-  readonly incarnation: bigint;
-  readonly gpu: GpuPlane;
-  readonly warm: GpuWarming;
-  draining(): boolean;
-  /**
-   * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
-   * null.
-   */
-  sendFd(connection: Connection, fd: number): number | null;
-  log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
-}
+import * as protocol from "./protocol/index.ts";
 
 /** Handles the first frame of a connection: client, namespace, and the descriptor of the arena. */
-function createGreeting(context: GreetingContext): FrameHandler {
+export function createGreeting(context: EngineContext): FrameHandler {
   return (connection, frame) => {
-    if (frame.op !== Op.hello) {
-      return refusal(FrameStatus.notGreeted, "the first frame of a connection must be HELLO");
+    if (frame.op !== protocol.Op.hello) {
+      return protocol.refusal(
+        protocol.FrameStatus.notGreeted,
+        "the first frame of a connection must be HELLO",
+      );
     }
     if (connection.greeted !== null) {
-      return refusal(FrameStatus.malformed, "HELLO was already sent: open another connection");
+      return protocol.refusal(
+        protocol.FrameStatus.malformed,
+        "HELLO was already sent: open another connection",
+      );
     }
-    const hello = decodeHelloRequest(frame);
+    const hello = protocol.decodeHelloRequest(frame);
     if (!hello.ok) return hello.refusal;
     if (context.draining()) {
-      return refusal(FrameStatus.draining, "the agent is stopping: connect again later", true);
+      return protocol.refusal(
+        protocol.FrameStatus.draining,
+        "the agent is stopping: connect again later",
+        true,
+      );
     }
     const refused = admit(context, connection, hello.value);
     if (refused !== null) return refused;
@@ -74,17 +48,17 @@ const NOT_KEYED =
   "the manifest names a MAC key: set its identifier and request feature bit 4 in HELLO";
 
 function admit(
-  context: GreetingContext,
+  context: EngineContext,
   connection: Connection,
-  hello: HelloRequest,
-): Refusal | null {
+  hello: protocol.HelloRequest,
+): protocol.Refusal | null {
   const decoded = decodeManifest(hello.manifest);
-  if (!decoded.ok) return refusal(FrameStatus.manifestRefused, decoded.why);
+  if (!decoded.ok) return protocol.refusal(protocol.FrameStatus.manifestRefused, decoded.why);
   const key = namespaceKey(context.hashing, decoded.manifest);
   const namespace = context.namespaces.indexOf(key);
   if (namespace === null) {
-    return refusal(
-      FrameStatus.manifestRefused,
+    return protocol.refusal(
+      protocol.FrameStatus.manifestRefused,
       "namespace limit of this agent reached: restart it",
     );
   }
@@ -92,8 +66,8 @@ function admit(
   const { model, blockTokens } = manifest;
   const macKeyId = macKeyIdOf(manifest);
   if (macKeyId !== null) {
-    if ((hello.features & Feature.mac) === 0 || !isMacKeyId(macKeyId)) {
-      return refusal(FrameStatus.manifestRefused, NOT_KEYED);
+    if ((hello.features & protocol.Feature.mac) === 0 || !isMacKeyId(macKeyId)) {
+      return protocol.refusal(protocol.FrameStatus.manifestRefused, NOT_KEYED);
     }
     context.namespaces.setMacKeyId(namespace, macKeyId);
   }
@@ -106,7 +80,11 @@ function admit(
     namespace,
     namespaceKey: key,
     features:
-      hello.features & (context.gpu.features | Feature.engine | Feature.mac | Feature.report),
+      hello.features &
+      (context.gpu.features |
+        protocol.Feature.engine |
+        protocol.Feature.mac |
+        protocol.Feature.report),
     namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
     holder: context.store.openEngineSession({ namespace, handlesMax, ...share }),
@@ -119,15 +97,15 @@ function admit(
 }
 
 function answer(
-  context: GreetingContext,
+  context: EngineContext,
   connection: Connection,
   requestId: number,
-): Refusal | null {
+): protocol.Refusal | null {
   const { limits, store } = context;
   const greeted = connection.greeted!;
-  encodeHelloReply(connection.output, requestId, {
-    version: PROTOCOL_VERSION,
-    checksumAlgorithm: CHECKSUM_XXH3_64,
+  protocol.encodeHelloReply(connection.output, requestId, {
+    version: protocol.PROTOCOL_VERSION,
+    checksumAlgorithm: protocol.CHECKSUM_XXH3_64,
     features: greeted.features,
     namespaceId: greeted.namespaceKey,
     incarnation: context.incarnation,
@@ -146,39 +124,4 @@ function answer(
   if (sent === null) connection.close();
   else connection.sent(sent);
   return null;
-}
-
-export interface FrameHandlerContext extends GreetingContext, HandlerContext {
-  readonly frames: FrameCounts;
-}
-
-/** Handles every frame of a connection, starting with HELLO. */
-export function createFrameHandler(context: FrameHandlerContext): FrameHandler {
-  const greet = createGreeting(context);
-  const handle = createHandlers(context);
-  return (connection, frame) => {
-    const { greeted } = connection;
-    const answered =
-      greeted === null || frame.op === Op.hello
-        ? greet(connection, frame)
-        : handle(connection, frame, greeted.holder);
-    if (isWork(answered)) return counted(context.frames, frame.op, answered);
-    context.frames.add(frame.op, answered?.status ?? FrameStatus.ok);
-    return answered;
-  };
-}
-
-function* counted(
-  frames: FrameCounts,
-  op: number,
-  work: FrameWork,
-): Generator<void, Refusal | null> {
-  for (let piece = work.next(); ; piece = work.next()) {
-    if (piece.done !== true) {
-      yield;
-      continue;
-    }
-    frames.add(op, piece.value?.status ?? FrameStatus.ok);
-    return piece.value;
-  }
 }

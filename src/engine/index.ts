@@ -1,14 +1,6 @@
 export { nameMedia, RememberedPrompts } from "./block-naming.ts";
-export {
-  type ClientEngine,
-  type ClientGpu,
-  type ClientMemory,
-  type ClientOptions,
-  EngineClient,
-  type LookupAnswer,
-} from "./client.ts";
+export { type ClientOptions, EngineClient } from "./client.ts";
 export { Connection, type FrameHandler, type Wire } from "./connection.ts";
-export type { CommandPort } from "./engine-handlers.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
 export {
   FRAME_OPERATIONS,
@@ -16,13 +8,12 @@ export {
   FrameCounts,
   type LookupOutcome,
 } from "./frame-counts.ts";
-export { GpuPlane, type GpuPlaneOptions } from "./gpu-copies.ts";
-export { GpuWarming, type GpuWarmingOptions } from "./gpu-warming.ts";
-export { createFrameHandler, type FrameHandlerContext } from "./hello-handler.ts";
+export { GpuPlane } from "./gpu-copies.ts";
+export { GpuWarming } from "./gpu-warming.ts";
+export { createFrameHandler } from "./handlers.ts";
 export {
   type BlockItems,
   createPieceItems,
-  type DigestItems,
   Feature,
   FrameStatus,
   Op,
@@ -32,10 +23,10 @@ export {
 } from "./protocol/index.ts";
 export { EngineServer } from "./server.ts";
 export {
+  type CommandPort,
   ENGINE_LIMITS,
   type EngineLimits,
   type EngineServerOptions,
-  type EngineStats,
   emptyEngineStats,
 } from "./server-options.ts";
-export { peerAllowed, peerOf, type SocketOwner, takeSocketPath } from "./socket-file.ts";
+export { peerAllowed, peerOf, takeSocketPath } from "./socket-file.ts";

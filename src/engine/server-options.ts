@@ -1,9 +1,8 @@
-import type { Clock } from "../core/index.ts";
+import type { Clock, TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
 import type { Health } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../store/index.ts";
-import type { CommandPort } from "./engine-handlers.ts";
 import type { FrameCounts, LookupOutcome } from "./frame-counts.ts";
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
@@ -36,37 +35,40 @@ export const ENGINE_LIMITS: EngineLimits = {
 };
 
 /** Counters of the server since its start. */
-export interface EngineStats {
-  connected: number;
-  /** Rejected connections: wrong user, or over a limit. */
-  refusedPeers: number;
-  /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
-  cutOff: number;
-  /** Connections that ended while their process held slots. */
-  quarantines: number;
-  /** Internal errors while handling a frame. */
-  faults: number;
-  /** Bytes copied between slots and GPU memory of engines. */
-  gpuStoredBytes: number;
-  gpuLoadedBytes: number;
-  /** Copies that a device or its driver failed to make. */
-  gpuFailures: number;
-  /** Slots that a device may access until the process ends. They are never reused. */
-  gpuLeakedSlots: number;
-}
+export type EngineStats = ReturnType<typeof emptyEngineStats>;
 
-export function emptyEngineStats(): EngineStats {
+export function emptyEngineStats() {
   return {
     connected: 0,
+    /** Rejected connections: wrong user, or over a limit. */
     refusedPeers: 0,
+    /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
     cutOff: 0,
+    /** Connections that ended while their process held slots. */
     quarantines: 0,
+    /** Internal errors while handling a frame. */
     faults: 0,
+    /** Bytes copied between slots and GPU memory of engines. */
     gpuStoredBytes: 0,
     gpuLoadedBytes: 0,
+    /** Copies that a device or its driver failed to make. */
     gpuFailures: 0,
+    /** Slots that a device may access until the process ends. They are never reused. */
     gpuLeakedSlots: 0,
   };
+}
+
+/** Destination of the engines' commands. */
+export interface CommandPort {
+  /**
+   * Executes a command (JSON as UTF-8) and returns its receipt, at most `bytesMax` bytes. `name` is
+   * the client's name. Reading and writing happen in slices of `source`.
+   */
+  submit(
+    json: Uint8Array,
+    client: { readonly name: string; readonly source: TurnSource },
+    bytesMax: number,
+  ): Promise<Uint8Array>;
 }
 
 export interface EngineServerOptions {

@@ -6,7 +6,7 @@ import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
 import { GpuPlane } from "./gpu-copies.ts";
 import { GpuWarming } from "./gpu-warming.ts";
-import { createFrameHandler } from "./hello-handler.ts";
+import { createFrameHandler } from "./handlers.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import {
   type EngineLimits,

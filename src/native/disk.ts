@@ -1,8 +1,8 @@
 import { getSystemErrorName } from "node:util";
 import { assert, type Clock, systemClock } from "../core/index.ts";
 import { DISK_METHOD, DISK_OPERATION, DISK_REGISTRATION, STATUS, STRUCTS } from "./abi.gen.ts";
+import { Completions } from "./completions.ts";
 import {
-  EventReader,
   type NativeBuffer,
   NativeError,
   nativeBuffer,
@@ -10,6 +10,7 @@ import {
   type StatusName,
   type StructValue,
   statusName,
+  textBuffer,
 } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
@@ -57,77 +58,8 @@ export interface DiskEntry {
   readonly allocatedBytes: number;
 }
 
-/**
- * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
- *
- * - No call blocks the event loop, and none throws because of the disk.
- * - The kernel owns the span and the header of a transfer until its promise settles, and the
- *   promise settles only when the kernel has finished. An operation cannot be cancelled.
- * - A file appears under its name only when it is complete. If the name is taken, the outcome is
- *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
- *   spare file it was given, with undefined content; the caller removes it.
- * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
- */
-export interface BlockDisk extends AsyncDisposable {
-  /** Method of I/O, and the reason for it. */
-  readonly method: "io_uring" | "threads";
-  readonly methodReason: string;
-  /** Whether the files are opened with O_DIRECT. */
-  readonly direct: boolean;
-  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
-  readonly registered: boolean;
-  readonly registering: boolean;
-  readonly depth: number;
-  /** Operations in flight. */
-  readonly inFlight: number;
-
-  /** Null if all `depth` headers are claimed. */
-  claimHeader(): HeaderSlot | null;
-
-  /** Writes header and payload to a new file, or to a spare one. */
-  store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
-
-  /**
-   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
-   * payload as it is now in the region. A file shorter than header and payload is `short`. The
-   * caller verifies the content.
-   */
-  load(
-    transfer: BlockTransfer,
-  ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>>;
-
-  /** Reads the header only. */
-  peek(path: string, header: HeaderSlot): Promise<DiskOutcome<{ readonly fileBytes: number }>>;
-
-  /** Removes a file. `missing` if it does not exist. */
-  remove(path: string): Promise<DiskOutcome<object>>;
-
-  /** Renames a file within the folder. `exists` if the target exists. */
-  rename(from: string, to: string): Promise<DiskOutcome<object>>;
-
-  /**
-   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
-   * unordered, not recursive. Entries created or removed during the call may or may not appear.
-   */
-  list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
-
-  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
-  sync(): Promise<DiskOutcome<object>>;
-
-  /** Free and total bytes of the file system that an unprivileged process may use. */
-  space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
-
-  /**
-   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
-   * memory: that memory is never freed, and those promises never settle. Later operations are
-   * `closed`.
-   */
-  close(ms: number): Promise<boolean>;
-}
-
 const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
-const REAP_MAX = 64;
 const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
 /** How long disposing waits for operations in flight. */
@@ -163,9 +95,20 @@ interface Done {
 }
 
 /** Disks with operations that the kernel never finished. It may still write to their memory. */
-const orphanedDisks = new Set<NativeDisk>();
+const orphanedDisks = new Set<BlockDisk>();
 
-class NativeDisk implements BlockDisk {
+/**
+ * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
+ *
+ * - No call blocks the event loop, and none throws because of the disk.
+ * - The kernel owns the span and the header of a transfer until its promise settles, and the
+ *   promise settles only when the kernel has finished. An operation cannot be cancelled.
+ * - A file appears under its name only when it is complete. If the name is taken, the outcome is
+ *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
+ *   spare file it was given, with undefined content; the caller removes it.
+ * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
+ */
+export class BlockDisk implements AsyncDisposable {
   readonly depth: number;
   readonly #native: Native;
   readonly #handle: number;
@@ -174,14 +117,9 @@ class NativeDisk implements BlockDisk {
   readonly #asked: DiskOptions["method"];
   readonly #job: NativeBuffer = nativeBuffer(JOB.size);
   readonly #jobView = new DataView(this.#job.bytes.buffer);
-  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
-  readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Operations in flight by token. The entry keeps the job's memory alive. */
-  readonly #waiting = new Map<number, { job: Job; settle: (done: DiskOutcome<Done>) => void }>();
-  readonly #events: EventReader;
+  /** Operations in flight. The waiter keeps the job's memory alive. */
+  readonly #running: Completions<{ job: Job; settle: (done: DiskOutcome<Done>) => void }>;
   #info: StructValue<"DiskInfo">;
-  #nextToken = 1;
-  #onIdle: (() => void) | null = null;
   #closing: Promise<boolean> | null = null;
 
   constructor(native: Native, options: DiskOptions) {
@@ -200,14 +138,18 @@ class NativeDisk implements BlockDisk {
     };
     this.#info = native.exchange("hearth_disk_create", ["DiskRequest", request], "DiskInfo");
     this.#handle = Number(this.#info.handle);
-    this.#events = new EventReader(this.#info.event_fd, () => this.#drain());
+    this.#running = new Completions(native, {
+      reap: "hearth_disk_reap",
+      handle: this.#handle,
+      entryBytes: DONE.size,
+      eventFd: this.#info.event_fd,
+      deliver: (view, at) => this.#deliver(view, at),
+    });
   }
 
   /** Opens the folder. The first operation of a disk. */
   async open(folder: string): Promise<DiskOutcome<Done>> {
-    const text = new TextEncoder().encode(`${folder}\0`);
-    const buffer = nativeBuffer(text.length);
-    buffer.bytes.set(text);
+    const buffer = textBuffer(folder);
     const opened = await this.#run({ operation: DISK_OPERATION.open, buffer });
     this.#readInfo();
     return opened;
@@ -215,11 +157,11 @@ class NativeDisk implements BlockDisk {
 
   #readInfo(): void {
     const out = nativeBuffer(STRUCTS.DiskInfo.size).bytes;
-    const code = this.#native.symbols.hearth_disk_info(this.#handle, out);
-    this.#native.check("hearth_disk_info", code);
+    this.#native.call("hearth_disk_info", this.#handle, out);
     this.#info = readStruct("DiskInfo", out);
   }
 
+  /** Method of I/O, and the reason for it. */
   get method(): "io_uring" | "threads" {
     return this.#info.method === DISK_METHOD.io_uring ? "io_uring" : "threads";
   }
@@ -230,10 +172,12 @@ class NativeDisk implements BlockDisk {
     return this.#asked === "auto" ? "io_uring is available" : "configured";
   }
 
+  /** Whether the files are opened with O_DIRECT. */
   get direct(): boolean {
     return this.#info.direct === 1;
   }
 
+  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
   get registered(): boolean {
     return this.#registration === DISK_REGISTRATION.registered;
   }
@@ -249,14 +193,17 @@ class NativeDisk implements BlockDisk {
     return this.#info.registered;
   }
 
+  /** Operations in flight. */
   get inFlight(): number {
-    return this.#waiting.size;
+    return this.#running.size;
   }
 
+  /** Null if all `depth` headers are claimed. */
   claimHeader(): HeaderSlot | null {
     return this.#headers.claim();
   }
 
+  /** Writes header and payload to a new file, or to a spare one. */
   async store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>> {
     const { spare: target, ...rest } = transfer;
     const job = { operation: DISK_OPERATION.store, ...rest };
@@ -264,6 +211,11 @@ class NativeDisk implements BlockDisk {
     return done.ok ? { ok: true, allocatedBytes: Number(done.result) } : done;
   }
 
+  /**
+   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
+   * payload as it is now in the region. A file shorter than header and payload is `short`. The
+   * caller verifies the content.
+   */
   async load(
     transfer: BlockTransfer,
   ): Promise<DiskOutcome<{ readonly checksum: bigint; readonly fileBytes: number }>> {
@@ -272,6 +224,7 @@ class NativeDisk implements BlockDisk {
     return { ok: true, checksum: done.result, fileBytes: Number(done.extra) };
   }
 
+  /** Reads the header only. */
   async peek(
     path: string,
     header: HeaderSlot,
@@ -280,14 +233,20 @@ class NativeDisk implements BlockDisk {
     return done.ok ? { ok: true, fileBytes: Number(done.extra) } : done;
   }
 
+  /** Removes a file. `missing` if it does not exist. */
   remove(path: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.remove, path });
   }
 
+  /** Renames a file within the folder. `exists` if the target exists. */
   rename(from: string, to: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.rename, path: from, target: to });
   }
 
+  /**
+   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
+   * unordered, not recursive. Entries created or removed during the call may or may not appear.
+   */
   async list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>> {
     const entries: DiskEntry[] = [];
     const buffer = nativeBuffer(LIST_BYTES);
@@ -301,10 +260,12 @@ class NativeDisk implements BlockDisk {
     }
   }
 
+  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
   sync(): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.sync });
   }
 
+  /** Free and total bytes of the file system that an unprivileged process may use. */
   async space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>> {
     const done = await this.#run({ operation: DISK_OPERATION.space });
     if (!done.ok) return done;
@@ -313,12 +274,14 @@ class NativeDisk implements BlockDisk {
 
   #run(job: Job): Promise<DiskOutcome<Done>> {
     if (this.#closing) return Promise.resolve({ ok: false, status: "closed", errno: 0 });
-    const token = this.#nextToken++;
-    this.#write(token, job);
-    const submit = this.#native.symbols.hearth_disk_submit;
-    const code = submit(this.#handle, this.#job.bytes);
-    if (code < 0) return Promise.resolve({ ok: false, status: statusName(code), errno: 0 });
-    return new Promise((settle) => this.#waiting.set(token, { job, settle }));
+    return new Promise((settle) => {
+      const token = this.#running.wait({ job, settle });
+      this.#write(token, job);
+      const code = this.#native.symbols.hearth_disk_submit(this.#handle, this.#job.bytes);
+      if (code >= 0) return;
+      this.#running.forget(token);
+      settle({ ok: false, status: statusName(code), errno: 0 });
+    });
   }
 
   #write(token: number, job: Job): void {
@@ -345,26 +308,11 @@ class NativeDisk implements BlockDisk {
     for (let i = 0; i < path.length; i++) bytes[at + i] = path.charCodeAt(i);
   }
 
-  #drain(): void {
-    let count: number;
-    do {
-      const reap = this.#native.symbols.hearth_disk_reap;
-      count = this.#native.check(
-        "hearth_disk_reap",
-        reap(this.#handle, this.#done.bytes, REAP_MAX),
-      );
-      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
-    } while (count === REAP_MAX);
-    if (this.#waiting.size === 0) this.#onIdle?.();
-  }
-
-  #deliver(at: number): void {
-    const view = this.#doneView;
+  #deliver(view: DataView, at: number): void {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
-    const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has a waiter");
-    this.#waiting.delete(token);
+    const waiting = this.#running.of(token);
+    this.#running.forget(token);
     const status = view.getInt32(at + fields.status.offset, true);
     if (status < 0) {
       const errno = view.getInt32(at + fields.errno.offset, true);
@@ -378,22 +326,21 @@ class NativeDisk implements BlockDisk {
     });
   }
 
+  /**
+   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
+   * memory: that memory is never freed, and those promises never settle. Later operations are
+   * `closed`.
+   */
   close(ms: number): Promise<boolean> {
     this.#closing ??= this.#close(ms);
     return this.#closing;
   }
 
   async #close(ms: number): Promise<boolean> {
-    if (this.#waiting.size > 0) {
-      await new Promise<void>((resolve) => {
-        const timer = this.#clock.after(ms, resolve);
-        this.#onIdle = () => {
-          timer[Symbol.dispose]();
-          resolve();
-        };
-      });
-    }
-    await this.#events.stop();
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    using _timer = this.#clock.after(ms, resolve);
+    await Promise.race([this.#running.idle(), late]);
+    await this.#running.stop();
     const code = this.#native.symbols.hearth_disk_close(this.#handle);
     if (code === 0) return true;
     assert(statusName(code) === "busy", "a disk is closed or busy");
@@ -412,7 +359,7 @@ class NativeDisk implements BlockDisk {
  * insufficient.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
-  const disk = new NativeDisk(native, options);
+  const disk = new BlockDisk(native, options);
   const opened = await disk.open(options.folder);
   const refused = options.method === "io_uring" && disk.method !== "io_uring";
   if (opened.ok && !refused) return disk;

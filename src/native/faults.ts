@@ -12,7 +12,7 @@ const names = new Map<string, Uint8Array>();
  */
 export function setFaults(native: Native, plan: string): void {
   const bytes = encoder.encode(plan === "" ? ";" : plan);
-  native.check("hearth_faults", native.symbols.hearth_faults(bytes, bytes.length));
+  native.call("hearth_faults", bytes, bytes.length);
 }
 
 /** Hits of each call since the plan was set. The plan `count` only counts. */
@@ -39,7 +39,7 @@ export function faultPoint(native: Native, name: string): number {
     bytes = encoder.encode(name);
     names.set(name, bytes);
   }
-  return native.check("hearth_fault_point", native.symbols.hearth_fault_point(bytes, bytes.length));
+  return native.call("hearth_fault_point", bytes, bytes.length);
 }
 
 /** Set by `bun run build --faults`. A release build ignores a plan in the environment. */

@@ -1,19 +1,23 @@
 import { assert } from "../core/index.ts";
 import { GPU_OPERATION, GPU_STATE, STRUCTS } from "./abi.gen.ts";
+import { Completions } from "./completions.ts";
 import {
-  EventReader,
   type NativeBuffer,
+  namesOf,
   nativeBuffer,
   readStruct,
   type StatusName,
   type StructValue,
   statusName,
+  textBuffer,
+  textOf,
+  writeU64,
 } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
 /** Whether CUDA is usable on this host, or why not. */
-export type GpuState = "ready" | "no_library" | "no_device" | "not_ready" | "too_old" | "failed";
+export type GpuState = keyof typeof GPU_STATE;
 
 export interface GpusInfo {
   readonly state: GpuState;
@@ -75,6 +79,11 @@ export interface GpuFault {
   readonly leaked: boolean;
 }
 export type GpuOutcome = { readonly ok: true } | GpuFault;
+export type GpuHandle =
+  | { readonly ok: true; readonly handle: Uint8Array; readonly offset: number }
+  | GpuFault;
+/** The caller owns the descriptor. */
+export type GpuDescriptor = { readonly ok: true; readonly fd: number } | GpuFault;
 export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuFault;
 
 /**
@@ -114,21 +123,13 @@ export interface Gpus extends AsyncDisposable {
    * Exports memory to another process: a handle of 64 bytes, and the memory's offset in the
    * allocation that the handle opens.
    */
-  exportIpc(
-    memory: GpuMemory,
-  ): Promise<
-    { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
-  >;
-  exportFd(memory: GpuMemory): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
+  exportIpc(memory: GpuMemory): Promise<GpuHandle>;
+  exportFd(memory: GpuMemory): Promise<GpuDescriptor>;
   /**
    * Exports memory to a NIC. `offset` and `bytes` are multiples of 65,536. The caller owns the
    * descriptor.
    */
-  exportDmaBuf(
-    memory: GpuMemory,
-    offset: number,
-    bytes: number,
-  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
+  exportDmaBuf(memory: GpuMemory, offset: number, bytes: number): Promise<GpuDescriptor>;
 }
 
 export interface GpusOptions {
@@ -148,13 +149,10 @@ export interface GpusOptions {
 const JOB = STRUCTS.GpuJob;
 const DONE = STRUCTS.GpuDone;
 const PIECE = STRUCTS.GpuPiece;
-const REAP_MAX = 64;
 const IPC_BYTES = 64;
 const GIVE_UP_MS = 30_000;
 
-const STATES = new Map<number, GpuState>(
-  (Object.entries(GPU_STATE) as [GpuState, number][]).map(([name, value]) => [value, name]),
-);
+const STATES = namesOf(GPU_STATE);
 
 interface Job {
   readonly operation: number;
@@ -186,16 +184,13 @@ class NativeGpus implements Gpus {
   readonly #deviceCount: number;
   readonly #job: NativeBuffer = nativeBuffer(JOB.size);
   readonly #jobView = new DataView(this.#job.bytes.buffer);
-  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
-  readonly #doneView = new DataView(this.#done.bytes.buffer);
   readonly #device: NativeBuffer = nativeBuffer(STRUCTS.GpuDevice.size);
   /** Scratch memory. The library copies it during `submit`. */
   #pieces: NativeBuffer = nativeBuffer(PIECE.size * 256);
-  readonly #waiting = new Map<number, Waiting>();
-  readonly #events: EventReader | null;
+  readonly #running: Completions<Waiting> | null;
   readonly #reportedLost = new Set<number>();
-  #onIdle: (() => void) | null = null;
-  #nextToken = 1;
+  /** A completion since the last report had the status `lost`. */
+  #isLost = false;
   #last: readonly GpuDevice[] = [];
   #closing: Promise<void> | null = null;
   #isClosed = false;
@@ -213,18 +208,25 @@ class NativeGpus implements Gpus {
       code: info.code,
       hasBatches: info.has_batches !== 0,
     };
-    const isOpen = this.#handle !== 0;
-    this.#events = isOpen ? new EventReader(info.event_fd, () => this.#drain()) : null;
+    this.#running =
+      this.#handle === 0
+        ? null
+        : new Completions(native, {
+            reap: "hearth_gpus_reap",
+            handle: this.#handle,
+            entryBytes: DONE.size,
+            eventFd: info.event_fd,
+            deliver: (view, at) => this.#deliver(view, at),
+            drained: () => this.#reportLost(),
+          });
   }
 
   #create(): StructValue<"GpusInfo"> {
     const { library, jobsMax, piecesMax, giveUpMs } = this.#options;
-    const path = library === null ? null : new TextEncoder().encode(`${library}\0`);
-    const text = nativeBuffer(path?.length ?? 1);
-    if (path !== null) text.bytes.set(path);
+    const path = textBuffer(library ?? "");
     const request = {
       region: BigInt(this.#region?.handle ?? 0),
-      library: path === null ? 0n : BigInt(text.address),
+      library: BigInt(library === null ? 0 : path.address),
       jobs: jobsMax,
       pieces: piecesMax,
       give_up_ms: giveUpMs ?? GIVE_UP_MS,
@@ -232,7 +234,7 @@ class NativeGpus implements Gpus {
     };
     const info = this.#native.exchange("hearth_gpus_create", ["GpusRequest", request], "GpusInfo");
     // Keeps the path alive until the library has read it.
-    assert(text.address !== 0, "the path has an address");
+    assert(path.address !== 0, "the path has an address");
     return info;
   }
 
@@ -243,8 +245,7 @@ class NativeGpus implements Gpus {
 
   #readDevice(index: number): GpuDevice {
     const out = this.#device.bytes;
-    const code = this.#native.symbols.hearth_gpus_device(this.#handle, index, out);
-    this.#native.check("hearth_gpus_device", code);
+    this.#native.call("hearth_gpus_device", this.#handle, index, out);
     const device = readStruct("GpuDevice", out);
     return {
       index,
@@ -335,11 +336,7 @@ class NativeGpus implements Gpus {
     return this.#pieces;
   }
 
-  async exportIpc(
-    memory: GpuMemory,
-  ): Promise<
-    { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
-  > {
+  async exportIpc(memory: GpuMemory): Promise<GpuHandle> {
     const buffer = nativeBuffer(IPC_BYTES);
     const job = { operation: GPU_OPERATION.export_ipc, memory: memory.id, buffer };
     const done = await this.#run(job);
@@ -347,33 +344,31 @@ class NativeGpus implements Gpus {
     return { ok: true, handle: buffer.bytes.slice(), offset: done.result };
   }
 
-  async exportFd(
-    memory: GpuMemory,
-  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault> {
+  async exportFd(memory: GpuMemory): Promise<GpuDescriptor> {
     const done = await this.#run({ operation: GPU_OPERATION.export_fd, memory: memory.id });
     return done.ok ? { ok: true, fd: done.result } : done;
   }
 
-  async exportDmaBuf(
-    memory: GpuMemory,
-    offset: number,
-    bytes: number,
-  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault> {
+  async exportDmaBuf(memory: GpuMemory, offset: number, bytes: number): Promise<GpuDescriptor> {
     const operation = GPU_OPERATION.export_dma_buf;
     const done = await this.#run({ operation, memory: memory.id, offset, bytes });
     return done.ok ? { ok: true, fd: done.result } : done;
   }
 
   #run(job: Job): Promise<Done> {
-    if (this.#handle === 0) return Promise.resolve(fault("unsupported", this.info.code));
+    const running = this.#running;
+    if (running === null) return Promise.resolve(fault("unsupported", this.info.code));
     if (this.#closing !== null && job.operation !== GPU_OPERATION.end) {
       return Promise.resolve(fault("closed", 0));
     }
-    const token = this.#nextToken++;
-    this.#write(job, token);
-    const code = this.#native.symbols.hearth_gpus_submit(this.#handle, this.#job.bytes);
-    if (code < 0) return Promise.resolve(fault(statusName(code), 0));
-    return new Promise((settle) => this.#waiting.set(token, { job, settle }));
+    return new Promise((settle) => {
+      const token = running.wait({ job, settle });
+      this.#write(job, token);
+      const code = this.#native.symbols.hearth_gpus_submit(this.#handle, this.#job.bytes);
+      if (code >= 0) return;
+      running.forget(token);
+      settle(fault(statusName(code), 0));
+    });
   }
 
   #write(job: Job, token: number): void {
@@ -394,41 +389,27 @@ class NativeGpus implements Gpus {
     view.setUint32(fields.reserved.offset, 0, true);
   }
 
-  #drain(): void {
-    const reap = this.#native.symbols.hearth_gpus_reap;
-    let count: number;
-    let isLost = false;
-    do {
-      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
-      count = this.#native.check("hearth_gpus_reap", code);
-      for (let i = 0; i < count; i++) isLost = this.#deliver(i * DONE.size) || isLost;
-    } while (count === REAP_MAX);
-    if (isLost) this.#tellLost();
-    if (this.#waiting.size === 0) this.#onIdle?.();
-  }
-
-  /** Delivers a completion. Returns whether the job's device is lost. */
-  #deliver(at: number): boolean {
-    const view = this.#doneView;
+  #deliver(view: DataView, at: number): void {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
-    const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has a waiter");
-    this.#waiting.delete(token);
+    const waiting = this.#running!.of(token);
+    this.#running!.forget(token);
     const result = Number(view.getBigUint64(at + fields.result.offset, true));
     const status = view.getInt32(at + fields.status.offset, true);
     if (status === 0) {
       waiting.settle({ ok: true, result });
-      return false;
+      return;
     }
     const name = statusName(status);
     const code = view.getInt32(at + fields.code.offset, true);
-    const leaked = name === "lost" && result !== 0;
-    waiting.settle({ ok: false, status: name, code, leaked });
-    return name === "lost";
+    const isLost = name === "lost";
+    this.#isLost ||= isLost;
+    waiting.settle({ ok: false, status: name, code, leaked: isLost && result !== 0 });
   }
 
-  #tellLost(): void {
+  #reportLost(): void {
+    if (!this.#isLost) return;
+    this.#isLost = false;
     for (const device of this.devices()) {
       if (device.lost === null || this.#reportedLost.has(device.index)) continue;
       this.#reportedLost.add(device.index);
@@ -442,23 +423,14 @@ class NativeGpus implements Gpus {
   }
 
   async #close(): Promise<void> {
-    if (this.#events === null) return;
-    await this.#idle();
+    if (this.#running === null) return;
+    await this.#running.idle();
     const indexes = this.devices().map((device) => device.index);
     await Promise.all(indexes.map((device) => this.#run({ operation: GPU_OPERATION.end, device })));
-    await this.#events.stop();
+    await this.#running.stop();
     this.#last = this.devices();
     this.#isClosed = true;
-    const code = this.#native.symbols.hearth_gpus_close(this.#handle);
-    this.#native.check("hearth_gpus_close", code);
-  }
-
-  async #idle(): Promise<void> {
-    if (this.#waiting.size === 0) return;
-    await new Promise<void>((resolve) => {
-      this.#onIdle = resolve;
-    });
-    this.#onIdle = null;
+    this.#native.call("hearth_gpus_close", this.#handle);
   }
 }
 
@@ -476,17 +448,6 @@ function openedOf(done: Done, device: number, bytes: number): GpuOpened {
 
 function isSpan(offset: number, bytes: number, room: number): boolean {
   return Number.isSafeInteger(offset) && offset >= 0 && bytes >= 0 && offset + bytes <= room;
-}
-
-/** Writes an integer below 2^53 as u64 at a byte offset. */
-function writeU64(words: Uint32Array, at: number, value: number): void {
-  words[at / 4] = value;
-  words[at / 4 + 1] = value / 2 ** 32;
-}
-
-function textOf(bytes: Uint8Array): string {
-  const end = bytes.indexOf(0);
-  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
 }
 
 /**

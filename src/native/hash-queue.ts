@@ -148,8 +148,7 @@ export class Queue implements AsyncDisposable {
    */
   watch(pidFd: number, onDeath: () => void): Disposable {
     const token = this.#takeToken();
-    const call = this.#native.symbols.hearth_queue_watch;
-    this.#native.check("hearth_queue_watch", call(this.#handle, pidFd, WATCH_BIT + token));
+    this.#native.call("hearth_queue_watch", this.#handle, pidFd, WATCH_BIT + token);
     this.#watching.set(token, { pidFd, onDeath });
     return { [Symbol.dispose]: () => this.#unwatch(token) };
   }
@@ -206,7 +205,7 @@ export class Queue implements AsyncDisposable {
     for (const token of [...this.#watching.keys()]) this.#unwatch(token);
     this.#closed = true;
     await this.#events.stop();
-    this.#native.check("hearth_queue_close", this.#native.symbols.hearth_queue_close(this.#handle));
+    this.#native.call("hearth_queue_close", this.#handle);
     for (const resolve of this.#waiting.values())
       resolve({ ok: false, status: "closed", errno: 0 });
     this.#waiting.clear();
@@ -254,8 +253,7 @@ export class BlockMacs {
   copyIn(block: MacBlock, from: NativeBuffer, mac: Uint8Array): bigint {
     assert(block.bytes <= from.bytes.length, "the copy fits the buffer");
     this.#fill(this.#request, block, mac, from.address);
-    const call = this.#native.symbols.hearth_region_mac_in;
-    this.#native.check("hearth_region_mac_in", call(this.#request.bytes, this.#sumBytes));
+    this.#native.call("hearth_region_mac_in", this.#request.bytes, this.#sumBytes);
     const at = FIELDS.mac.offset;
     mac.set(this.#request.bytes.subarray(at, at + MAC_BYTES));
     return this.#sum[0]!;

@@ -1,11 +1,10 @@
-export { ABI_HASH, FUNCTIONS, LANE_CIPHER, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
-export { BareCuda, type BareCudaOptions, isStandInCuda } from "./bare-cuda.ts";
+export { ABI_HASH, FUNCTIONS, LANE_CIPHER, STATUS, STRUCTS } from "./abi.gen.ts";
+export { BareCuda, isStandInCuda } from "./bare-cuda.ts";
 export {
   type BlockDisk,
   type BlockTransfer,
   type DiskEntry,
   type DiskOptions,
-  type DiskOutcome,
   HEADER_BYTES,
   type HeaderSlot,
   openDisk,
@@ -24,15 +23,7 @@ export {
   type GpusOptions,
   openGpus,
 } from "./gpus.ts";
-export {
-  BlockMacs,
-  type Completed,
-  MAC_BYTES,
-  MAC_KEY_BYTES,
-  type MacBlock,
-  Queue,
-  type QueueOptions,
-} from "./hash-queue.ts";
+export { BlockMacs, MAC_BYTES, type MacBlock, Queue } from "./hash-queue.ts";
 export {
   CIPHERS,
   type Cipher,
@@ -46,14 +37,7 @@ export {
   type Received,
   type Sent,
 } from "./lanes.ts";
-export {
-  CPU_FLAGS,
-  compiled,
-  cpuFlags,
-  type FunctionName,
-  hostTarget,
-  libraryPath,
-} from "./library.ts";
+export { CPU_FLAGS, compiled, cpuFlags, type FunctionName, hostTarget } from "./library.ts";
 export {
   type NativeBuffer,
   NativeError,
@@ -73,30 +57,19 @@ export {
   nativeAvailable,
   type SocketPeer,
 } from "./native.ts";
-export {
-  type PlainListener,
-  type PlainPull,
-  plainListen,
-  plainPull,
-  plainServe,
-} from "./plain-sockets.ts";
+export { type PlainListener, plainListen, plainPull, plainServe } from "./plain-sockets.ts";
 export {
   blocksOfTokens,
   keyHashes,
   PREFIX_CHANGE,
   PREFIX_TIERS_ALL,
-  type PrefixChange,
   PrefixChanges,
-  type PrefixColumns,
-  type PrefixRows,
   PrefixTable,
   type SequenceHashing,
   sequenceHashes,
 } from "./prefix-table.ts";
 export {
   type DirectOutcome,
-  type DirectStep,
-  type DirectTrial,
   type Lent,
   openRdma,
   type Rdma,
@@ -112,4 +85,4 @@ export {
   type RdmaWindow,
   tryDirect,
 } from "./rdma.ts";
-export { Region, type RegionState, type Wish } from "./region.ts";
+export { Region, type Wish } from "./region.ts";

@@ -2,13 +2,8 @@ import { lookup } from "node:dns/promises";
 import { isIP } from "node:net";
 import { assert, HearthError } from "../core/index.ts";
 import { LANE_CIPHER, LANE_EVENT, LANE_FAULT, STATUS, STRUCTS } from "./abi.gen.ts";
-import {
-  EventReader,
-  type NativeBuffer,
-  NativeError,
-  nativeBuffer,
-  writeStruct,
-} from "./memory.ts";
+import { Completions } from "./completions.ts";
+import { NativeError, namesOf, nativeBuffer, structOf } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
@@ -17,16 +12,7 @@ export const CIPHERS = ["aegis-128l", "aes-128-gcm", "none"] as const;
 export type Cipher = (typeof CIPHERS)[number];
 
 /** Why a transfer or a session failed. */
-export type LaneFault =
-  | "broken"
-  | "forged"
-  | "too_long"
-  | "cancelled"
-  | "expired"
-  | "closed"
-  | "refused"
-  | "unreachable"
-  | "full";
+export type LaneFault = Exclude<keyof typeof LANE_FAULT, "none">;
 
 export interface LaneSession {
   /** Session id, sent in the clear on each lane: 16 random bytes. */
@@ -115,7 +101,6 @@ export class LaneError extends HearthError {
 }
 
 const DONE = STRUCTS.LaneDone;
-const REAP_MAX = 64;
 const HOST_BYTES = 64;
 
 const CIPHER_NUMBERS: Record<Cipher, number> = {
@@ -124,22 +109,16 @@ const CIPHER_NUMBERS: Record<Cipher, number> = {
   none: LANE_CIPHER.none,
 };
 
-const FAULTS = new Map<number, LaneFault | "none">(
-  (Object.entries(LANE_FAULT) as [LaneFault | "none", number][]).map(([name, n]) => [n, name]),
-);
+const FAULTS = namesOf(LANE_FAULT);
 
 class NativeLanes implements Lanes {
   readonly #native: Native;
   readonly #handle: number;
-  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
-  readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Callbacks by token: of a session or of one of its transfers. */
-  readonly #waiting = new Map<number, (done: LaneDone) => void>();
+  /** Callbacks of sessions and of their transfers. */
+  readonly #running: Completions<(done: LaneDone) => void>;
   readonly #links = new Set<NativeLaneLink>();
-  readonly #events: EventReader;
   /** Keeps the arena alive until the lanes are closed. */
   readonly #region: LanesOptions["region"];
-  #nextToken = 1;
   #closing: Promise<void> | null = null;
 
   constructor(native: Native, options: LanesOptions) {
@@ -153,13 +132,18 @@ class NativeLanes implements Lanes {
     };
     const info = native.exchange("hearth_lanes_create", ["LanesRequest", request], "LanesInfo");
     this.#handle = Number(info.handle);
-    this.#events = new EventReader(info.event_fd, () => this.#drain());
+    this.#running = new Completions(native, {
+      reap: "hearth_lanes_reap",
+      handle: this.#handle,
+      entryBytes: DONE.size,
+      eventFd: info.event_fd,
+      deliver: (view, at) => this.#deliver(view, at),
+    });
   }
 
   listen(host: string, port: number): number {
     this.#assertOpen("hearth_lanes_listen");
-    const code = this.#native.symbols.hearth_lanes_listen(this.#handle, addressOf(host, port));
-    return this.#native.check("hearth_lanes_listen", code);
+    return this.#native.call("hearth_lanes_listen", this.#handle, addressOf(host, port));
   }
 
   async expect(session: LaneSession, expireMs: number): Promise<OpenLaneSession> {
@@ -191,53 +175,30 @@ class NativeLanes implements Lanes {
     call: (request: Uint8Array, out: Uint8Array) => number,
   ): Promise<OpenLaneSession> {
     if (this.#closing !== null) throw new LaneError("closed");
-    const token = this.#takeToken();
+    const token = this.#running.wait((done) => link.handle(done));
     const request = sessionRequest(session, timeoutMs, token);
     const out = new BigUint64Array(new ArrayBuffer(8));
     const code = call(request, new Uint8Array(out.buffer));
     request.fill(0);
+    if (code < 0) this.#running.forget(token);
     if (code === STATUS.full) throw new LaneError("full");
     this.#native.check("hearth_lanes_open", code);
-    const link = new NativeLaneLink(this.#native, Number(out[0]!), part, {
-      wait: (settle) => {
-        const transfer = this.#takeToken();
-        this.#waiting.set(transfer, settle);
-        return transfer;
-      },
-      forget: (transfer) => this.#waiting.delete(transfer),
-    });
+    const link = new NativeLaneLink(this.#native, Number(out[0]!), part, this.#running);
     this.#links.add(link);
-    this.#waiting.set(token, (done) => link.handle(done));
     void link.ended.then(() => {
-      this.#waiting.delete(token);
+      this.#running.forget(token);
       this.#links.delete(link);
     });
     await link.opened();
     return link;
   }
 
-  #takeToken(): number {
-    return this.#nextToken++;
-  }
-
-  #drain(): void {
-    const reap = this.#native.symbols.hearth_lanes_reap;
-    let count: number;
-    do {
-      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
-      count = this.#native.check("hearth_lanes_reap", code);
-      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
-    } while (count === REAP_MAX);
-  }
-
-  #deliver(at: number): void {
-    const view = this.#doneView;
+  #deliver(view: DataView, at: number): void {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const event = view.getUint32(at + fields.event.offset, true);
-    const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "a completion has a waiter");
-    if (event !== LANE_EVENT.opened) this.#waiting.delete(token);
+    const waiting = this.#running.of(token);
+    if (event !== LANE_EVENT.opened) this.#running.forget(token);
     waiting({
       event,
       fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
@@ -252,39 +213,30 @@ class NativeLanes implements Lanes {
 
   async #close(): Promise<void> {
     await Promise.all([...this.#links].map((link) => link[Symbol.asyncDispose]()));
-    await this.#events.stop();
-    const code = this.#native.symbols.hearth_lanes_close(this.#handle);
-    this.#native.check("hearth_lanes_close", code);
+    await this.#running.stop();
+    this.#native.call("hearth_lanes_close", this.#handle);
   }
 }
 
 function sessionRequest(session: LaneSession, timeoutMs: number, token: number): Uint8Array {
   assert(session.id.length === 16 && session.secret.length === 32, "a session's id and secret");
-  const request = nativeBuffer(STRUCTS.LaneSession.size).bytes;
-  writeStruct(
-    "LaneSession",
-    {
-      token: BigInt(token),
-      id: session.id,
-      secret: session.secret,
-      cipher: CIPHER_NUMBERS[session.cipher],
-      lanes: session.lanes,
-      timeout_ms: Math.ceil(timeoutMs),
-      reserved: 0,
-    },
-    request,
-  );
-  return request;
+  return structOf("LaneSession", {
+    token: BigInt(token),
+    id: session.id,
+    secret: session.secret,
+    cipher: CIPHER_NUMBERS[session.cipher],
+    lanes: session.lanes,
+    timeout_ms: Math.ceil(timeoutMs),
+    reserved: 0,
+  });
 }
 
 function addressOf(host: string, port: number): Uint8Array {
-  const address = nativeBuffer(STRUCTS.LaneAddress.size).bytes;
   const text = new TextEncoder().encode(host);
   const bytes = new Uint8Array(HOST_BYTES);
   // A host name that does not fit stays empty and is rejected as an address.
   if (text.length < HOST_BYTES) bytes.set(text);
-  writeStruct("LaneAddress", { host: bytes, port, reserved: 0 }, address);
-  return address;
+  return structOf("LaneAddress", { host: bytes, port, reserved: 0 });
 }
 
 async function resolve(host: string): Promise<string> {
@@ -311,19 +263,12 @@ interface LaneDone {
   readonly checksum: bigint;
 }
 
-/** Registry of the callbacks for completions. */
-interface LaneWaits {
-  /** Returns a token whose completion calls `settle`. */
-  wait(settle: (done: LaneDone) => void): number;
-  forget(token: number): void;
-}
-
 class NativeLaneLink implements OpenLaneSession {
   readonly ended: Promise<LaneFault>;
   readonly #native: Native;
   readonly #handle: number;
   readonly #part: "sent" | "received";
-  readonly #waits: LaneWaits;
+  readonly #running: Completions<(done: LaneDone) => void>;
   readonly #request = nativeBuffer(TRANSFER.size).bytes;
   readonly #requestView = new DataView(this.#request.buffer);
   readonly #answer = new BigUint64Array(new ArrayBuffer(8));
@@ -333,11 +278,16 @@ class NativeLaneLink implements OpenLaneSession {
   #fault: LaneFault | null = null;
   #isNamed = true;
 
-  constructor(native: Native, handle: number, part: "sent" | "received", waits: LaneWaits) {
+  constructor(
+    native: Native,
+    handle: number,
+    part: "sent" | "received",
+    running: Completions<(done: LaneDone) => void>,
+  ) {
     this.#native = native;
     this.#handle = handle;
     this.#part = part;
-    this.#waits = waits;
+    this.#running = running;
     this.ended = this.#ending.promise;
   }
 
@@ -378,10 +328,10 @@ class NativeLaneLink implements OpenLaneSession {
   ): Promise<LaneDone> {
     assert(part === this.#part, "the side that expects sends, the side that dials receives");
     const { promise, resolve } = Promise.withResolvers<LaneDone>();
-    const token = this.#waits.wait(resolve);
+    const token = this.#running.wait(resolve);
     const code = this.#isNamed ? this.#submit(token, transfer, offset, bytes) : STATUS.closed;
     if (code === 0) return promise;
-    this.#waits.forget(token);
+    this.#running.forget(token);
     const fault = code === STATUS.full ? "full" : (this.#fault ?? "closed");
     if (code !== STATUS.full && code !== STATUS.closed) {
       this.#native.check("hearth_session_begin", code);
@@ -401,23 +351,19 @@ class NativeLaneLink implements OpenLaneSession {
 
   arrived(transfer: number): number {
     if (!this.#isNamed) return 0;
-    const call = this.#native.symbols.hearth_session_arrived;
-    const code = call(this.#handle, transfer, this.#answerBytes);
-    this.#native.check("hearth_session_arrived", code);
+    this.#native.call("hearth_session_arrived", this.#handle, transfer, this.#answerBytes);
     return Number(this.#answer[0]!);
   }
 
   cancel(transfer: number): void {
     if (!this.#isNamed) return;
-    const code = this.#native.symbols.hearth_session_cancel(this.#handle, transfer);
-    this.#native.check("hearth_session_cancel", code);
+    this.#native.call("hearth_session_cancel", this.#handle, transfer);
   }
 
   #unname(): void {
     if (!this.#isNamed) return;
     this.#isNamed = false;
-    const code = this.#native.symbols.hearth_session_end(this.#handle);
-    this.#native.check("hearth_session_end", code);
+    this.#native.call("hearth_session_end", this.#handle);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

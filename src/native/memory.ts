@@ -50,6 +50,16 @@ export function writeStruct<Name extends StructName>(
   }
 }
 
+/** New native memory with this value. */
+export function structOf<Name extends StructName>(
+  name: Name,
+  value: StructValue<Name>,
+): Uint8Array {
+  const { bytes } = nativeBuffer(STRUCTS[name].size);
+  writeStruct(name, value, bytes);
+  return bytes;
+}
+
 export function readStruct<Name extends StructName>(
   name: Name,
   from: Uint8Array,
@@ -63,6 +73,20 @@ export function readStruct<Name extends StructName>(
     else values[key] = from.slice(offset, offset + bytesLength(type));
   }
   return values as StructValue<Name>;
+}
+
+/** A zero-terminated text, or all of `bytes`. */
+export function textOf(bytes: Uint8Array): string {
+  const end = bytes.indexOf(0);
+  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
+}
+
+/** Zero-terminated texts, one behind the other. Native code may keep the address. */
+export function textBuffer(...texts: readonly string[]): NativeBuffer {
+  const joined = new TextEncoder().encode(texts.map((text) => `${text}\0`).join(""));
+  const buffer = nativeBuffer(joined.length);
+  buffer.bytes.set(joined);
+  return buffer;
 }
 
 /** Writes an integer below 2^53 as u64 at a byte offset, without creating a bigint. */
@@ -89,11 +113,16 @@ export function nativeBuffer(byteLength: number): NativeBuffer {
   return { bytes, address };
 }
 
+/** The name of each number of an enumeration. */
+export function namesOf<Name extends string>(
+  numbers: Readonly<Record<Name, number>>,
+): ReadonlyMap<number, Name> {
+  return new Map((Object.entries(numbers) as [Name, number][]).map(([name, n]) => [n, name]));
+}
+
 export type StatusName = keyof typeof STATUS;
 
-const NAMES = new Map<number, StatusName>(
-  (Object.entries(STATUS) as [StatusName, number][]).map(([name, value]) => [value, name]),
-);
+const NAMES = namesOf(STATUS);
 
 /** Name of a negative return value. */
 export function statusName(code: number): StatusName {

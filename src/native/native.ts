@@ -1,5 +1,5 @@
 import { assert, HearthError } from "../core/index.ts";
-import { openLibrary, type Symbols } from "./library.ts";
+import { type FunctionName, type NativeArgument, openLibrary, type Symbols } from "./library.ts";
 import {
   type NativeBuffer,
   NativeError,
@@ -57,33 +57,30 @@ export class Native {
     throw new NativeError(call, code, this.symbols.hearth_last_errno());
   }
 
+  /** Calls a function. Returns its result; throws if it is negative. */
+  call(name: FunctionName, ...args: NativeArgument[]): number {
+    return this.check(name, this.symbols[name](...args));
+  }
+
   /** Calls a function that takes one struct and fills another. */
   exchange<In extends StructName, Out extends StructName>(
-    call:
-      | "hearth_region_create"
-      | "hearth_region_map"
-      | "hearth_region_adopt"
-      | "hearth_queue_create"
-      | "hearth_disk_create"
-      | "hearth_lanes_create"
-      | "hearth_prefix_create"
-      | "hearth_gpus_create",
+    name: FunctionName,
     [inName, value]: readonly [In, StructValue<In>],
     outName: Out,
   ): StructValue<Out> {
     writeStruct(inName, value, this.#request.bytes);
-    this.check(call, this.symbols[call](this.#request.bytes, this.#answer.bytes));
+    this.call(name, this.#request.bytes, this.#answer.bytes);
     return readStruct(outName, this.#answer.bytes);
   }
 
   regionInfo(handle: number): StructValue<"RegionInfo"> {
     const out = this.#answer.bytes;
-    this.check("hearth_region_info", this.symbols.hearth_region_info(handle, out));
+    this.call("hearth_region_info", handle, out);
     return readStruct("RegionInfo", out);
   }
 
   build(): Build {
-    this.check("hearth_abi", this.symbols.hearth_abi(this.#answer.bytes));
+    this.call("hearth_abi", this.#answer.bytes);
     const info = readStruct("AbiInfo", this.#answer.bytes);
     return {
       abiHash: info.abi_hash.toHex(),
@@ -95,7 +92,7 @@ export class Native {
   /** BLAKE3-256 of `data`. */
   blake3(data: Uint8Array): Uint8Array {
     const out = this.#answer.bytes;
-    this.check("hearth_blake3", this.symbols.hearth_blake3(passable(data), data.length, out));
+    this.call("hearth_blake3", passable(data), data.length, out);
     return out.slice(0, 32);
   }
 
@@ -103,8 +100,7 @@ export class Native {
   blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array {
     assert(key.length === 32, "a BLAKE3 key has 32 bytes");
     const out = this.#answer.bytes;
-    const code = this.symbols.hearth_blake3_keyed(key, passable(data), data.length, out);
-    this.check("hearth_blake3_keyed", code);
+    this.call("hearth_blake3_keyed", key, passable(data), data.length, out);
     return out.slice(0, 32);
   }
 
@@ -112,9 +108,14 @@ export class Native {
   blake3DeriveKey(context: string, material: Uint8Array): Uint8Array {
     const name = new TextEncoder().encode(context);
     const out = this.#answer.bytes;
-    const call = this.symbols.hearth_blake3_derive_key;
-    const code = call(passable(name), name.length, passable(material), material.length, out);
-    this.check("hearth_blake3_derive_key", code);
+    this.call(
+      "hearth_blake3_derive_key",
+      passable(name),
+      name.length,
+      passable(material),
+      material.length,
+      out,
+    );
     return out.slice(0, 32);
   }
 
@@ -187,20 +188,20 @@ export class Native {
   /** XXH3-64 with seed 0. */
   xxh3_64(data: Uint8Array): bigint {
     const out = this.#answer.bytes;
-    this.check("hearth_xxh3_64", this.symbols.hearth_xxh3_64(passable(data), data.length, out));
+    this.call("hearth_xxh3_64", passable(data), data.length, out);
     return this.#answerView.getBigUint64(0, true);
   }
 
   /** XXH3-128 with seed 0: 16 bytes, big-endian. */
   xxh3_128(data: Uint8Array): Uint8Array {
     const out = this.#answer.bytes;
-    this.check("hearth_xxh3_128", this.symbols.hearth_xxh3_128(passable(data), data.length, out));
+    this.call("hearth_xxh3_128", passable(data), data.length, out);
     return out.slice(0, 16);
   }
 
   socketPeer(socketFd: number): SocketPeer {
     const out = this.#answer.bytes;
-    this.check("hearth_socket_peer", this.symbols.hearth_socket_peer(socketFd, out));
+    this.call("hearth_socket_peer", socketFd, out);
     const { pid, uid, gid, pid_fd } = readStruct("PeerInfo", out);
     const pidFd = pid_fd < 0 ? null : pid_fd;
     return { pid, uid, gid, groups: this.#peerGroups(socketFd), pidFd };
@@ -237,7 +238,7 @@ export class Native {
    */
   socketPair(): readonly [number, number] {
     const out = this.#answer.bytes;
-    this.check("hearth_socket_pair", this.symbols.hearth_socket_pair(out));
+    this.call("hearth_socket_pair", out);
     return [this.#answerView.getInt32(0, true), this.#answerView.getInt32(4, true)];
   }
 
@@ -248,7 +249,7 @@ export class Native {
    * sockets.
    */
   tuneUdp(port: number, bufferBytes: number): number {
-    return this.check("hearth_tune_udp", this.symbols.hearth_tune_udp(port, bufferBytes));
+    return this.call("hearth_tune_udp", port, bufferBytes);
   }
 
   /**
@@ -273,7 +274,7 @@ export class Native {
   }
 
   closeFd(fd: number): void {
-    this.check("hearth_close_fd", this.symbols.hearth_close_fd(fd));
+    this.call("hearth_close_fd", fd);
   }
 
   /**
@@ -292,7 +293,7 @@ export class Native {
   /** CLOCK_MONOTONIC in microseconds, as systemd counts it. */
   monotonicUs(): bigint {
     const out = this.#answer.bytes;
-    this.check("hearth_monotonic_us", this.symbols.hearth_monotonic_us(out));
+    this.call("hearth_monotonic_us", out);
     return this.#answerView.getBigUint64(0, true);
   }
 

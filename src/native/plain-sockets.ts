@@ -1,5 +1,5 @@
 import { STRUCTS } from "./abi.gen.ts";
-import { nativeBuffer, readStruct, writeStruct } from "./memory.ts";
+import { nativeBuffer, readStruct, structOf } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
@@ -25,7 +25,7 @@ export interface PlainPull {
  */
 export function plainListen(native: Native): PlainListener {
   const out = nativeBuffer(STRUCTS.PlainListener.size);
-  native.check("hearth_plain_listen", native.symbols.hearth_plain_listen(out.bytes));
+  native.call("hearth_plain_listen", out.bytes);
   return readStruct("PlainListener", out.bytes);
 }
 
@@ -36,14 +36,12 @@ export function plainServe(
   listener: PlainListener,
   connections: number,
 ): void {
-  const call = native.symbols.hearth_plain_serve;
-  native.check("hearth_plain_serve", call(region.handle, listener.fd, connections));
+  native.call("hearth_plain_serve", region.handle, listener.fd, connections);
 }
 
 /** Blocks the process until all blocks are in the region. Throws NativeError. */
 export function plainPull(native: Native, pull: PlainPull): void {
-  const request = nativeBuffer(STRUCTS.PlainPull.size).bytes;
-  const value = {
+  const request = structOf("PlainPull", {
     region: BigInt(pull.region.handle),
     blocks: BigInt(pull.blocks),
     block_bytes: BigInt(pull.blockBytes),
@@ -51,7 +49,6 @@ export function plainPull(native: Native, pull: PlainPull): void {
     connections: pull.connections,
     in_flight: pull.inFlight,
     reserved: 0,
-  };
-  writeStruct("PlainPull", value, request);
-  native.check("hearth_plain_pull", native.symbols.hearth_plain_pull(request));
+  });
+  native.call("hearth_plain_pull", request);
 }

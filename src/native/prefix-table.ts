@@ -160,8 +160,7 @@ export class PrefixTable implements Disposable {
   }
 
   info(): StructValue<"PrefixInfo"> {
-    const call = this.#native.symbols.hearth_prefix_info;
-    this.#native.check("hearth_prefix_info", call(this.#handle, this.#info));
+    this.#native.call("hearth_prefix_info", this.#handle, this.#info);
     return readStruct("PrefixInfo", this.#info);
   }
 
@@ -218,38 +217,30 @@ export class PrefixTable implements Disposable {
   }
 
   digests(target: number): StructValue<"PrefixDigests"> {
-    const call = this.#native.symbols.hearth_prefix_sums;
-    this.#native.check("hearth_prefix_sums", call(this.#handle, target, this.#info));
+    this.#native.call("hearth_prefix_sums", this.#handle, target, this.#info);
     return readStruct("PrefixDigests", this.#info);
   }
 
   beginDump(target: number = ALL_TARGETS): void {
-    const call = this.#native.symbols.hearth_prefix_dump;
-    this.#native.check("hearth_prefix_dump", call(this.#handle, target));
+    this.#native.call("hearth_prefix_dump", this.#handle, target);
   }
 
   /** Writes whole runs to `page`. 0 at the end of the dump. */
   dumpNext(page: Uint8Array): number {
-    const call = this.#native.symbols.hearth_prefix_dump_next;
-    const code = call(this.#handle, page, page.length);
-    return this.#native.check("hearth_prefix_dump_next", code);
+    return this.#native.call("hearth_prefix_dump_next", this.#handle, page, page.length);
   }
 
   beginSave(): void {
-    const code = this.#native.symbols.hearth_prefix_save(this.#handle);
-    this.#native.check("hearth_prefix_save", code);
+    this.#native.call("hearth_prefix_save", this.#handle);
   }
 
   saveNext(page: Uint8Array): number {
-    const call = this.#native.symbols.hearth_prefix_save_next;
-    const code = call(this.#handle, page, page.length);
-    return this.#native.check("hearth_prefix_save_next", code);
+    return this.#native.call("hearth_prefix_save_next", this.#handle, page, page.length);
   }
 
   endSave(): void {
     if (!this.#isOpen) return;
-    const code = this.#native.symbols.hearth_prefix_save_end(this.#handle);
-    this.#native.check("hearth_prefix_save_end", code);
+    this.#native.call("hearth_prefix_save_end", this.#handle);
   }
 
   /** False if the page is not a saved page; the loaded content is discarded then. */
@@ -272,8 +263,7 @@ export class PrefixTable implements Disposable {
   [Symbol.dispose](): void {
     if (!this.#isOpen) return;
     this.#isOpen = false;
-    const code = this.#native.symbols.hearth_prefix_close(this.#handle);
-    this.#native.check("hearth_prefix_close", code);
+    this.#native.call("hearth_prefix_close", this.#handle);
   }
 }
 

@@ -8,27 +8,22 @@ import {
   STATUS,
   STRUCTS,
 } from "./abi.gen.ts";
+import { Completions } from "./completions.ts";
 import {
-  EventReader,
   type NativeBuffer,
   NativeError,
+  namesOf,
   nativeBuffer,
   readStruct,
-  writeStruct,
+  structOf,
+  textBuffer,
+  textOf,
 } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-export type RdmaState =
-  | "ready"
-  | "no_library"
-  | "no_device"
-  | "memlock"
-  | "not_permitted"
-  | "too_old"
-  | "failed";
-
-export type RdmaPortState = "active" | "down" | "no_address" | "fatal";
+export type RdmaState = keyof typeof RDMA_STATE;
+export type RdmaPortState = keyof typeof RDMA_PORT_STATE;
 
 /** A NIC port, from which queue pairs are created. */
 export interface RdmaPort {
@@ -67,7 +62,7 @@ export interface RdmaAddress {
 }
 
 /** Why a queue pair, a lending or a read failed. */
-export type RdmaFault = "broken" | "cancelled" | "full" | "unregistered" | "port";
+export type RdmaFault = Exclude<keyof typeof RDMA_FAULT, "none">;
 
 /** Remote address and key of a lent span. */
 export interface RdmaWindow {
@@ -161,19 +156,14 @@ export interface RdmaQueuePair extends AsyncDisposable {
 }
 
 const DONE = STRUCTS.RdmaDone;
-const REAP_MAX = 64;
 /** Requests the automatic choice of the GID. */
 const BY_RULE = 0xffff_ffff;
 const ROCE_V2 = 2;
 const INFINIBAND = 1;
 
-function namesOf<Name extends string>(numbers: Readonly<Record<Name, number>>): Map<number, Name> {
-  return new Map((Object.entries(numbers) as [Name, number][]).map(([name, n]) => [n, name]));
-}
-
-const STATES = namesOf<RdmaState>(RDMA_STATE);
-const PORT_STATES = namesOf<RdmaPortState>(RDMA_PORT_STATE);
-const FAULTS = namesOf<RdmaFault | "none">(RDMA_FAULT);
+const STATES = namesOf(RDMA_STATE);
+const PORT_STATES = namesOf(RDMA_PORT_STATE);
+const FAULTS = namesOf(RDMA_FAULT);
 
 class NativeRdma implements Rdma {
   readonly state: RdmaState;
@@ -183,62 +173,64 @@ class NativeRdma implements Rdma {
   readonly #portCount: number;
   readonly #onPort: (port: RdmaPort) => void;
   readonly #answer: NativeBuffer = nativeBuffer(256);
-  readonly #done: NativeBuffer = nativeBuffer(DONE.size * REAP_MAX);
-  readonly #doneView = new DataView(this.#done.bytes.buffer);
-  /** Callbacks by token: of queue pairs, lendings and reads. */
-  readonly #waiting = new Map<number, (done: RdmaDone) => "more" | "over">();
   readonly #links = new Set<NativeRdmaLink>();
-  readonly #events: EventReader | null;
+  readonly #running: RdmaWaits | null;
   /** Keeps the arena alive until reads into it have ended. */
   readonly #region: RdmaOptions["region"];
-  #nextToken = 1;
   #closing: Promise<void> | null = null;
 
   constructor(native: Native, options: RdmaOptions) {
     this.#native = native;
     this.#region = options.region;
     this.#onPort = options.onPort;
-    const library = options.library === null ? null : textBuffer([options.library]);
-    const devices = options.devices === null ? null : textBuffer(options.devices);
-    const request = nativeBuffer(STRUCTS.RdmaRequest.size).bytes;
-    writeStruct(
-      "RdmaRequest",
-      {
-        region: BigInt(this.#region.handle),
-        library: BigInt(library?.address ?? 0),
-        window_bytes: BigInt(options.windowBytes),
-        window_spans: options.windowSpans,
-        links: options.linksMax,
-        reads: options.readsMax,
-        devices_bytes: devices?.bytes.length ?? 0,
-        devices: BigInt(devices?.address ?? 0),
-        gid_index: options.gidIndex ?? BY_RULE,
-        reserved: 0,
-      },
-      request,
+    const library = options.library === null ? null : textBuffer(options.library);
+    // An empty text ends the list.
+    const devices = options.devices === null ? null : textBuffer(...options.devices, "");
+    const info = native.exchange(
+      "hearth_rdma_create",
+      [
+        "RdmaRequest",
+        {
+          region: BigInt(this.#region.handle),
+          library: BigInt(library?.address ?? 0),
+          window_bytes: BigInt(options.windowBytes),
+          window_spans: options.windowSpans,
+          links: options.linksMax,
+          reads: options.readsMax,
+          devices_bytes: devices?.bytes.length ?? 0,
+          devices: BigInt(devices?.address ?? 0),
+          gid_index: options.gidIndex ?? BY_RULE,
+          reserved: 0,
+        },
+      ],
+      "RdmaInfo",
     );
-    const code = native.symbols.hearth_rdma_create(request, this.#answer.bytes);
-    native.check("hearth_rdma_create", code);
-    const info = readStruct("RdmaInfo", this.#answer.bytes);
+    // Keeps the texts alive until the library has read them.
+    assert(library?.address !== 0 && devices?.address !== 0, "texts have addresses");
     this.state = STATES.get(info.state)!;
     this.errno = info.errno;
     this.#handle = Number(info.handle);
     this.#portCount = info.ports;
-    const isReady = this.state === "ready";
-    this.#events = isReady ? new EventReader(info.event_fd, () => this.#drain()) : null;
+    this.#running =
+      this.state === "ready"
+        ? new Completions(native, {
+            reap: "hearth_rdma_reap",
+            handle: this.#handle,
+            entryBytes: DONE.size,
+            eventFd: info.event_fd,
+            deliver: (view, at) => this.#deliver(view, at),
+          })
+        : null;
   }
 
   ports(): readonly RdmaPort[] {
-    if (this.#events === null || this.#closing !== null) return [];
+    if (this.#running === null || this.#closing !== null) return [];
     return Array.from({ length: this.#portCount }, (_, index) => this.#port(index));
   }
 
   #port(index: number): RdmaPort {
     const out = this.#answer.bytes;
-    this.#native.check(
-      "hearth_rdma_port",
-      this.#native.symbols.hearth_rdma_port(this.#handle, index, out),
-    );
+    this.#native.call("hearth_rdma_port", this.#handle, index, out);
     const port = readStruct("RdmaPort", out);
     return {
       index,
@@ -263,10 +255,11 @@ class NativeRdma implements Rdma {
 
   link(port: number, settings: RdmaQueuePairSettings): RdmaQueuePair {
     const name = "hearth_rdma_link_create";
-    if (this.#events === null) throw new NativeError(name, STATUS.unsupported, this.errno);
+    const running = this.#running;
+    if (running === null) throw new NativeError(name, STATUS.unsupported, this.errno);
     if (this.#closing !== null) throw new NativeError(name, STATUS.closed, 0);
     let made: NativeRdmaLink | undefined;
-    const token = this.#wait((done) => {
+    const token = running.wait((done) => {
       assert(made !== undefined, "a queue pair ends after its creation");
       made.handle(done);
       this.#links.delete(made);
@@ -280,34 +273,14 @@ class NativeRdma implements Rdma {
       new Uint8Array(handle.buffer),
       out,
     );
-    if (code < 0) this.#waiting.delete(token);
+    if (code < 0) running.forget(token);
     this.#native.check(name, code);
-    made = new NativeRdmaLink(this.#native, Number(handle[0]!), addressFrom(out), {
-      wait: (settle) => this.#wait(settle),
-      forget: (waiting) => this.#waiting.delete(waiting),
-    });
+    made = new NativeRdmaLink(this.#native, Number(handle[0]!), addressFrom(out), running);
     this.#links.add(made);
     return made;
   }
 
-  #wait(settle: (done: RdmaDone) => "more" | "over"): number {
-    const token = this.#nextToken++;
-    this.#waiting.set(token, settle);
-    return token;
-  }
-
-  #drain(): void {
-    const reap = this.#native.symbols.hearth_rdma_reap;
-    let count: number;
-    do {
-      const code = reap(this.#handle, this.#done.bytes, REAP_MAX);
-      count = this.#native.check("hearth_rdma_reap", code);
-      for (let i = 0; i < count; i++) this.#deliver(i * DONE.size);
-    } while (count === REAP_MAX);
-  }
-
-  #deliver(at: number): void {
-    const view = this.#doneView;
+  #deliver(view: DataView, at: number): void {
     const { fields } = DONE;
     const token = Number(view.getBigUint64(at + fields.token.offset, true));
     const event = view.getUint32(at + fields.event.offset, true);
@@ -315,15 +288,14 @@ class NativeRdma implements Rdma {
       this.#onPort(this.#port(token));
       return;
     }
-    const waiting = this.#waiting.get(token);
-    assert(waiting !== undefined, "an event has a waiter");
+    const waiting = this.#running!.of(token);
     const outcome = waiting({
       event,
       fault: FAULTS.get(view.getUint32(at + fields.fault.offset, true))!,
       result: view.getBigUint64(at + fields.result.offset, true),
       key: view.getUint32(at + fields.key.offset, true),
     });
-    if (outcome === "over") this.#waiting.delete(token);
+    if (outcome === "over") this.#running!.forget(token);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -332,30 +304,23 @@ class NativeRdma implements Rdma {
   }
 
   async #close(): Promise<void> {
-    if (this.#events === null) return;
+    if (this.#running === null) return;
     await Promise.all([...this.#links].map((link) => link[Symbol.asyncDispose]()));
-    await this.#events.stop();
-    const code = this.#native.symbols.hearth_rdma_close(this.#handle);
-    this.#native.check("hearth_rdma_close", code);
+    await this.#running.stop();
+    this.#native.call("hearth_rdma_close", this.#handle);
   }
 }
 
 function linkRequest(port: number, settings: RdmaQueuePairSettings, token: number): Uint8Array {
-  const request = nativeBuffer(STRUCTS.RdmaLinkRequest.size).bytes;
-  writeStruct(
-    "RdmaLinkRequest",
-    {
-      token: BigInt(token),
-      port,
-      timeout: settings.timeout,
-      retries: settings.retries,
-      traffic_class: settings.trafficClass,
-      service_level: settings.serviceLevel,
-      piece_bytes: settings.pieceBytes,
-    },
-    request,
-  );
-  return request;
+  return structOf("RdmaLinkRequest", {
+    token: BigInt(token),
+    port,
+    timeout: settings.timeout,
+    retries: settings.retries,
+    traffic_class: settings.trafficClass,
+    service_level: settings.serviceLevel,
+    piece_bytes: settings.pieceBytes,
+  });
 }
 
 function addressFrom(bytes: Uint8Array): RdmaAddress {
@@ -369,19 +334,6 @@ function addressFrom(bytes: Uint8Array): RdmaAddress {
     readsOut: address.reads_out,
     readsIn: address.reads_in,
   };
-}
-
-/** Zero-terminated strings with another zero byte after the last one. */
-function textBuffer(texts: readonly string[]): NativeBuffer {
-  const joined = new TextEncoder().encode(`${texts.map((text) => `${text}\0`).join("")}\0`);
-  const buffer = nativeBuffer(joined.length);
-  buffer.bytes.set(joined);
-  return buffer;
-}
-
-function textOf(bytes: Uint8Array): string {
-  const end = bytes.indexOf(0);
-  return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
 }
 
 /**
@@ -401,12 +353,8 @@ interface RdmaDone {
   readonly key: number;
 }
 
-/** Registry of the callbacks for events. */
-interface RdmaWaits {
-  /** Returns a token whose events call `settle` until it returns "over". */
-  wait(settle: (done: RdmaDone) => "more" | "over"): number;
-  forget(token: number): void;
-}
+/** Callbacks of queue pairs, lendings and reads; each is called until it returns "over". */
+type RdmaWaits = Completions<(done: RdmaDone) => "more" | "over">;
 
 const SPAN = STRUCTS.RdmaSpan;
 
@@ -450,20 +398,15 @@ class NativeRdmaLink implements RdmaQueuePair {
 
   #connect(other: RdmaAddress): number {
     assert(other.gid.length === 16, "a GID has 16 bytes");
-    const address = nativeBuffer(STRUCTS.RdmaAddress.size).bytes;
-    writeStruct(
-      "RdmaAddress",
-      {
-        gid: other.gid,
-        queue_pair: other.queuePair,
-        psn: other.psn,
-        lid: other.lid,
-        mtu: other.mtu,
-        reads_out: other.readsOut,
-        reads_in: other.readsIn,
-      },
-      address,
-    );
+    const address = structOf("RdmaAddress", {
+      gid: other.gid,
+      queue_pair: other.queuePair,
+      psn: other.psn,
+      lid: other.lid,
+      mtu: other.mtu,
+      reads_out: other.readsOut,
+      reads_in: other.readsIn,
+    });
     return this.#native.symbols.hearth_rdma_link_connect(this.#handle, address);
   }
 
@@ -491,8 +434,7 @@ class NativeRdmaLink implements RdmaQueuePair {
     const lending = this.#lent.get(token);
     if (lending === undefined) return Promise.resolve();
     if (this.#isNamed) {
-      const code = this.#native.symbols.hearth_rdma_return(this.#handle, token);
-      this.#native.check("hearth_rdma_return", code);
+      this.#native.call("hearth_rdma_return", this.#handle, token);
     }
     return lending.promise;
   }
@@ -542,22 +484,19 @@ class NativeRdmaLink implements RdmaQueuePair {
 
   cancel(token: number): void {
     if (!this.#isNamed) return;
-    const code = this.#native.symbols.hearth_rdma_cancel(this.#handle, token);
-    this.#native.check("hearth_rdma_cancel", code);
+    this.#native.call("hearth_rdma_cancel", this.#handle, token);
   }
 
   arrived(token: number): number {
     if (!this.#isNamed) return 0;
-    const code = this.#native.symbols.hearth_rdma_arrived(this.#handle, token, this.#answerBytes);
-    this.#native.check("hearth_rdma_arrived", code);
+    this.#native.call("hearth_rdma_arrived", this.#handle, token, this.#answerBytes);
     return Number(this.#answer[0]!);
   }
 
   #unname(): void {
     if (!this.#isNamed) return;
     this.#isNamed = false;
-    const code = this.#native.symbols.hearth_rdma_link_end(this.#handle);
-    this.#native.check("hearth_rdma_link_end", code);
+    this.#native.call("hearth_rdma_link_end", this.#handle);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -592,7 +531,7 @@ export interface DirectOutcome {
   readonly code: number;
 }
 
-const STEPS = Object.entries(RDMA_DIRECT_STEP) as [DirectStep, number][];
+const STEPS = namesOf(RDMA_DIRECT_STEP);
 const NAME_BYTES = 64;
 
 /**
@@ -602,34 +541,31 @@ const NAME_BYTES = 64;
  */
 export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
   const { region, offset, bytes, port, fd, bufferOffset } = trial;
-  const path = new TextEncoder().encode(`${trial.library ?? ""}\0`);
-  const library = nativeBuffer(path.length);
-  library.bytes.set(path);
+  const library = textBuffer(trial.library ?? "");
   const device = new Uint8Array(NAME_BYTES);
   device.set(new TextEncoder().encode(port.device));
-  const request = nativeBuffer(STRUCTS.RdmaDirectRequest.size).bytes;
-  writeStruct(
-    "RdmaDirectRequest",
-    {
-      region: BigInt(region.handle),
-      offset: BigInt(offset),
-      bytes: BigInt(bytes),
-      library: BigInt(trial.library === null ? 0 : library.address),
-      device,
-      buffer_offset: BigInt(bufferOffset),
-      fd,
-      port: port.number,
-      gid_index: port.gidIndex,
-      reserved: 0,
-    },
-    request,
+  const { step, code } = native.exchange(
+    "hearth_rdma_direct",
+    [
+      "RdmaDirectRequest",
+      {
+        region: BigInt(region.handle),
+        offset: BigInt(offset),
+        bytes: BigInt(bytes),
+        library: BigInt(trial.library === null ? 0 : library.address),
+        device,
+        buffer_offset: BigInt(bufferOffset),
+        fd,
+        port: port.number,
+        gid_index: port.gidIndex,
+        reserved: 0,
+      },
+    ],
+    "RdmaDirect",
   );
-  const answer = nativeBuffer(STRUCTS.RdmaDirect.size).bytes;
-  native.check("hearth_rdma_direct", native.symbols.hearth_rdma_direct(request, answer));
   // Keeps the path alive until the library has read it.
   assert(library.address !== 0, "the path has an address");
-  const { step, code } = readStruct("RdmaDirect", answer);
-  const found = STEPS.find(([, number]) => number === step);
-  assert(found !== undefined, "a trial ends at a named step");
-  return { step: found[0], code };
+  const name = STEPS.get(step);
+  assert(name !== undefined, "a trial ends at a named step");
+  return { step: name, code };
 }

@@ -182,16 +182,14 @@ export class Region implements Disposable {
   /** XXH3-64 of a span. */
   checksum(offset: number, bytes: number): bigint {
     this.#span(offset, bytes, 0n);
-    const call = this.#native.symbols.hearth_region_checksum;
-    this.#native.check("hearth_region_checksum", call(this.#request.bytes, this.#answerBytes));
+    this.#native.call("hearth_region_checksum", this.#request.bytes, this.#answerBytes);
     return this.#answer[0]!;
   }
 
   /** Fills a span with the pattern of `seed`. */
   fill(offset: number, bytes: number, seed: bigint): void {
     this.#span(offset, bytes, seed);
-    const code = this.#native.symbols.hearth_region_fill(this.#request.bytes);
-    this.#native.check("hearth_region_fill", code);
+    this.#native.call("hearth_region_fill", this.#request.bytes);
   }
 
   /**
@@ -213,8 +211,7 @@ export class Region implements Disposable {
    */
   firstWrong(offset: number, bytes: number, seed: bigint): number | null {
     this.#span(offset, bytes, seed);
-    const call = this.#native.symbols.hearth_region_check;
-    this.#native.check("hearth_region_check", call(this.#request.bytes, this.#answerBytes));
+    this.#native.call("hearth_region_check", this.#request.bytes, this.#answerBytes);
     const at = this.#answer[0]!;
     return at === NOTHING_WRONG ? null : Number(at);
   }

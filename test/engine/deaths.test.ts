@@ -181,11 +181,13 @@ describeNative("an engine that dies", () => {
       using raw = await agent.rawGreeted();
       // Large enough that hashing is still in progress when the connection ends.
       const block = batchOf([{ name: `a${round}`, bytes: 50_000_000 }]);
-      const reply = await raw.ask((o) => protocol.encodeReserveRequest(o, 2, 0n, block));
+      const reply = await raw.ask((o) =>
+        protocol.encodeReserveRequest(o, 2, { session: 0n }, block),
+      );
       const { count, slot, generation } = slotsOf(reply);
       const sums = { checksum: new BigUint64Array(count), flags: new Uint32Array(count) };
       const items = { count, slot, generation, ...sums };
-      raw.send((output) => protocol.encodeCommitRequest(output, 3, items));
+      raw.send((output) => protocol.commitRequest.encode(output, 3, items));
       await waitFor(() => agent.frames.total() === 3 * round + 3);
       raw[Symbol.dispose]();
       await waitFor(() => agent.server.connections === 0);
@@ -201,7 +203,9 @@ describeNative("an engine that dies", () => {
     const batch = (i: number) => batchOf([`a${i}`]);
     for (let i = 0; i < 16; i++) {
       using raw = await agent.rawGreeted();
-      await raw.ask((output) => protocol.encodeReserveRequest(output, 2, 0n, batch(i)));
+      await raw.ask((output) =>
+        protocol.encodeReserveRequest(output, 2, { session: 0n }, batch(i)),
+      );
       raw[Symbol.dispose]();
       await waitFor(() => agent.server.connections === 0);
     }
@@ -250,7 +254,9 @@ describeNative("an engine that dies", () => {
     await waitFor(() => agent.server.connections === 0);
     using next = await agent.rawGreeted();
     const batch = batchOf(["a"]);
-    const reply = await next.ask((output) => protocol.encodeMatchRequest(output, 4, 0, batch));
+    const reply = await next.ask((output) =>
+      protocol.encodeMatchRequest(output, 4, { tiers: 0 }, batch),
+    );
     expect(reply.status).toBe(0);
   });
 });

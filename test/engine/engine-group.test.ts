@@ -378,7 +378,8 @@ describeNative("a client without feature bit 2", () => {
     [
       "a namespace in RESERVE",
       malformed,
-      (output: Output) => encodeReserveRequest(output, 9, 0n, batchOf(["a"]), 1),
+      (output: Output) =>
+        encodeReserveRequest(output, 9, { session: 0n, namespace: 1 }, batchOf(["a"])),
     ],
   ])("is refused %s", async (_what, status, encode) => {
     await using agent = await openAgent();

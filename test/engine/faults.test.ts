@@ -54,9 +54,11 @@ describeNative("an internal error of the agent", () => {
     using bystander = await agent.rawGreeted();
     using raw = await agent.rawGreeted();
     const batch = batchOf(["a"]);
-    const reserved = await raw.ask((o) => protocol.encodeReserveRequest(o, 2, 0n, batch));
+    const reserved = await raw.ask((o) =>
+      protocol.encodeReserveRequest(o, 2, { session: 0n }, batch),
+    );
     expect(slotsOf(reserved).count).toBe(1);
-    raw.send((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
+    raw.send((output) => protocol.encodeMatchRequest(output, 3, { tiers: 0 }, batch));
     const replies = await raw.untilClosed();
     expect(replies.map(({ op, status }) => [op, status])).toEqual([[0, FrameStatus.internal]]);
     // The slots it held wait for the end of its process, which is this one.
@@ -71,9 +73,9 @@ describeNative("an internal error of the agent", () => {
     using raw = await agent.rawGreeted();
     // Enough work for several turns; the bug occurs at its end.
     const batch = batchOf(Array.from({ length: 64 }, (_, i) => `x${i}`));
-    const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
+    const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, { tiers: 0 }, batch));
     const release = frameOf((output) =>
-      protocol.encodeSessionRequest(output, protocol.Op.sessionRelease, 4, 1n),
+      protocol.sessionRequests[protocol.Op.sessionRelease].encode(output, 4, { session: 1n }),
     );
     raw.sendBytes(Buffer.concat([...Array.from({ length: 2_000 }, () => match), release]));
     const replies = await raw.untilClosed();
@@ -93,7 +95,7 @@ describeNative("an internal error of the agent", () => {
       checksum: new BigUint64Array(1),
       flags: new Uint32Array(1),
     };
-    raw.send((output) => protocol.encodeCommitRequest(output, 3, items));
+    raw.send((output) => protocol.commitRequest.encode(output, 3, items));
     const replies = await raw.untilClosed();
     expect(replies.map(({ status }) => status)).toEqual([FrameStatus.internal]);
     await waitFor(() => agent.server.connections === 0);

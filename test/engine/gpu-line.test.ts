@@ -237,7 +237,9 @@ describeNative("frames about GPUs", () => {
   test("each item with invalid memory gets its own outcome", async () => {
     await using agent = await openAgent();
     const raw = await agent.rawGreeted();
-    const reply = await raw.ask((out) => encodeGpuRegisterRequest(out, 5, [memory(), memory()]));
+    const reply = await raw.ask((out) =>
+      encodeGpuRegisterRequest(out, 5, { memories: [memory(), memory()] }),
+    );
     const view = new DataView(reply.body.buffer);
     expect([reply.count, view.getUint32(0, true), view.getUint32(16, true)]).toEqual([
       2,

@@ -78,7 +78,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
       expect(features).toBe(11);
       expect(devices.map(({ uuid }) => uuid)).toContain((await engine.ask("uuid")) as string);
       expect(devices).toMatchObject([
-        { memoryBytes: 2 ** 26, numaNode: 1, hasDmaBuf: true, hasBatches: true, isLost: false },
+        { memoryBytes: 2 ** 26, numaNode: 1, flags: 3, state: 0 },
         { numaNode: 0 },
       ]);
     });
@@ -252,7 +252,7 @@ describeNative("when things go wrong with a GPU", () => {
       expect(await engine.ask("load")).toEqual(new Array(3).fill(Outcome.device));
       await engine.ask("release");
       expect(await engine.ask("register", "ipc")).toMatchObject({ outcome: Outcome.device });
-      expect(await engine.ask("devices")).toMatchObject({ devices: [{ isLost: true }] });
+      expect(await engine.ask("devices")).toMatchObject({ devices: [{ state: 1 }] });
       await using reader = await agent.connect();
       expect(reader.client.hello.features).toBe(10);
       expect(await reader.put("x")).toEqual(["ok"]);

@@ -120,7 +120,9 @@ describeNative("the lease", () => {
     using other = await agent.rawGreeted();
     using raw = await agent.rawGreeted();
     const batch = batchOf(["a"]);
-    const reserved = slotsOf(await raw.ask((o) => protocol.encodeReserveRequest(o, 3, 0n, batch)));
+    const reserved = slotsOf(
+      await raw.ask((o) => protocol.encodeReserveRequest(o, 3, { session: 0n }, batch)),
+    );
     const ping = frameOf((o) => protocol.encodePingRequest(o, 4, new Uint8Array(8), true));
     for (let i = 0; i < 5; i++) {
       clock.advance(LEASE_MS - 1);
@@ -144,7 +146,9 @@ describeNative("the lease", () => {
     await using _ = agent;
     using raw = await agent.rawGreeted();
     const batch = batchOf(["a"]);
-    const reserved = slotsOf(await raw.ask((o) => protocol.encodeReserveRequest(o, 3, 0n, batch)));
+    const reserved = slotsOf(
+      await raw.ask((o) => protocol.encodeReserveRequest(o, 3, { session: 0n }, batch)),
+    );
     await raw.ask((o) => protocol.encodeHandlesRequest(o, Op.abort, 4, reserved));
     clock.advance(1_000 * LEASE_MS);
     expect(await raw.answersPing()).toBe(true);
@@ -155,7 +159,7 @@ describeNative("the lease", () => {
     await using _ = agent;
     using raw = await agent.rawGreeted();
     const batch = batchOf(["a"]);
-    await raw.ask((o) => protocol.encodeReserveRequest(o, 3, 0n, batch));
+    await raw.ask((o) => protocol.encodeReserveRequest(o, 3, { session: 0n }, batch));
     clock.jumpWall(365 * 86_400_000);
     clock.advance(LEASE_MS - LOOK_MS);
     clock.jumpWall(-730 * 86_400_000);

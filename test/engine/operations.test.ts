@@ -86,7 +86,7 @@ describeNative("operations", () => {
     const hello = { versionMin: 1, versionMax: 1, features: 0, name: "eager" };
     raw.send((output) => {
       encodeHelloRequest(output, 1, { ...hello, manifest: manifestBytes() });
-      encodeReserveRequest(output, 2, 0n, batchOf(["a"]));
+      encodeReserveRequest(output, 2, { session: 0n }, batchOf(["a"]));
       encodePingRequest(output, 3, new Uint8Array(8));
     });
     const replies = [await raw.next(), await raw.next(), await raw.next()];

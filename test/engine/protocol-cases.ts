@@ -95,11 +95,10 @@ function aliasCase(golden: string, id: number, kind: 0 | 1, layer: number, alias
   return {
     golden,
     direction: "requests",
-    encode: (output) => protocol.encodeAliasRequest(output, id, kind, batch, batch.aliases),
+    encode: (output) => protocol.encodeAliasRequest(output, id, { kind }, batch),
     decode(frame) {
       const options: protocol.AliasOptions = { kind: 0 };
-      const run = (into: Columns) =>
-        protocol.decodeAliasRequest(frame, options, into, into.aliases);
+      const run = (into: Columns) => protocol.decodeAliasRequest(frame, options, into);
       return fill(run, ["digests", "aliases"], true, () => options);
     },
     value: { ...plain(batch, ["digests", "aliases"], true), kind },
@@ -257,7 +256,7 @@ export const CASES: readonly Case[] = [
   {
     golden: "match.request",
     direction: "requests",
-    encode: (output) => protocol.encodeMatchRequest(output, 7, 6, pair),
+    encode: (output) => protocol.encodeMatchRequest(output, 7, { tiers: 6 }, pair),
     decode(frame) {
       const options: protocol.MatchOptions = { tiers: 0 };
       const run = (into: Columns) => protocol.decodeMatchRequest(frame, options, into);
@@ -279,7 +278,7 @@ export const CASES: readonly Case[] = [
   },
   blocksCase(
     "reserve.request",
-    (output, batch) => protocol.encodeReserveRequest(output, 8, 77n, batch),
+    (output, batch) => protocol.encodeReserveRequest(output, 8, { session: 77n }, batch),
     (frame, into, options) => protocol.decodeReserveRequest(frame, options, into),
     ALL,
     {
@@ -303,9 +302,9 @@ export const CASES: readonly Case[] = [
   {
     golden: "commit.request",
     direction: "requests",
-    encode: (output) => protocol.encodeCommitRequest(output, 9, committed),
+    encode: (output) => protocol.commitRequest.encode(output, 9, committed),
     decode(frame) {
-      const run = (into: Columns) => protocol.decodeCommitRequest(frame, into);
+      const run = (into: Columns) => protocol.commitRequest.decode(frame, into);
       return fill(run, ["slot", "generation", "checksum", "flags"], false);
     },
     value: plain(committed, ["slot", "generation", "checksum", "flags"]),
@@ -327,9 +326,9 @@ export const CASES: readonly Case[] = [
   {
     golden: "commit.mac.request",
     direction: "requests",
-    encode: (output) => protocol.encodeCommitRequest(output, 40, sealed, false, sealed.mac),
+    encode: (output) => protocol.commitRequestWithMacs.encode(output, 40, sealed),
     decode(frame) {
-      const run = (into: Columns) => protocol.decodeCommitRequest(frame, into, into.mac);
+      const run = (into: Columns) => protocol.commitRequestWithMacs.decode(frame, into);
       return fill(run, ["slot", "generation", "checksum", "flags", "mac"], false);
     },
     value: plain(sealed, ["slot", "generation", "checksum", "flags", "mac"]),
@@ -337,9 +336,9 @@ export const CASES: readonly Case[] = [
   {
     golden: "acquire.mac.reply",
     direction: "replies",
-    encode: (output) => protocol.encodeAcquireReply(output, 41, acquiredWithMac, MACS),
+    encode: (output) => protocol.acquireReplyWithMacs.encode(output, 41, acquiredWithMac),
     decode(frame) {
-      const run = (into: Columns) => protocol.decodeAcquireReply(frame, into, into.mac);
+      const run = (into: Columns) => protocol.acquireReplyWithMacs.decode(frame, into);
       return fill(run, [...SLOT, "checksum", "mac"], false);
     },
     value: plain(acquiredWithMac, [...SLOT, "checksum", "mac"]),
@@ -347,9 +346,9 @@ export const CASES: readonly Case[] = [
   {
     golden: "acquire.reply",
     direction: "replies",
-    encode: (output) => protocol.encodeAcquireReply(output, 11, acquired),
+    encode: (output) => protocol.acquireReply.encode(output, 11, acquired),
     decode(frame) {
-      const run = (into: Columns) => protocol.decodeAcquireReply(frame, into);
+      const run = (into: Columns) => protocol.acquireReply.decode(frame, into);
       return fill(run, [...SLOT, "checksum"], false);
     },
     value: plain(acquired, [...SLOT, "checksum"]),

@@ -98,6 +98,7 @@ const namespaceRequest: protocol.NamespaceRequest = {
   loraDigest: Uint8Array.from(sequence(0x01)),
   salt: "alice",
 };
+const HOLDS = { holds: [{ id: 9 }, { id: 10 }] };
 const joinRequest: protocol.JoinRequest = { engine: bytesFrom(0x70, 16), role: 1 };
 const announced: protocol.AnnounceRequest = {
   ...{ layer: ALL, ttlMs: 500, kind: 3, flags: 1, namespace: 0, count: 2, items: KEYS },
@@ -130,9 +131,9 @@ export const ENGINE_CASES: readonly Case[] = [
   {
     golden: "join.reply",
     direction: "replies",
-    encode: (output) => protocol.encodeJoinReply(output, 32, 3),
-    decode: (frame) => protocol.decodeJoinReply(frame),
-    value: 3,
+    encode: (output) => protocol.encodeJoinReply(output, 32, { members: 3 }),
+    decode: (frame) => unwrap(protocol.decodeJoinReply(frame)),
+    value: { members: 3 },
   },
   lookupCase("lookup.tokens.request", 33, byTokens),
   lookupCase("lookup.short-keys.request", 34, byKeys),
@@ -154,9 +155,9 @@ export const ENGINE_CASES: readonly Case[] = [
   {
     golden: "unhold.request",
     direction: "requests",
-    encode: (output) => protocol.encodeUnholdRequest(output, 35, [9, 10], true),
+    encode: (output) => protocol.encodeUnholdRequest(output, 35, HOLDS, true),
     decode: (frame) => unwrap(protocol.decodeUnholdRequest(frame, CAPACITY)),
-    value: [9, 10],
+    value: HOLDS,
   },
   outcomesCase("unhold.reply", Op.unhold, 35, [Outcome.ok, Outcome.stale]),
   {

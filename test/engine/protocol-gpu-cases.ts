@@ -19,29 +19,27 @@ const bytesFrom = (first: number, count: number) =>
   Uint8Array.from({ length: count }, (_, i) => (first + i) & 0xff);
 const UUID = bytesFrom(0xd0, 16);
 
-const devices: protocol.GpuDevicesReply = {
+const devices = {
   hasChannel: true,
   devices: [
     {
       uuid: UUID,
       memoryBytes: 80 * GIB,
       numaNode: 1,
-      hasDmaBuf: true,
-      hasBatches: true,
-      isLost: false,
+      flags: 3,
+      state: protocol.GpuDeviceState.ok,
     },
     {
       uuid: bytesFrom(0x10, 16),
       memoryBytes: 40 * GIB,
       numaNode: null,
-      hasDmaBuf: false,
-      hasBatches: false,
-      isLost: true,
+      flags: 0,
+      state: protocol.GpuDeviceState.lost,
     },
   ],
 };
 
-const memories: protocol.GpuMemoryItem[] = [
+const memories: readonly protocol.GpuMemoryItem[] = [
   {
     uuid: UUID,
     kind: GpuMemoryKind.ipc,
@@ -60,7 +58,7 @@ const memories: protocol.GpuMemoryItem[] = [
   },
 ];
 
-const registered: protocol.GpuRegistered[] = [
+const registered: readonly protocol.GpuRegistered[] = [
   { outcome: Outcome.ok, memory: 1, code: 0 },
   { outcome: Outcome.device, memory: 0, code: 201 },
 ];
@@ -96,11 +94,12 @@ function copyCase(golden: string, op: 20 | 21, id: number, pieces: Piece[], veri
   return {
     golden,
     direction: "requests",
-    encode: (output) => protocol.encodeGpuCopyRequest(output, op, id, { verify }, piecesOf(pieces)),
+    encode: (output) =>
+      protocol.gpuCopyRequests[op].encode(output, id, { verify }, piecesOf(pieces)),
     decode(frame) {
       const options = { verify: false };
       const into = protocol.createPieceItems(64);
-      const refused = protocol.decodeGpuCopyRequest(frame, options, into);
+      const refused = protocol.gpuCopyRequests[op].decode(frame, options, into);
       return refused ?? { ...options, pieces: plainPieces(into) };
     },
     value: { verify, pieces },
@@ -112,14 +111,12 @@ function warmReplyCase(golden: string, id: number, offer: number, digests: numbe
   return {
     golden,
     direction: "replies",
-    encode: (output) => protocol.encodeGpuWarmReply(output, id, offer, blocks),
+    encode: (output) => protocol.encodeGpuWarmReply(output, id, { offer }, blocks),
     decode(frame) {
-      let seen: number | protocol.Refusal = 0;
-      const run = (into: ReturnType<typeof batchOf>) => {
-        seen = protocol.decodeGpuWarmReply(frame, into);
-        return typeof seen === "number" ? null : seen;
-      };
-      return fill(run, ["digests"], true, () => ({ offer: seen }));
+      const head = { offer: 0 };
+      const run = (into: ReturnType<typeof batchOf>) =>
+        protocol.decodeGpuWarmReply(frame, head, into);
+      return fill(run, ["digests"], true, () => head);
     },
     value: { ...plain(blocks, ["digests"], true), offer },
   };
@@ -149,16 +146,16 @@ const MEMORY_CASES: readonly Case[] = [
   {
     golden: "gpu-register.request",
     direction: "requests",
-    encode: (output) => protocol.encodeGpuRegisterRequest(output, 23, memories),
+    encode: (output) => protocol.encodeGpuRegisterRequest(output, 23, { memories }),
     decode: (frame) => unwrap(protocol.decodeGpuRegisterRequest(frame)),
-    value: memories,
+    value: { memories },
   },
   {
     golden: "gpu-register.reply",
     direction: "replies",
-    encode: (output) => protocol.encodeGpuRegisterReply(output, 23, registered),
+    encode: (output) => protocol.encodeGpuRegisterReply(output, 23, { registered }),
     decode: (frame) => unwrap(protocol.decodeGpuRegisterReply(frame)),
-    value: registered,
+    value: { registered },
   },
   {
     golden: "gpu-unregister.request",

@@ -70,8 +70,8 @@ describe("encoded frames are decoded unchanged", () => {
         const options = { verify: !verify };
         const refused = through(
           "requests",
-          (output) => protocol.encodeGpuCopyRequest(output, op, id, { verify }, items),
-          (read) => protocol.decodeGpuCopyRequest(read, options, into),
+          (output) => protocol.gpuCopyRequests[op].encode(output, id, { verify }, items),
+          (read) => protocol.gpuCopyRequests[op].decode(read, options, into),
         );
         expect(refused).toBeNull();
         expect(options.verify).toBe(verify && op === Op.gpuLoad);
@@ -106,14 +106,14 @@ describe("encoded frames are decoded unchanged", () => {
         fc.array(arbAnswer, { maxLength: 64 }),
         (memories, answers) => {
           const write = (output: protocol.Output) =>
-            protocol.encodeGpuRegisterRequest(output, 1, memories);
+            protocol.encodeGpuRegisterRequest(output, 1, { memories });
           const read = (frame: protocol.Frame) => valued(protocol.decodeGpuRegisterRequest(frame));
-          expect(through("requests", write, read)).toEqual(memories);
+          expect(through("requests", write, read)).toEqual({ memories });
           const answer = (output: protocol.Output) =>
-            protocol.encodeGpuRegisterReply(output, 1, answers);
+            protocol.encodeGpuRegisterReply(output, 1, { registered: answers });
           const understand = (frame: protocol.Frame) =>
             valued(protocol.decodeGpuRegisterReply(frame));
-          expect(through("replies", answer, understand)).toEqual(answers);
+          expect(through("replies", answer, understand)).toEqual({ registered: answers });
         },
       ),
       SEED,
@@ -125,9 +125,8 @@ describe("encoded frames are decoded unchanged", () => {
       uuid,
       memoryBytes: safe,
       numaNode: fc.option(fc.integer({ min: 0, max: 0x7fff_ffff })),
-      hasDmaBuf: fc.boolean(),
-      hasBatches: fc.boolean(),
-      isLost: fc.boolean(),
+      flags: fc.integer({ min: 0, max: 3 }),
+      state: fc.constantFrom(...Object.values(protocol.GpuDeviceState)),
     });
     fc.assert(
       fc.property(fc.array(device, { maxLength: 20 }), fc.boolean(), (devices, hasChannel) => {
@@ -168,12 +167,14 @@ describe("encoded frames are decoded unchanged", () => {
         expect(wait).toEqual({ offer: number, deadlineMs: word });
         expect(plain(into, ["outcome"])).toEqual({ count: given.length, outcome: given });
         const blocks = batchOf({ digests: digests.flatMap((digest) => [...digest]) }, word);
+        const head = { offer: 0 };
         const seen = through(
           "replies",
-          (output) => protocol.encodeGpuWarmReply(output, 1, number, blocks),
-          (frame) => protocol.decodeGpuWarmReply(frame, into),
+          (output) => protocol.encodeGpuWarmReply(output, 1, { offer: number }, blocks),
+          (frame) => protocol.decodeGpuWarmReply(frame, head, into),
         );
-        expect(seen).toBe(number);
+        expect(seen).toBeNull();
+        expect(head.offer).toBe(number);
         expect(plain(into, ["digests"], true)).toEqual(plain(blocks, ["digests"], true));
       }),
       SEED,
@@ -250,18 +251,18 @@ describe("refusals", () => {
     const many = new Array<typeof memory>(65).fill(memory);
     const seen = through(
       "requests",
-      (output) => protocol.encodeGpuRegisterRequest(output, 1, many),
+      (output) => protocol.encodeGpuRegisterRequest(output, 1, { memories: many }),
       (frame) => protocol.decodeGpuRegisterRequest(frame),
     );
     const limit = { status: FrameStatus.limit, fatal: false };
     expect(seen).toMatchObject({ ok: false, refusal: limit });
     const items = protocol.createPieceItems(3);
     items.count = 3;
+    const load = protocol.gpuCopyRequests[Op.gpuLoad];
     const pieces = through(
       "requests",
-      (output) => protocol.encodeGpuCopyRequest(output, Op.gpuLoad, 1, { verify: true }, items),
-      (frame) =>
-        protocol.decodeGpuCopyRequest(frame, { verify: false }, protocol.createPieceItems(2)),
+      (output) => load.encode(output, 1, { verify: true }, items),
+      (frame) => load.decode(frame, { verify: false }, protocol.createPieceItems(2)),
     );
     expect(pieces).toMatchObject(limit);
   });

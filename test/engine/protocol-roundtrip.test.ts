@@ -77,7 +77,7 @@ describe("encoded frames are decoded unchanged", () => {
           return protocol.decodeReserveRequest(frame, options, into);
         };
         const write = (output: protocol.Output) =>
-          protocol.encodeReserveRequest(output, id, session, batch);
+          protocol.encodeReserveRequest(output, id, { session }, batch);
         expect(through("requests", write, read)).toBeNull();
         expect(options.session).toBe(session);
         expect(plain(into, BLOCK, true)).toEqual(plain(batch, BLOCK, true));
@@ -122,8 +122,8 @@ describe("encoded frames are decoded unchanged", () => {
         const into = columns();
         const refused = through(
           "replies",
-          (output) => protocol.encodeAcquireReply(output, 1, batch),
-          (frame) => protocol.decodeAcquireReply(frame, into),
+          (output) => protocol.acquireReply.encode(output, 1, batch),
+          (frame) => protocol.acquireReply.decode(frame, into),
         );
         expect(refused).toBeNull();
         items.forEach((item, i) => {
@@ -291,10 +291,10 @@ describe("refusals", () => {
     const seen = through(
       "replies",
       (output) => {
-        protocol.encodeAcquireReply(output, 1, slots);
+        protocol.acquireReply.encode(output, 1, slots);
         output.view.setUint32(16 + at, value, true);
       },
-      (frame) => protocol.decodeAcquireReply(frame, columns()),
+      (frame) => protocol.acquireReply.decode(frame, columns()),
     );
     expect(isRefusal(seen)).toBe(true);
   });
@@ -303,10 +303,10 @@ describe("refusals", () => {
     const seen = through(
       "replies",
       (output) => {
-        protocol.encodeAcquireReply(output, 1, batchOf({ outcome: [1] }));
+        protocol.acquireReply.encode(output, 1, batchOf({ outcome: [1] }));
         output.view.setUint32(16 + 28, 1, true);
       },
-      (frame) => protocol.decodeAcquireReply(frame, columns()),
+      (frame) => protocol.acquireReply.decode(frame, columns()),
     );
     expect(isRefusal(seen)).toBe(true);
   });
@@ -336,7 +336,7 @@ describe("refusals", () => {
 
   function write(output: protocol.Output, op: number): void {
     const blocks = { ...one, count: 1 };
-    if (op === Op.match) protocol.encodeMatchRequest(output, 1, 0, blocks);
+    if (op === Op.match) protocol.encodeMatchRequest(output, 1, { tiers: 0 }, blocks);
     if (op === Op.acquire)
       protocol.encodeAcquireRequest(
         output,
@@ -344,11 +344,11 @@ describe("refusals", () => {
         { tiers: 0, deadlineMs: 0, stopAtMiss: false },
         blocks,
       );
-    if (op === Op.reserve) protocol.encodeReserveRequest(output, 1, 0n, blocks);
+    if (op === Op.reserve) protocol.encodeReserveRequest(output, 1, { session: 0n }, blocks);
     if (op === Op.gpuEvicted) protocol.encodeGpuEvictedRequest(output, 1, blocks);
-    if (op === Op.commit) protocol.encodeCommitRequest(output, 1, blocks);
+    if (op === Op.commit) protocol.commitRequest.encode(output, 1, blocks);
     if (op === Op.abort) protocol.encodeHandlesRequest(output, op, 1, blocks);
-    if (op === Op.alias) protocol.encodeAliasRequest(output, 1, 0, blocks, blocks.aliases);
+    if (op === Op.alias) protocol.encodeAliasRequest(output, 1, { kind: 0 }, blocks);
     if (op === Op.identify)
       protocol.encodeIdentifyRequest(output, 1, {
         kind: 0,
@@ -364,10 +364,9 @@ describe("refusals", () => {
     if (frame.op === Op.acquire) return protocol.decodeAcquireRequest(frame, options, into);
     if (frame.op === Op.reserve) return protocol.decodeReserveRequest(frame, options, into);
     if (frame.op === Op.gpuEvicted) return protocol.decodeGpuEvictedRequest(frame, into);
-    if (frame.op === Op.commit) return protocol.decodeCommitRequest(frame, into);
+    if (frame.op === Op.commit) return protocol.commitRequest.decode(frame, into);
     if (frame.op === Op.abort) return protocol.decodeHandlesRequest(frame, into);
-    if (frame.op === Op.alias)
-      return protocol.decodeAliasRequest(frame, options, into, into.aliases);
+    if (frame.op === Op.alias) return protocol.decodeAliasRequest(frame, options, into);
     return protocol.decodeIdentifyRequest(frame, 16, 1 << 20, protocol.emptyIdentifyRequest());
   }
 });

@@ -19,10 +19,10 @@ function sessionCase(golden: string, op: 13 | 14, id: number): Case {
   return {
     golden,
     direction: "requests",
-    encode: (output) => protocol.encodeSessionRequest(output, op, id, 77n),
+    encode: (output) => protocol.sessionRequests[op].encode(output, id, { session: 77n }),
     decode(frame) {
       const options = { session: 0n };
-      return protocol.decodeSessionRequest(frame, options) ?? options;
+      return protocol.sessionRequests[op].fill(frame, options) ?? options;
     },
     value: { session: 77n },
   };
@@ -57,7 +57,7 @@ export const SESSION_CASES: readonly Case[] = [
   {
     golden: "session-commit.request",
     direction: "requests",
-    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, 77n, second),
+    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, { session: 77n }, second),
     decode(frame) {
       const options = { session: 0n };
       const run = (into: Columns) => protocol.decodeSessionCommitRequest(frame, options, into);

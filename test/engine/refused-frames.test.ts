@@ -81,7 +81,9 @@ describeNative("when things go wrong with a frame", () => {
     "wrong length: under 16, no multiple of 8, " + "not what `count` asks for, bytes left over",
     () => {
       const digest = digestOf("a");
-      const match = frameOf((output) => protocol.encodeMatchRequest(output, 5, 0, batchOf(["a"])));
+      const match = frameOf((output) =>
+        protocol.encodeMatchRequest(output, 5, { tiers: 0 }, batchOf(["a"])),
+      );
       const withCount = (count: number) => {
         const bytes = match.slice();
         new DataView(bytes.buffer).setUint32(12, count, true);
@@ -131,7 +133,7 @@ describeNative("when things go wrong with a frame", () => {
     const batch = batchOf(["a"]);
     const commit = () =>
       frameOf((output) =>
-        protocol.encodeCommitRequest(output, 5, {
+        protocol.commitRequest.encode(output, 5, {
           count: 1,
           slot: new Uint32Array([1]),
           generation: new Uint32Array([1]),
@@ -139,8 +141,10 @@ describeNative("when things go wrong with a frame", () => {
           flags: new Uint32Array(1),
         }),
       );
-    const match = () => frameOf((output) => protocol.encodeMatchRequest(output, 5, 0, batch));
-    const reserve = () => frameOf((output) => protocol.encodeReserveRequest(output, 5, 0n, batch));
+    const match = () =>
+      frameOf((output) => protocol.encodeMatchRequest(output, 5, { tiers: 0 }, batch));
+    const reserve = () =>
+      frameOf((output) => protocol.encodeReserveRequest(output, 5, { session: 0n }, batch));
     const list = () =>
       frameOf((output) =>
         protocol.encodeSessionListRequest(output, 5, { session: 0n, after: 0, max: 0 }),
@@ -188,10 +192,10 @@ describeNative("when things go wrong with a frame", () => {
         const batch = batchOf(names);
         const status = async (encode: (output: protocol.Output) => void) =>
           (await raw.ask(encode)).status;
-        expect(await status((o) => protocol.encodeReserveRequest(o, 2, 0n, batch))).toBe(
-          FrameStatus.limit,
-        );
-        expect(await status((o) => protocol.encodeMatchRequest(o, 3, 0, batch))).toBe(
+        expect(
+          await status((o) => protocol.encodeReserveRequest(o, 2, { session: 0n }, batch)),
+        ).toBe(FrameStatus.limit);
+        expect(await status((o) => protocol.encodeMatchRequest(o, 3, { tiers: 0 }, batch))).toBe(
           FrameStatus.limit,
         );
         const handles = new Uint32Array(17);
@@ -203,7 +207,9 @@ describeNative("when things go wrong with a frame", () => {
         expect(release).toMatchObject({ status: FrameStatus.limit, requestId: 4 });
         expect(agent.store.snapshot().slotsUsed).toBe(0);
         batch.count = 16;
-        const reserved = await raw.ask((o) => protocol.encodeReserveRequest(o, 5, 0n, batch));
+        const reserved = await raw.ask((o) =>
+          protocol.encodeReserveRequest(o, 5, { session: 0n }, batch),
+        );
         const slots = slotsOf(reserved);
         expect(slots.count).toBe(16);
         await raw.ask((o) => protocol.encodeHandlesRequest(o, Op.abort, 6, slots));
@@ -270,7 +276,7 @@ describeNative("when things go wrong with a frame", () => {
   test("frame cut off by the end of the stream", () =>
     withLine(async (raw, agent) => {
       const batch = batchOf(["a"]);
-      const reserve = frameOf((o) => protocol.encodeReserveRequest(o, 5, 0n, batch));
+      const reserve = frameOf((o) => protocol.encodeReserveRequest(o, 5, { session: 0n }, batch));
       raw.sendBytes(reserve.subarray(0, reserve.length - 1));
       raw[Symbol.dispose]();
       await waitFor(() => agent.server.connections === 1);

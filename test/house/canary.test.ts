@@ -44,7 +44,7 @@ test("the planted bug is in one place, and only where its constant is set", asyn
   const places = [...readTree()].filter(
     ([path, text]) => path.startsWith("src/") && text.includes(NAME),
   );
-  expect(places.map(([path]) => path)).toEqual(["src/engine/protocol/fields.ts"]);
+  expect(places.map(([path]) => path)).toEqual(["src/engine/protocol/frame.ts"]);
   expect(await tried([])).toBe("refused");
   expect(await tried(["--define", `${NAME}=true`])).toBe("believed");
 });

@@ -1,14 +1,16 @@
-import { isZero, readUtf8, reservedField } from "./fields.ts";
 import {
   beginFrame,
   type Decoded,
   decoded,
   type Frame,
   type FrameHead,
+  isZero,
   malformed,
   type Output,
   type Refusal,
+  readUtf8,
   refused,
+  reservedField,
 } from "./frame.ts";
 import { ERROR_TEXT_BYTES_MAX, FrameFlag, type FrameStatus, padded } from "./layout.ts";
 

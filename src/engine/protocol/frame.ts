@@ -8,6 +8,13 @@ import {
   opName,
 } from "./layout.ts";
 
+// Set only by the fuzzer's own test: enables the planted bug below, which the fuzzer must find.
+declare const HEARTH_CANARY: boolean;
+
+const U32_RANGE = 2 ** 32;
+/** Upper word of the largest integer that a double represents exactly. */
+const SAFE_HIGH_MAX = 2 ** 21 - 1;
+
 /**
  * A received frame. The object and its memory are reused: both are valid only until the frame's
  * sink returns.
@@ -138,6 +145,100 @@ export function decoded<Value>(value: Value): Decoded<Value> {
 
 export function refused<Value>(reason: Refusal): Decoded<Value> {
   return { ok: false, refusal: reason };
+}
+
+/** Checks length and count together, before anything is read or allocated. */
+export function checkItems(
+  frame: Frame,
+  headBytes: number,
+  itemBytes: number,
+  countMax: number,
+): Refusal | null {
+  const wanted = headBytes + frame.count * itemBytes;
+  const length = frame.end - frame.body;
+  // With the planted bug, a count with this bit is believed. It is a single expression, so that the
+  // executable, which is built with the constant false, contains none of it.
+  const believed =
+    typeof HEARTH_CANARY !== "undefined" && HEARTH_CANARY && (frame.count & 0x40) !== 0;
+  if (length !== wanted && !believed) {
+    const what = `${opName(frame.op)} of ${frame.count} items`;
+    return malformed(`${what}: the body has ${length} bytes, expected ${wanted}`);
+  }
+  return checkCount(frame, countMax);
+}
+
+function checkCount(frame: Frame, countMax: number): Refusal | null {
+  if (frame.count > countMax)
+    return refusal(
+      FrameStatus.limit,
+      `${frame.count} items in one frame: split it, the limit is ${countMax}`,
+    );
+  return null;
+}
+
+/** Checks a body without items: the count must be `count` and the length `bytes`. */
+export function checkFixed(frame: Frame, count: number, bytes: number): Refusal | null {
+  if (frame.count !== count)
+    return malformed(`${opName(frame.op)}: the count is ${frame.count}, expected ${count}`);
+  if (frame.end - frame.body !== bytes)
+    return malformed(
+      `${opName(frame.op)}: the body has ${frame.end - frame.body} bytes, expected ${bytes}`,
+    );
+  return null;
+}
+
+export function reservedField(frame: Frame): Refusal {
+  return malformed(`${opName(frame.op)}: reserved fields and padding must be zero`);
+}
+
+export function undefinedBits(frame: Frame, field: string): Refusal {
+  return malformed(`${opName(frame.op)}: undefined bits are set in ${field}`);
+}
+
+/** Whether `bytes[from, to)` are all zero. */
+export function isZero(bytes: Uint8Array, from: number, to: number): boolean {
+  for (let i = from; i < to; i++) if (bytes[i] !== 0) return false;
+  return true;
+}
+
+/** Reads a u64 as number. Null if a double cannot represent it. */
+export function readSafeU64(view: DataView, at: number): number | null {
+  const high = view.getUint32(at + 4, true);
+  return high > SAFE_HIGH_MAX ? null : high * U32_RANGE + view.getUint32(at, true);
+}
+
+export function writeSafeU64(view: DataView, at: number, value: number): void {
+  assert(Number.isSafeInteger(value) && value >= 0, "a u64 given as number is a safe integer");
+  view.setUint32(at, value % U32_RANGE, true);
+  view.setUint32(at + 4, Math.floor(value / U32_RANGE), true);
+}
+
+/** Copies the first `length` bytes of `from` to `at`. */
+export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: number): void {
+  into.set(from.length === length ? from : from.subarray(0, length), at);
+}
+
+const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** Text of `bytes[from, to)`. Null if it is not valid UTF-8. */
+export function readUtf8(bytes: Uint8Array, from: number, to: number): string | null {
+  try {
+    return strictUtf8.decode(bytes.subarray(from, to));
+  } catch (thrown) {
+    if (thrown instanceof TypeError) return null;
+    throw thrown;
+  }
+}
+
+const CONTROL_CHARACTERS = /\p{Cc}/u;
+
+/** A zero-padded text of at most `length` bytes. Null unless it is UTF-8 without control characters. */
+export function readPaddedText(bytes: Uint8Array, at: number, length: number): string | null {
+  let end = at;
+  while (end < at + length && bytes[end] !== 0) end++;
+  if (!isZero(bytes, end, at + length)) return null;
+  const text = readUtf8(bytes, at, end);
+  return text === null || CONTROL_CHARACTERS.test(text) ? null : text;
 }
 
 /**

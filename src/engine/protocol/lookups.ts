@@ -1,26 +1,23 @@
 import { assert, DIGEST_BYTES } from "../../core/index.ts";
-import {
-  checkFixed,
-  checkItems,
-  copyIn,
-  copyOut,
-  type DigestItems,
-  isZero,
-  readUtf8,
-  reservedField,
-  undefinedBits,
-} from "./fields.ts";
+import { DIGEST_ITEM, type DigestItems, digestsFit } from "./blocks.ts";
 import {
   beginReply,
   beginRequest,
+  checkFixed,
+  checkItems,
+  copyIn,
   type Decoded,
   decoded,
   type Frame,
+  isZero,
   malformed,
   type Output,
   type Refusal,
+  readPaddedText,
   refusal,
   refused,
+  reservedField,
+  undefinedBits,
 } from "./frame.ts";
 import {
   FrameStatus,
@@ -36,6 +33,16 @@ import {
   SOURCE_BYTES,
   TIER_MASK_ALL,
 } from "./layout.ts";
+import {
+  bits,
+  Fields,
+  itemsMessage,
+  type Kind,
+  replyTo,
+  reserved,
+  u32,
+  within,
+} from "./message.ts";
 
 /** Requests that grant nothing: ping, identify, match. */
 
@@ -132,40 +139,31 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
 }
 
 /** An unknown engine hash has a digest of 32 zero bytes. The layer is not sent. */
-export function encodeIdentifyReply(
-  output: Output,
-  requestId: number,
-  blocks: Readonly<DigestItems>,
-): void {
-  const { count } = blocks;
-  const at = beginReply(output, Op.identify, requestId, count, count * DIGEST_BYTES);
-  copyIn(blocks.digests, count * DIGEST_BYTES, output.bytes, at);
-}
-
-export function decodeIdentifyReply(frame: Frame, into: DigestItems): Refusal | null {
-  const bad = checkItems(frame, 0, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
-  if (bad !== null) return bad;
-  into.count = frame.count;
-  copyOut(frame.bytes, frame.body, frame.count * DIGEST_BYTES, into.digests);
-  return null;
-}
+export const { encode: encodeIdentifyReply, decode: decodeIdentifyReply } =
+  itemsMessage<DigestItems>(
+    replyTo(Op.identify),
+    { head: {}, item: DIGEST_ITEM },
+    { capacity: digestsFit },
+  );
 
 export interface MatchOptions {
   /** Tiers to consider, as a mask of `TierBit`; 0 = all. */
   tiers: number;
 }
 
+// MATCH is on the hot path: a loop over two fields costs more than the fields.
+
 export function encodeMatchRequest(
   output: Output,
   requestId: number,
-  tiers: number,
-  blocks: Readonly<DigestItems>,
+  { tiers }: Readonly<MatchOptions>,
+  { count, layer, digests }: Readonly<DigestItems>,
 ): void {
-  const digestsBytes = blocks.count * DIGEST_BYTES;
-  const at = beginRequest(output, Op.match, requestId, blocks.count, 8 + digestsBytes);
-  output.view.setUint32(at, blocks.layer, true);
+  const digestsBytes = count * DIGEST_BYTES;
+  const at = beginRequest(output, Op.match, requestId, count, 8 + digestsBytes);
+  output.view.setUint32(at, layer, true);
   output.view.setUint32(at + 4, tiers, true);
-  copyIn(blocks.digests, digestsBytes, output.bytes, at + 8);
+  copyIn(digests, digestsBytes, output.bytes, at + 8);
 }
 
 export function decodeMatchRequest(
@@ -173,14 +171,15 @@ export function decodeMatchRequest(
   options: MatchOptions,
   into: DigestItems,
 ): Refusal | null {
-  const bad = checkItems(frame, 8, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
+  const { bytes, view, body, count } = frame;
+  const bad = checkItems(frame, 8, DIGEST_BYTES, digestsFit(into));
   if (bad !== null) return bad;
-  const tiers = frame.view.getUint32(frame.body + 4, true);
+  const tiers = view.getUint32(body + 4, true);
   if (tiers > TIER_MASK_ALL) return undefinedBits(frame, "tiers");
   options.tiers = tiers;
-  into.layer = frame.view.getUint32(frame.body, true);
-  into.count = frame.count;
-  copyOut(frame.bytes, frame.body + 8, frame.count * DIGEST_BYTES, into.digests);
+  into.layer = view.getUint32(body, true);
+  into.count = count;
+  into.digests.set(bytes.subarray(body + 8, body + 8 + count * DIGEST_BYTES), 0);
   return null;
 }
 
@@ -210,16 +209,13 @@ export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refus
   if (leading > count) return malformed("match: more leading blocks than requested");
   if (view.getUint32(body + 4, true) !== 0 || !isZero(bytes, body + 8 + count, end))
     return reservedField(frame);
-  copyOut(bytes, body + 8, count, best);
+  best.set(bytes.subarray(body + 8, body + 8 + count), 0);
   return leading;
 }
 
 /** LOOKUP: identify, match, promote and reserve in one request. */
 
-const HEAD_BYTES = 136;
-const REPLY_HEAD_BYTES = 24;
 const MEDIA_HEAD_BYTES = 8;
-const CONTROL_CHARACTERS = /\p{Cc}/u;
 
 /** The kinds of an IDENTIFY by which a LOOKUP may name blocks. */
 export type LookupKind = Exclude<IdentifyKind, typeof IdentifyKind.engineHashes>;
@@ -279,30 +275,80 @@ export function encodeMedia(media: readonly MediaItem[]): Uint8Array {
   return bytes;
 }
 
+const lookupKind: Kind<LookupKind> = {
+  ...within<LookupKind>(IdentifyKind.tokens, IdentifyKind.shortKeys),
+  problem: "undefined: use 0, 1 or 3",
+  read({ view }, at) {
+    const kind = view.getUint32(at, true);
+    const isKnown = kind in IDENTIFY_ITEM_BYTES && kind !== IdentifyKind.engineHashes;
+    return isKnown ? (kind as LookupKind) : undefined;
+  },
+};
+
+/** A digest, or null for zeros. */
+const optionalDigest: Kind<Uint8Array | null> = {
+  bytes: DIGEST_BYTES,
+  problem: "",
+  write({ bytes }, at, value) {
+    if (value === null) bytes.fill(0, at, at + DIGEST_BYTES);
+    else bytes.set(value, at);
+  },
+  read: ({ bytes }, at) =>
+    isZero(bytes, at, at + DIGEST_BYTES) ? null : bytes.slice(at, at + DIGEST_BYTES),
+};
+
+/** Name of a peer; empty if there is none. */
+const peerName: Kind<string> = {
+  bytes: SOURCE_BYTES,
+  problem: "must be zero-padded UTF-8 without control characters",
+  write({ bytes }, at, value) {
+    const text = new TextEncoder().encode(value);
+    assert(text.length <= SOURCE_BYTES, "the name of a peer is at most 64 bytes");
+    bytes.fill(0, at, at + SOURCE_BYTES);
+    bytes.set(text, at);
+  },
+  read: ({ bytes }, at) => readPaddedText(bytes, at, SOURCE_BYTES) ?? undefined,
+};
+
+const maskOf = (flags: Readonly<Record<string, number>>) =>
+  Object.values(flags).reduce((mask, bit) => mask | bit, 0);
+
+const LOOKUP_HEAD = new Fields({
+  layer: u32,
+  tiers: bits(TIER_MASK_ALL),
+  kind: lookupKind,
+  flags: bits(maskOf(LookupFlag)),
+  deadlineMs: u32,
+  holdMs: u32,
+  readers: u32,
+  namespace: u32,
+  parent: optionalDigest,
+  source: peerName,
+  mediaCount: u32,
+  mediaBytes: u32,
+});
+
 export function encodeLookupRequest(
   output: Output,
   requestId: number,
   request: Readonly<LookupRequest>,
 ): void {
   const { count, kind, media } = request;
-  const source = new TextEncoder().encode(request.source);
   const list = encodeMedia(media);
   const itemsBytes = count * IDENTIFY_ITEM_BYTES[kind];
-  assert(source.length <= SOURCE_BYTES, "the name of a peer is at most 64 bytes");
   assert(request.items.length >= itemsBytes, "the items have the counted length");
-  const bodyBytes = HEAD_BYTES + list.length + padded(itemsBytes);
+  const bodyBytes = LOOKUP_HEAD.bytes + list.length + padded(itemsBytes);
   const at = beginRequest(output, Op.lookup, requestId, count, bodyBytes);
-  const { bytes, view } = output;
-  bytes.fill(0, at, at + bodyBytes);
-  const { layer, tiers, flags, deadlineMs, holdMs, readers, namespace } = request;
-  const head = [layer, tiers, kind, flags, deadlineMs, holdMs, readers, namespace];
-  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
-  if (request.parent !== null) bytes.set(request.parent, at + 32);
-  bytes.set(source, at + 64);
-  view.setUint32(at + 128, media.length, true);
-  view.setUint32(at + 132, list.length, true);
-  bytes.set(list, at + HEAD_BYTES);
-  copyIn(request.items, itemsBytes, bytes, at + HEAD_BYTES + list.length);
+  const { bytes } = output;
+  LOOKUP_HEAD.write(output, at, {
+    ...request,
+    mediaCount: media.length,
+    mediaBytes: list.length,
+  });
+  bytes.set(list, at + LOOKUP_HEAD.bytes);
+  const itemsAt = at + LOOKUP_HEAD.bytes + list.length;
+  copyIn(request.items, itemsBytes, bytes, itemsAt);
+  bytes.fill(0, itemsAt + itemsBytes, at + bodyBytes);
 }
 
 /** `digestsMax`: maximum blocks in one request. */
@@ -311,15 +357,14 @@ export function decodeLookupRequest(
   blockTokens: number,
   digestsMax: number,
 ): Decoded<LookupRequest> {
-  const { bytes, view, body, end, count } = frame;
-  if (end - body < HEAD_BYTES) return refused(malformed("lookup: the body is cut short"));
-  const word = (i: number) => view.getUint32(body + 4 * i, true);
-  const [tiers, kind, flags] = [word(1), word(2), word(3)];
-  if (!isLookupKind(kind))
-    return refused(malformed(`lookup: kind ${kind} is undefined: use 0, 1 or 3`));
-  if (tiers > TIER_MASK_ALL) return refused(undefinedBits(frame, "tiers"));
-  if ((flags & ~ALL_FLAGS) !== 0) return refused(undefinedBits(frame, "flags"));
-  const mediaEnd = body + HEAD_BYTES + view.getUint32(body + 132, true);
+  const { bytes, body, end, count } = frame;
+  if (end - body < LOOKUP_HEAD.bytes) return refused(malformed("lookup: the body is cut short"));
+  const head = LOOKUP_HEAD.empty();
+  const bad = LOOKUP_HEAD.read(frame, body, head);
+  if (bad !== null) return refused(bad);
+  const { mediaCount, mediaBytes, ...request } = head;
+  const { kind } = request;
+  const mediaEnd = body + LOOKUP_HEAD.bytes + mediaBytes;
   const itemsEnd = mediaEnd + count * IDENTIFY_ITEM_BYTES[kind];
   if (mediaEnd > end || end !== body + padded(itemsEnd - body))
     return refused(malformed("lookup: the count and the frame's length do not agree"));
@@ -328,47 +373,14 @@ export function decodeLookupRequest(
     const text = `lookup: request at most ${digestsMax} blocks at once`;
     return refused(refusal(FrameStatus.limit, text));
   }
-  const source = readSource(bytes, body + 64);
-  if (source === null)
-    return refused(
-      malformed("lookup: the source must be zero-padded UTF-8 without control characters"),
-    );
-  const media = readMedia(frame, body + HEAD_BYTES, mediaEnd, view.getUint32(body + 128, true));
+  const media = readMedia(frame, body + LOOKUP_HEAD.bytes, mediaEnd, mediaCount);
   if (!media.ok) return media;
-  const hasParent = !isZero(bytes, body + 32, body + 64);
-  if (kind !== IdentifyKind.tokens && (hasParent || media.value.length > 0))
+  if (kind !== IdentifyKind.tokens && (request.parent !== null || media.value.length > 0))
     return refused(
       malformed("lookup: with chain keys, send neither a parent nor multimodal items"),
     );
-  return decoded({
-    layer: word(0),
-    tiers,
-    kind,
-    flags,
-    deadlineMs: word(4),
-    holdMs: word(5),
-    readers: word(6),
-    namespace: word(7),
-    count,
-    source,
-    parent: hasParent ? bytes.slice(body + 32, body + 64) : null,
-    media: media.value,
-    items: bytes.subarray(mediaEnd, itemsEnd),
-  });
-}
-
-const ALL_FLAGS = Object.values(LookupFlag).reduce((mask, bit) => mask | bit, 0);
-
-function isLookupKind(kind: number): kind is LookupKind {
-  return kind in IDENTIFY_ITEM_BYTES && kind !== IdentifyKind.engineHashes;
-}
-
-function readSource(bytes: Uint8Array, at: number): string | null {
-  let length = 0;
-  while (length < SOURCE_BYTES && bytes[at + length] !== 0) length++;
-  if (!isZero(bytes, at + length, at + SOURCE_BYTES)) return null;
-  const source = readUtf8(bytes, at, at + length);
-  return source === null || CONTROL_CHARACTERS.test(source) ? null : source;
+  const items = bytes.subarray(mediaEnd, itemsEnd);
+  return decoded({ ...request, count, media: media.value, items });
 }
 
 function readMedia(
@@ -411,6 +423,15 @@ export interface LookupReply {
   announced: number;
 }
 
+const LOOKUP_REPLY_HEAD = new Fields({
+  leading: u32,
+  ready: u32,
+  hold: u32,
+  flags: bits(maskOf(LookupReplyFlag)),
+  announced: u32,
+  reserved,
+});
+
 /** Whether the answer has neither tiers nor digests. */
 function isBare(flags: number): boolean {
   return (flags & (LookupReplyFlag.more | LookupReplyFlag.unknownParent)) !== 0;
@@ -427,13 +448,11 @@ export function encodeLookupReply(
 ): void {
   const blocks = isBare(reply.flags) ? 0 : count;
   const digestsBytes = digests === null ? 0 : blocks * DIGEST_BYTES;
-  const bodyBytes = REPLY_HEAD_BYTES + padded(blocks) + digestsBytes;
+  const bodyBytes = LOOKUP_REPLY_HEAD.bytes + padded(blocks) + digestsBytes;
   const at = beginReply(output, Op.lookup, requestId, blocks, bodyBytes);
-  const { bytes, view } = output;
-  const { leading, ready, hold, flags, announced } = reply;
-  const head = [leading, ready, hold, flags, announced, 0];
-  for (const [i, word] of head.entries()) view.setUint32(at + 4 * i, word, true);
-  const bestAt = at + REPLY_HEAD_BYTES;
+  const { bytes } = output;
+  LOOKUP_REPLY_HEAD.write(output, at, reply);
+  const bestAt = at + LOOKUP_REPLY_HEAD.bytes;
   copyIn(best, blocks, bytes, bestAt);
   bytes.fill(0, bestAt + blocks, bestAt + padded(blocks));
   if (digestsBytes > 0) copyIn(digests!, digestsBytes, bytes, bestAt + padded(blocks));
@@ -445,30 +464,22 @@ export function decodeLookupReply(
   best: Uint8Array,
   digests: Uint8Array | null,
 ): LookupReply | Refusal {
-  const { bytes, view, body, count } = frame;
+  const { bytes, body, count } = frame;
   const digestsBytes = digests === null ? 0 : count * DIGEST_BYTES;
-  const bestAt = body + REPLY_HEAD_BYTES;
+  const bestAt = body + LOOKUP_REPLY_HEAD.bytes;
   const digestsAt = bestAt + padded(count);
-  const fixed = checkFixed(frame, count, digestsAt + digestsBytes - body);
-  if (fixed !== null) return fixed;
+  const reply = LOOKUP_REPLY_HEAD.empty();
+  const bad =
+    checkFixed(frame, count, digestsAt + digestsBytes - body) ??
+    LOOKUP_REPLY_HEAD.read(frame, body, reply);
+  if (bad !== null) return bad;
   const most = Math.min(best.length, digests === null ? count : digests.length / DIGEST_BYTES);
   if (count > most) return malformed("lookup: more answers than requested blocks");
-  const word = (i: number) => view.getUint32(body + 4 * i, true);
-  const reply: LookupReply = {
-    leading: word(0),
-    ready: word(1),
-    hold: word(2),
-    flags: word(3),
-    announced: word(4),
-  };
-  if (reply.flags > ALL_REPLY_FLAGS) return undefinedBits(frame, "flags");
   if (isBare(reply.flags) ? count !== 0 : reply.leading > count)
     return malformed("lookup: more leading blocks than requested, or answers in a partial reply");
   if (reply.ready > reply.leading) return malformed("lookup: more ready blocks than present ones");
-  if (word(5) !== 0 || !isZero(bytes, bestAt + count, digestsAt)) return reservedField(frame);
+  if (!isZero(bytes, bestAt + count, digestsAt)) return reservedField(frame);
   best.set(bytes.subarray(bestAt, bestAt + count));
   digests?.set(bytes.subarray(digestsAt, digestsAt + digestsBytes));
   return reply;
 }
-
-const ALL_REPLY_FLAGS = Object.values(LookupReplyFlag).reduce((mask, bit) => mask | bit, 0);

@@ -1,11 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
-import {
-  type Clock,
-  HearthError,
-  type Random,
-  seededRandom,
-  yieldToLoop,
-} from "../../core/index.ts";
+import { type Clock, HearthError, type Random, seededRandom } from "../../core/index.ts";
 import { loadNative, type Native } from "../../native/index.ts";
 import {
   ActiveLoad,
@@ -17,7 +11,7 @@ import {
   tokenSalt,
   WorkerTable,
 } from "../../router/index.ts";
-import { quantile } from "./measure.ts";
+import { quantile, rounded, yieldOrAbort } from "./measure.ts";
 
 export interface DecideBenchOptions {
   readonly clock: Clock;
@@ -33,19 +27,6 @@ export interface DecideBenchOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The names are those of the JSON the command prints. */
-export interface DecideBenchResult {
-  readonly workers: number;
-  readonly prompt_tokens: number;
-  readonly live_requests: number;
-  readonly held_blocks: number;
-  readonly decisions: number;
-  /** From tokens to a decision that load and explanation know of, hashing included. */
-  readonly decide_p50_us: number;
-  readonly decide_p99_us: number;
-  readonly free_p50_us: number;
-}
-
 const MODEL = "bench";
 const SESSIONS = 512;
 /** Tokens that all prompts begin with. */
@@ -59,7 +40,7 @@ const SLICE = 100;
  * Measures decisions of a router whose workers hold many prefixes: each prompt continues one of 512
  * conversations, which some workers hold to different depths.
  */
-export async function benchDecide(options: DecideBenchOptions): Promise<DecideBenchResult> {
+export async function benchDecide(options: DecideBenchOptions) {
   const { clock, promptTokens, live, decisions } = options;
   const { blockTokens, requestExpiryMs } = ROUTER_DEFAULTS;
   const native = loadNative();
@@ -94,8 +75,7 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
       freed.push((clock.monotonicMs() - freeMs) * 1_000);
     }
     if (number % SLICE !== 0) continue;
-    await yieldToLoop();
-    if (options.signal?.aborted) throw new HearthError("ABORTED", "the bench was aborted");
+    await yieldOrAbort(options.signal);
   }
   return {
     workers: options.workers,
@@ -103,9 +83,10 @@ export async function benchDecide(options: DecideBenchOptions): Promise<DecideBe
     live_requests: live,
     held_blocks: index.stats.heldBlocks,
     decisions,
-    decide_p50_us: tenths(quantile(decided, 0.5)),
-    decide_p99_us: tenths(quantile(decided, 0.99)),
-    free_p50_us: tenths(quantile(freed, 0.5)),
+    /** From tokens to a decision that load and explanation know of, hashing included. */
+    decide_p50_us: rounded(quantile(decided, 0.5), 1),
+    decide_p99_us: rounded(quantile(decided, 0.99), 1),
+    free_p50_us: rounded(quantile(freed, 0.5), 1),
   };
 }
 
@@ -170,8 +151,4 @@ function fill(
       store(target, new BigUint64Array(words.slice().buffer));
     }
   }
-}
-
-function tenths(value: number): number {
-  return Math.round(value * 10) / 10;
 }

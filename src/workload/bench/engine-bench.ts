@@ -1,4 +1,3 @@
-import { existsSync } from "node:fs";
 import { join } from "node:path";
 import type { UnixSocketListener } from "bun";
 import {
@@ -7,7 +6,6 @@ import {
   HearthError,
   LAYER_ALL,
   selfCommand,
-  sleep,
   systemClock,
   systemRandom,
 } from "../../core/index.ts";
@@ -38,6 +36,7 @@ import {
   Namespaces,
   TieredStore,
 } from "../../store/index.ts";
+import { startServer } from "./line-process.ts";
 import { median, quantile } from "./measure.ts";
 
 export interface EngineBenchOptions {
@@ -53,45 +52,12 @@ export interface EngineBenchOptions {
   readonly onProgress?: (text: string) => void;
 }
 
-/** Latencies in microseconds, rates in 10^9 bytes a second. */
-export interface EngineBenchResult {
-  readonly block_bytes: number;
-  /**
-   * A frame's worth of bytes there and back between the same two processes, without the protocol.
-   */
-  readonly echo_rtt_us: number;
-  /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
-  readonly memcpy_gbps: number;
-  /** Acquire and release of one resident block. */
-  readonly acquire_1m_p50_us: number;
-  readonly acquire_64_p50_us: number;
-  readonly acquire_64_p99_us: number;
-  readonly match_64_p50_us: number;
-  /** Acquire, copy out of the arena, release. */
-  readonly copy_out_gbps: number;
-  /** The same, with the checksum of the copy compared. */
-  readonly copy_out_verified_gbps: number;
-  /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
-  readonly put_gbps: number;
-  /** Acquires and releases of one block a second, 32 on the way at a time. */
-  readonly ops_per_s: number;
-  /** As `copy_out_verified_gbps`, each copy verified by its MAC instead. With `mac` only. */
-  readonly copy_out_mac_gbps?: number;
-  /** As `put_gbps`, with the MAC beside the checksum. With `mac` only. */
-  readonly put_mac_gbps?: number;
-  /** `copy_out_mac_gbps` over `copy_out_verified_gbps`: the median of each round's ratio. */
-  readonly mac_ratio?: number;
-}
-
 const WARM_UP = 200;
 const PIPELINE = 32;
 const OPS_BATCHES = 400;
 
 /** Measures the engine plane as a client of an agent in another process. */
-export async function benchEngine(
-  native: Native,
-  options: EngineBenchOptions,
-): Promise<EngineBenchResult> {
+export async function benchEngine(native: Native, options: EngineBenchOptions) {
   const { enginePath, echoPath, samples, rounds, blockBytes } = options;
   const say = options.onProgress ?? (() => undefined);
   const { client, probe } = await connectEngineProbe(native, {
@@ -114,15 +80,24 @@ export async function benchEngine(
   const rates = await throughputs(probe, keyed?.probe ?? null, rounds, say);
   return {
     block_bytes: blockBytes,
+    /**
+     * A frame's worth of bytes there and back between the same two processes, without the protocol.
+     */
     echo_rtt_us: us(median(echo)),
+    /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
     memcpy_gbps: gbps(rates.memcpy),
+    /** Acquire and release of one resident block. */
     acquire_1m_p50_us: us(median(one)),
     acquire_64_p50_us: us(median(many)),
     acquire_64_p99_us: us(quantile(many, 0.99)),
     match_64_p50_us: us(median(match)),
+    /** Acquire, copy out of the arena, release. */
     copy_out_gbps: gbps(rates.copyOut),
+    /** The same, with the checksum of the copy compared. */
     copy_out_verified_gbps: gbps(rates.verified),
+    /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
     put_gbps: gbps(rates.put),
+    /** Acquires and releases of one block a second, 32 on the way at a time. */
     ops_per_s: Math.round(opsPerS),
     ...(keyed === null ? {} : ratesOfMacs(rates)),
   };
@@ -219,7 +194,6 @@ async function throughputs(
  */
 const ARENA_BLOCKS = 512;
 const TABLE_BLOCKS = 65_536;
-const START_MS = 60_000;
 
 interface BenchServerOptions {
   readonly folder: string;
@@ -301,24 +275,12 @@ export async function startBenchServer(options: BenchServerOptions): Promise<Ben
   const { folder, blockBytes, signal } = options;
   const paths = pathsIn(folder);
   const words = ["bench", "engine", "--serve", folder, "--block-bytes", `${blockBytes}B`];
-  const server = Bun.spawn([...selfCommand(), ...words], {
-    stdin: "ignore",
-    stdout: "ignore",
-    stderr: "inherit",
+  const server = await startServer([...selfCommand(), ...words], {
+    ready: paths.readyPath,
+    stopBy: "SIGTERM",
+    signal,
   });
-  const stop = async () => {
-    server.kill("SIGTERM");
-    await server.exited;
-  };
-  const deadline = systemClock.monotonicMs() + START_MS;
-  while (!existsSync(paths.readyPath)) {
-    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
-      await stop();
-      throw new HearthError("UNSUPPORTED", "the benchmark's other process did not start");
-    }
-    await sleep(systemClock, 10, signal);
-  }
-  return { paths, [Symbol.asyncDispose]: stop };
+  return { paths, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }
 
 /** Default number of resident blocks to read. */

@@ -33,26 +33,6 @@ export interface GpuRates {
   readonly d2h: number;
 }
 
-export interface GpuBenchResult {
-  readonly device: string;
-  /** As in `12.8`. */
-  readonly driver: string;
-  /** The library is a test double: the rates are those of memory copies. */
-  readonly isStandIn: boolean;
-  readonly hasBatches: boolean;
-  /** A plain loop over the driver with memory of its own, in the same rounds. */
-  readonly bareLarge: GpuRates;
-  readonly bareSmall: GpuRates;
-  readonly large: GpuRates;
-  readonly middle: GpuRates;
-  /** Batches of many small pieces, no two of them neighbours. */
-  readonly small: GpuRates;
-  /** Copies that were not asynchronous. */
-  readonly pageable: number;
-  /** Round trips after which a byte was another. */
-  readonly wrong: number;
-}
-
 const LARGE = 2 ** 24;
 const MIDDLE = 2 ** 20;
 const SMALL = 2 ** 16;
@@ -64,7 +44,7 @@ const OTHER_BYTES = 0n;
  * Medians of the rounds, each of which measures everything in turn. Data copied to the device is
  * copied back and compared in each round. Throws UNSUPPORTED without a GPU.
  */
-export async function benchGpu(native: Native, options: GpuBenchOptions): Promise<GpuBenchResult> {
+export async function benchGpu(native: Native, options: GpuBenchOptions) {
   const { library, device, bytes, rounds, signal, onProgress } = options;
   await using copies = await GpuCopies.open({ native, library, device, bytes });
   using bare = new BareCuda({ library, device, bytes });
@@ -103,15 +83,21 @@ export async function benchGpu(native: Native, options: GpuBenchOptions): Promis
   });
   return {
     device: copies.device.name,
+    /** As in `12.8`. */
     driver: copies.driver,
+    /** The library is a test double: the rates are those of memory copies. */
     isStandIn: isStandInCuda(library),
     hasBatches: copies.gpus.info.hasBatches,
+    /** A plain loop over the driver with memory of its own, in the same rounds. */
     bareLarge: rates("bareLarge"),
     bareSmall: rates("bareSmall"),
     large: rates("large"),
     middle: rates("middle"),
+    /** Batches of many small pieces, no two of them neighbours. */
     small: rates("small"),
+    /** Copies that were not asynchronous. */
     pageable: copies.device.pageableCopies,
+    /** Round trips after which a byte was another. */
     wrong,
   };
 }

@@ -1,24 +1,13 @@
 import type { Native } from "../../native/index.ts";
+import { median, rounded } from "./measure.ts";
 
 const TOKENS = 15_000;
 const BLOCK_TOKENS = 64;
 const DIGEST_BYTES = 32;
 const WARM_UP_RUNS = 50;
 
-export interface HashBench {
-  /** One plain BLAKE3 on one core, 10^9 bytes a second. */
-  readonly blake3Gbps: number;
-  /** All block digests of the prompt, microseconds. */
-  readonly promptUs: number;
-  readonly blocks: number;
-  /** One plain BLAKE3 over the prompt's bytes, microseconds. */
-  readonly plainUs: number;
-  /** `promptUs / plainUs`. */
-  readonly ratio: number;
-}
-
 /** Medians of `runs` measurements of each, taken in turn so that a busy machine slows both. */
-export function benchHash(native: Native, options: { readonly runs: number }): HashBench {
+export function benchHash(native: Native, options: { readonly runs: number }) {
   const tokens = Uint32Array.from({ length: TOKENS }, (_, index) => (index * 2_654_435_761) >>> 0);
   const bytes = new Uint8Array(tokens.buffer);
   const key = new Uint8Array(DIGEST_BYTES).fill(7);
@@ -39,11 +28,15 @@ export function benchHash(native: Native, options: { readonly runs: number }): H
   const promptUs = median(promptNs) / 1_000;
   const plainUs = median(plainNs) / 1_000;
   return {
-    blake3Gbps: round(bytes.length / (plainUs * 1_000)),
+    /** One plain BLAKE3 on one core, 10^9 bytes a second. */
+    blake3Gbps: rounded(bytes.length / (plainUs * 1_000)),
+    /** All block digests of the prompt, microseconds. */
     promptUs,
     blocks: prompt(),
+    /** One plain BLAKE3 over the prompt's bytes, microseconds. */
     plainUs,
-    ratio: round(promptUs / plainUs),
+    /** `promptUs / plainUs`. */
+    ratio: rounded(promptUs / plainUs),
   };
 }
 
@@ -51,15 +44,4 @@ function timed(run: () => unknown): number {
   const started = Bun.nanoseconds();
   run();
   return Bun.nanoseconds() - started;
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
-}
-
-/** Rounds to three decimals; further digits are noise. */
-function round(value: number): number {
-  return Number(value.toFixed(3));
 }

@@ -9,31 +9,13 @@ import {
 } from "../../core/index.ts";
 import {
   type BlockSource,
-  type BlockTable,
-  createBlockTable,
-  createSlotAllocator,
+  BlockTable,
   isRefusal,
   NO_SLOT,
-  type SlotAllocator,
+  SlotAllocator,
   Tier,
 } from "../../store/blocks/index.ts";
-
-/** Result of `hearth bench index --json`; the field names are documented. */
-export interface IndexBenchResult {
-  readonly blocks: number;
-  /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
-  readonly bytes_per_block: number;
-  /** One call that finds 64 keys of one path, all resident; microseconds. */
-  readonly match_64_p50_us: number;
-  readonly match_64_p99_us: number;
-  /**
-   * A block reserved, named, written and committed: everything the RAM tier does to these records.
-   */
-  readonly insert_per_s: number;
-  /** The same where node, slot and alias entries are used again, one eviction before each. */
-  readonly churn_per_s: number;
-  readonly evict_per_s: number;
-}
+import { rounded } from "./measure.ts";
 
 export interface IndexBenchOptions {
   /** Default 1,000,000; 1,000 at least. */
@@ -67,7 +49,7 @@ interface Chain extends BlockSource {
  * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a
  * RAM slot and one 64-bit alias; then measures. One thread, no input or output.
  */
-export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
+export function benchIndex(options: IndexBenchOptions = {}) {
   const blocks = options.blocks ?? 1_000_000;
   assert(blocks >= BLOCKS_MIN, "an index bench has a thousand blocks at least");
   const random = seededRandom(options.seed ?? 1);
@@ -88,22 +70,28 @@ export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
   assert(bench.table.nodeCount === 0 && bench.slots.usedSlots === 0, "all blocks were evicted");
   return {
     blocks,
-    bytes_per_block: round(bytesPerBlock, 1),
-    match_64_p50_us: round(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
-    match_64_p99_us: round(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
+    bytes_per_block: rounded(bytesPerBlock, 1),
+    /** One call that finds 64 keys of one path, all resident; microseconds. */
+    match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
+    match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    /**
+     * A block reserved, named, written and committed: everything the RAM tier does to these records.
+     */
     insert_per_s: Math.round((blocks / insertNs) * 1e9),
+    /** The same where node, slot and alias entries are used again, one eviction before each. */
     churn_per_s: Math.round((churned / churnNs) * 1e9),
     evict_per_s: Math.round((blocks / evictNs) * 1e9),
   };
 }
 
 function createRecords(blocks: number, random: Random) {
-  const slots = createSlotAllocator({
+  const slots = new SlotAllocator({
     arenaBytes: blocks * BLOCK_BYTES,
     slotBytesMax: BLOCK_BYTES,
   });
   slots.addReady(slots.arenaBytes);
-  return { slots, table: createBlockTable({ nodesMax: blocks, random }) };
+  return { slots, table: new BlockTable({ nodesMax: blocks, random }) };
 }
 
 function createChain(): Chain {
@@ -223,7 +211,7 @@ function measureMatches(bench: Bench): Float64Array {
   const best = new Uint8Array(MATCH_KEYS);
   for (let match = 0; match < MATCHES; match++) {
     let node = randomNode(bench);
-    while (table.depthOf(node) < MATCH_KEYS) node = randomNode(bench);
+    while (!isDeep(table, node)) node = randomNode(bench);
     for (let i = MATCH_KEYS - 1; i >= 0; i--) {
       table.readKey(node, words, (match * MATCH_KEYS + i) * 8);
       node = table.parentOf(node);
@@ -278,6 +266,10 @@ function residentBytes(): number {
   return process.memoryUsage.rss();
 }
 
-function round(value: number, digits: number): number {
-  return Number(value.toFixed(digits));
+/** Whether the node has at least `MATCH_KEYS` ancestors. */
+function isDeep(table: BlockTable, node: NodeId): boolean {
+  let above = node;
+  for (let depth = 0; depth < MATCH_KEYS && above !== NO_NODE; depth++)
+    above = table.parentOf(above);
+  return above !== NO_NODE;
 }

@@ -1,5 +1,5 @@
 import type { Socket } from "bun";
-import { type Clock, HearthError } from "../../core/index.ts";
+import { type Clock, HearthError, yieldToLoop } from "../../core/index.ts";
 
 /** The value below which the share `q` of the samples lies; NaN for none. */
 export function quantile(samples: readonly number[], q: number): number {
@@ -11,15 +11,44 @@ export function median(samples: readonly number[]): number {
   return quantile(samples, 0.5);
 }
 
-/** Whole lines of a stream, as they come. */
-export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const chunk of stream) {
-    const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
-    rest = lines.pop()!;
-    yield* lines;
-  }
+/** The value with `digits` digits behind the point. */
+export function rounded(value: number, digits = 3): number {
+  return Number(value.toFixed(digits));
+}
+
+interface Pulling {
+  readonly blocks: number;
+  /** Blocks under way at the same time. */
+  readonly inFlight: number;
+  /** Places for blocks, used in turn. */
+  readonly slots: number;
+}
+
+/** Pulls blocks one after the other, several at the same time. `pullOne`: whether all came. */
+export async function pullAll(
+  { blocks, inFlight, slots }: Pulling,
+  pullOne: (slot: number) => Promise<boolean>,
+) {
+  const ms: number[] = [];
+  let next = 0;
+  let wrong = 0;
+  const start = Bun.nanoseconds();
+  const one = async () => {
+    while (next < blocks) {
+      const began = Bun.nanoseconds();
+      const isRight = await pullOne(next++ % slots);
+      ms.push((Bun.nanoseconds() - began) / 1e6);
+      if (!isRight) wrong++;
+    }
+  };
+  await Promise.all(Array.from({ length: inFlight }, one));
+  return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+}
+
+/** Lets other work run. Throws ABORTED when the signal has fired. */
+export async function yieldOrAbort(signal: AbortSignal | undefined): Promise<void> {
+  await yieldToLoop();
+  if (signal?.aborted) throw new HearthError("ABORTED", "the benchmark was aborted");
 }
 
 export interface HttpLoadOptions {
@@ -34,13 +63,6 @@ export interface HttpLoadOptions {
   readonly signal?: AbortSignal;
 }
 
-export interface HttpLoadResult {
-  readonly requests: number;
-  readonly perSecond: number;
-  readonly p50Ms: number;
-  readonly p99Ms: number;
-}
-
 const HEAD_END = "\r\n\r\n";
 
 /**
@@ -48,7 +70,7 @@ const HEAD_END = "\r\n\r\n";
  * costs almost nothing, so that the server is measured. Throws ENGINE_REFUSED where an answer is no
  * 200, ENGINE_CLOSED where a connection breaks.
  */
-export async function loadHttp(options: HttpLoadOptions): Promise<HttpLoadResult> {
+export async function loadHttp(options: HttpLoadOptions) {
   const { clock, url, path, bodies, connections, ms } = options;
   const { hostname, port, host } = new URL(url);
   const requests = bodies.map((body) => {

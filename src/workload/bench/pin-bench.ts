@@ -5,7 +5,7 @@ import { HearthError } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
 import { connectEngineProbe, startBenchServer } from "./engine-bench.ts";
-import { median } from "./measure.ts";
+import { median, rounded } from "./measure.ts";
 import { BLOCK_TOKENS, CAPACITY_BLOCKS, FloodedAgent, type PinEngine } from "./pin-engine.ts";
 import { makeBenchFolder } from "./ssd/bench-tier.ts";
 import { Fio, type FioOptions } from "./ssd/speed-bench.ts";
@@ -238,8 +238,6 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
     capacity_blocks: samples[0]!.capacityBlocks,
   };
 }
-
-const rounded = (value: number) => Number(value.toFixed(3));
 
 /** The reference of restores, measured in the same run. */
 interface RestoreLimit extends AsyncDisposable {

@@ -1,19 +1,12 @@
-import { HearthError, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
 import { type CreateOrder, createHearthOrder } from "../../store/index.ts";
 import type { Trace } from "../traces/index.ts";
-
-/** A whole trace in two arrays: 4 bytes for each use of a block, 4 for each request. */
-interface FlatTrace {
-  /** The blocks of all prompts, one prompt after the other; dense numbers from 0. */
-  readonly blocks: Uint32Array;
-  /** Where each request ends in `blocks`. */
-  readonly ends: Uint32Array;
-  /** Distinct blocks: every number is below it. */
-  readonly distinct: number;
-}
+import { type FlatTrace, flattenTrace } from "./flat-trace.ts";
+import { rounded, yieldOrAbort } from "./measure.ts";
 
 /**
- * A simulated eviction policy: a cache of whole blocks of one size, fed with the prompts of a
+ * A simulated eviction policy: opens an empty cache of `capacity` blocks, at least 1, for one run over
+ * `trace`: a cache of whole blocks of one size, fed with the prompts of a
  * trace. Blocks are dense numbers, so state is flat arrays. Rules of every policy:
  *
  * - A request hits its leading blocks that are present when it arrives, up to the first that is
@@ -26,11 +19,7 @@ interface FlatTrace {
  * Only `best` decides after the whole request, and may keep nothing of it. These rules were found
  * by experiment: they reproduce the published figures of the traces to four digits.
  */
-interface LabPolicy {
-  readonly name: string;
-  /** An empty cache of `capacity` blocks, at least 1, for one run over `trace`. */
-  open(trace: FlatTrace, capacity: number): LabCache;
-}
+type LabPolicy = (trace: FlatTrace, capacity: number) => LabCache;
 
 interface LabCache {
   /**
@@ -44,12 +33,7 @@ interface LabCache {
  * Least recently used. A prompt's blocks are used from the last to the first, so a block is always
  * younger than its descendants and leaves are evicted first.
  */
-const lru: LabPolicy = {
-  name: "lru",
-  open: openLru,
-};
-
-function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
+const lru: LabPolicy = ({ blocks, distinct }, capacity) => {
   const lists = createLists(distinct, 1);
   let size = 0;
 
@@ -67,16 +51,13 @@ function openLru({ blocks, distinct }: FlatTrace, capacity: number): LabCache {
       return hits;
     },
   };
-}
+};
 
 /** Blocks an engine names in a frame. */
 const FRAME_BLOCKS = 64;
 
 /** The agent's eviction order, driven as in the agent. */
-const hearth: LabPolicy = {
-  name: "hearth",
-  open: (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder),
-};
+const hearth: LabPolicy = (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder);
 
 const NEVER = 0xffff_ffff;
 
@@ -87,41 +68,38 @@ const NEVER = 0xffff_ffff;
  * trace, which orders by request and then by depth; the set of those positions represents the
  * cached blocks.
  */
-const best: LabPolicy = {
-  name: "best",
-  open(trace, capacity) {
-    const { blocks, distinct } = trace;
-    const nextUse = nextUses(trace);
-    const present = new Uint8Array(distinct);
-    const positions = createPositions(blocks.length);
-    let size = 0;
-    return {
-      serve(from, to) {
-        let miss = from;
-        while (miss < to && present[blocks[miss]!] === 1) miss++;
-        for (let at = from; at < to; at++) {
-          const block = blocks[at]!;
-          if (present[block] === 1) {
-            positions.remove(at);
-            present[block] = 0;
-            size--;
-          }
-          const next = nextUse[at]!;
-          if (next === NEVER) continue;
-          positions.add(next);
-          present[block] = 1;
-          size++;
-        }
-        while (size > capacity) {
-          const farthest = positions.last();
-          positions.remove(farthest);
-          present[blocks[farthest]!] = 0;
+const best: LabPolicy = (trace, capacity) => {
+  const { blocks, distinct } = trace;
+  const nextUse = nextUses(trace);
+  const present = new Uint8Array(distinct);
+  const positions = createPositions(blocks.length);
+  let size = 0;
+  return {
+    serve(from, to) {
+      let miss = from;
+      while (miss < to && present[blocks[miss]!] === 1) miss++;
+      for (let at = from; at < to; at++) {
+        const block = blocks[at]!;
+        if (present[block] === 1) {
+          positions.remove(at);
+          present[block] = 0;
           size--;
         }
-        return miss - from;
-      },
-    };
-  },
+        const next = nextUse[at]!;
+        if (next === NEVER) continue;
+        positions.add(next);
+        present[block] = 1;
+        size++;
+      }
+      while (size > capacity) {
+        const farthest = positions.last();
+        positions.remove(farthest);
+        present[blocks[farthest]!] = 0;
+        size--;
+      }
+      return miss - from;
+    },
+  };
 };
 
 const POLICIES = { lru, hearth, best } as const satisfies Record<string, LabPolicy>;
@@ -174,7 +152,7 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
       throw new HearthError("USAGE", `a capacity of ${capacity} blocks`, {
         fix: "give whole numbers from 1",
       });
-  const flat = await flatten(trace, signal);
+  const flat = await flattenTrace(trace, signal);
   const asked = flat.blocks.length;
   const total = asked * capacities.length * policies.length;
   const rows: PolicyRow[] = [];
@@ -190,7 +168,7 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
         trace: trace.name,
         capacity,
         policy,
-        hit_ratio: asked === 0 ? 0 : toFourDigits(hit / asked),
+        hit_ratio: asked === 0 ? 0 : rounded(hit / asked, 4),
         blocks_asked: asked,
         blocks_hit: hit,
         decisions_per_s: Math.round(asked / Math.max(seconds, 1e-9)),
@@ -209,12 +187,8 @@ function withScores(rows: readonly Omit<PolicyRow, "score">[]): PolicyRow[] {
   const isScored = low !== undefined && high !== undefined && low < high;
   return rows.map((row) => ({
     ...row,
-    score: isScored ? toFourDigits((row.blocks_hit - low) / (high - low)) : null,
+    score: isScored ? rounded((row.blocks_hit - low) / (high - low), 4) : null,
   }));
-}
-
-function toFourDigits(value: number): number {
-  return Math.round(value * 10_000) / 10_000;
 }
 
 async function simulate(
@@ -225,7 +199,7 @@ async function simulate(
   signal: AbortSignal | undefined,
 ): Promise<number> {
   // A capacity above the number of distinct blocks makes no difference and would waste memory.
-  const cache = policy.open(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
+  const cache = policy(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
   let hits = 0;
   let from = 0;
   let pause = SLICE_USES;
@@ -235,46 +209,9 @@ async function simulate(
     if (to < pause && to < trace.blocks.length) continue;
     pause = to + SLICE_USES;
     report(to);
-    await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
+    await yieldOrAbort(signal);
   }
   return hits;
-}
-
-/** 2^29 uses are 2 GiB. */
-const USES_MAX = 2 ** 29;
-
-const YIELD_REQUESTS = 1_000;
-
-/** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
-async function flatten(trace: Trace, signal?: AbortSignal): Promise<FlatTrace> {
-  let blocks = new Uint32Array(2 ** 16);
-  let ends = new Uint32Array(2 ** 10);
-  let uses = 0;
-  let requests = 0;
-  let distinct = 0;
-  for await (const request of trace.requests()) {
-    const end = uses + request.blocks.length;
-    if (end > USES_MAX)
-      throw new HearthError("LIMIT", `${trace.path}: more than ${USES_MAX} uses of blocks`);
-    if (end > blocks.length) blocks = grown(blocks, end);
-    blocks.set(request.blocks, uses);
-    for (const block of request.blocks) if (block >= distinct) distinct = block + 1;
-    if (requests === ends.length) ends = grown(ends, requests + 1);
-    ends[requests++] = end;
-    uses = end;
-    if (requests % YIELD_REQUESTS === 0) {
-      await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the policy bench was aborted");
-    }
-  }
-  return { blocks: blocks.slice(0, uses), ends: ends.slice(0, requests), distinct };
-}
-
-function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<ArrayBuffer> {
-  const larger = new Uint32Array(Math.max(atLeast, array.length * 2));
-  larger.set(array);
-  return larger;
 }
 
 /**

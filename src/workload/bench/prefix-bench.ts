@@ -2,7 +2,7 @@ import { HearthError, type Random, randomBelow, yieldToLoop } from "../../core/i
 import { mixHash } from "../../observability/activity/index.ts";
 import type { IndexChange, PrefixIndex, TargetId } from "../../router/index.ts";
 import type { Trace } from "../traces/index.ts";
-import { median, quantile } from "./measure.ts";
+import { median, quantile, rounded } from "./measure.ts";
 
 /** Blocks that one block of the trace is cut into. */
 const PARTS = 4;
@@ -27,25 +27,8 @@ export interface PrefixBenchOptions {
   readonly onProgress?: (what: string) => void;
 }
 
-/** The names are those of the JSON the command prints. */
-export interface PrefixBenchResult {
-  readonly workers: number;
-  readonly holder_blocks: number;
-  readonly blocks: number;
-  readonly runs: number;
-  /** Memory in use, the whole table included. */
-  readonly bytes_per_holder_block: number;
-  readonly lookup_p50_ns: number;
-  readonly lookup_p99_ns: number;
-  readonly batch_lookup_ns: number;
-  /** Mean targets in the answers of lookups. */
-  readonly targets_per_lookup: number;
-  readonly store_blocks_per_s: number;
-  readonly remove_blocks_per_s: number;
-}
-
 /** Fills an empty index, queries it, and removes everything. */
-export async function benchPrefix(options: PrefixBenchOptions): Promise<PrefixBenchResult> {
+export async function benchPrefix(options: PrefixBenchOptions) {
   const { index, workers, onProgress } = options;
   const chains = await chainsOf(options.trace, PARTS);
   const filled = await fill(options, chains);
@@ -62,11 +45,13 @@ export async function benchPrefix(options: PrefixBenchOptions): Promise<PrefixBe
     holder_blocks: heldBlocks,
     blocks,
     runs,
-    bytes_per_holder_block: round(bytes / heldBlocks),
+    /** Memory in use, the whole table included. */
+    bytes_per_holder_block: rounded(bytes / heldBlocks, 2),
     lookup_p50_ns: single.p50,
     lookup_p99_ns: single.p99,
     batch_lookup_ns: Math.round(batched),
-    targets_per_lookup: round(single.targets),
+    /** Mean targets in the answers of lookups. */
+    targets_per_lookup: rounded(single.targets, 2),
     store_blocks_per_s: Math.round(filled.heldBlocks / filled.seconds),
     remove_blocks_per_s: Math.round(heldBlocks / removal),
   };
@@ -171,10 +156,6 @@ async function takeOut(options: PrefixBenchOptions, stores: readonly IndexChange
   const { heldBlocks, blocks } = index.stats;
   if (heldBlocks + blocks > 0) throw new HearthError("INTERNAL", `${heldBlocks} were left over`);
   return ns / 1e9;
-}
-
-function round(value: number): number {
-  return Number(value.toFixed(2));
 }
 
 /** One prompt of the trace: blocks from first to last, ids dense over the whole trace. */

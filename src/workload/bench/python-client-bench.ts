@@ -1,11 +1,11 @@
 import { existsSync, mkdirSync, renameSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
-import type { Subprocess } from "bun";
-import { HearthError, sleep, systemClock } from "../../core/index.ts";
+import { HearthError } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { connectEngineProbe, type EngineProbe, startBenchServer } from "./engine-bench.ts";
-import { linesOf, median } from "./measure.ts";
+import { LineProcess, startServer } from "./line-process.ts";
+import { median, rounded } from "./measure.ts";
 
 export interface ClientBenchOptions {
   /** Where sockets are made. */
@@ -21,31 +21,6 @@ export interface ClientBenchOptions {
   readonly onProgress: (text: string) => void;
   /** Called with the reason if Redis is not measured. */
   readonly onSkip: (why: string) => void;
-}
-
-/**
- * Rates in 10^9 bytes a second, medians; a ratio is Python divided by its reference in the same
- * run.
- */
-export interface ClientBenchResult {
-  readonly block_bytes: number;
-  readonly python: string;
-  readonly native: boolean;
-  readonly typescript_put_gbps: number;
-  readonly python_put_gbps: number;
-  readonly put_ratio: number;
-  readonly typescript_get_verified_gbps: number;
-  readonly python_get_verified_gbps: number;
-  readonly get_ratio: number;
-  readonly small_block_bytes: number;
-  /** 64 blocks in one call. */
-  readonly small_put_gbps: number;
-  readonly small_get_verified_gbps: number;
-  /** Null: no Redis here. Redis verifies nothing. */
-  readonly redis_put_gbps: number | null;
-  readonly redis_get_gbps: number | null;
-  readonly redis_put_ratio: number | null;
-  readonly redis_get_ratio: number | null;
 }
 
 const SMALL_BYTES = 65_536;
@@ -72,10 +47,7 @@ const SMALL_PAIRS: readonly (readonly [Run, Run])[] = [
  * The Python client beside the TypeScript client and Redis: all in turn, round after round, so that
  * a slow moment of the host hits all of them. Each client has an agent of its own.
  */
-export async function benchPythonClient(
-  native: Native,
-  options: ClientBenchOptions,
-): Promise<ClientBenchResult> {
+export async function benchPythonClient(native: Native, options: ClientBenchOptions) {
   const { blockBytes, packages, signal, onProgress } = options;
   onProgress("starting");
   const own = await startAgent(options, "own", blockBytes);
@@ -87,7 +59,8 @@ export async function benchPythonClient(
   const redis = await startRedis(options.folder, signal);
   await using _redis = redis;
   const python = interpreterOf(options, redis !== null);
-  await using driver = new PythonDriver({ python, packages, signal });
+  const words = [python, "-m", "hearth_bench.client"];
+  await using driver = new PythonDriver(words, { env: { PYTHONPATH: packages }, signal });
   const about = await driver.begin({
     large_socket: large.paths.enginePath,
     large_bytes: blockBytes,
@@ -161,7 +134,6 @@ async function interleaved(
   return rates;
 }
 
-const rounded = (value: number) => Number(value.toFixed(3));
 const gbps = (values: number[]) => rounded(median(values));
 const orNull = (values: number[]) => (values.length === 0 ? null : gbps(values));
 
@@ -183,8 +155,10 @@ function summary(rates: Rates) {
     python_get_verified_gbps: gbps(rates["large get"]),
     get_ratio: ratio(rates["large get"], rates["typescript get"]),
     small_block_bytes: SMALL_BYTES,
+    /** 64 blocks in one call. */
     small_put_gbps: gbps(rates["small put"]),
     small_get_verified_gbps: gbps(rates["small get"]),
+    /** Null: no Redis here. Redis verifies nothing. */
     redis_put_gbps: orNull(rates["redis put"]),
     redis_get_gbps: orNull(rates["redis get"]),
     redis_put_ratio: ratioOrNull(rates["small put"], rates["redis put"]),
@@ -262,62 +236,25 @@ interface DriverAbout {
   readonly why: string | null;
 }
 
-interface PythonDriverOptions {
-  readonly python: string;
-  /** The folder of hearth_bench and hearth_client. */
-  readonly packages: string;
-  readonly signal: AbortSignal;
-}
-
 /** The Python process that is an engine's client: python/hearth_bench/client.py. */
-class PythonDriver implements AsyncDisposable {
-  readonly #process: Subprocess<"pipe", "pipe", "inherit">;
-  readonly #lines: AsyncGenerator<string>;
-  readonly #signal: AbortSignal;
-  readonly #kill = () => this.#process.kill("SIGKILL");
-
-  constructor({ python, packages, signal }: PythonDriverOptions) {
-    this.#signal = signal;
-    this.#process = Bun.spawn([python, "-m", "hearth_bench.client"], {
-      env: { ...process.env, PYTHONPATH: packages },
-      stdin: "pipe",
-      stdout: "pipe",
-      stderr: "inherit",
-    });
-    signal.addEventListener("abort", this.#kill);
-    this.#lines = linesOf(this.#process.stdout);
-  }
-
-  async #ask<Answer>(line: string): Promise<Answer> {
-    this.#process.stdin.write(`${line}\n`);
-    this.#process.stdin.flush();
-    const { value } = await this.#lines.next();
-    this.#signal.throwIfAborted();
-    if (value === undefined) {
-      throw new HearthError("UNSUPPORTED", "the Python client ended; its error is above");
-    }
-    return JSON.parse(value);
+class PythonDriver extends LineProcess {
+  async #ask(line: string): Promise<unknown> {
+    this.send(line);
+    const answer = await this.nextOrEnd();
+    if (answer !== undefined) return answer;
+    throw new HearthError("UNSUPPORTED", "the Python client ended; its error is above");
   }
 
   /** Connects and fills what gets read. */
-  begin(plan: DriverPlan): Promise<DriverAbout> {
-    return this.#ask(JSON.stringify(plan));
+  async begin(plan: DriverPlan): Promise<DriverAbout> {
+    return (await this.#ask(JSON.stringify(plan))) as DriverAbout;
   }
 
   /** One run. */
-  run(run: DriverRun): Promise<Moved> {
-    return this.#ask(run);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#signal.removeEventListener("abort", this.#kill);
-    this.#kill();
-    await this.#process.exited;
+  async run(run: DriverRun): Promise<Moved> {
+    return (await this.#ask(run)) as Moved;
   }
 }
-
-const START_MS = 30_000;
-const POLL_MS = 10;
 
 /** A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. */
 interface RedisProcess extends AsyncDisposable {
@@ -330,22 +267,10 @@ async function startRedis(folder: string, signal: AbortSignal): Promise<RedisPro
   if (program === null) return null;
   const socketPath = join(folder, "redis.sock");
   const settings = ["--port", "0", "--unixsocket", socketPath, "--save", "", "--appendonly", "no"];
-  const server = Bun.spawn([program, ...settings, "--dir", folder], {
-    stdin: "ignore",
-    stdout: "ignore",
-    stderr: "inherit",
+  const server = await startServer([program, ...settings, "--dir", folder], {
+    ready: socketPath,
+    stopBy: "SIGKILL",
+    signal,
   });
-  const stop = async () => {
-    server.kill("SIGKILL");
-    await server.exited;
-  };
-  const deadline = systemClock.monotonicMs() + START_MS;
-  while (!existsSync(socketPath)) {
-    if (server.exitCode !== null || systemClock.monotonicMs() > deadline) {
-      await stop();
-      throw new HearthError("UNSUPPORTED", `${program} did not start`);
-    }
-    await sleep(systemClock, POLL_MS, signal);
-  }
-  return { socketPath, [Symbol.asyncDispose]: stop };
+  return { socketPath, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }

@@ -1,4 +1,4 @@
-import { HearthError, SimulatedClock, seededRandom, yieldToLoop } from "../../core/index.ts";
+import { HearthError, SimulatedClock, seededRandom } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { mixHash } from "../../observability/activity/index.ts";
 import {
@@ -11,7 +11,8 @@ import {
   WorkerTable,
 } from "../../router/index.ts";
 import type { Trace } from "../traces/index.ts";
-import { quantile } from "./measure.ts";
+import { flattenTrace } from "./flat-trace.ts";
+import { quantile, rounded, yieldOrAbort } from "./measure.ts";
 import {
   hashesOf,
   LeafLru,
@@ -50,26 +51,7 @@ export interface RouteBenchOptions {
 }
 
 /** One policy. The names are those of the JSON the command prints. */
-export interface RouteRow {
-  readonly trace: string;
-  readonly policy: RoutePolicy;
-  readonly workers: number;
-  readonly capacity: number;
-  readonly requests: number;
-  readonly hit_ratio: number;
-  /** Weighed by the tokens of blocks. */
-  readonly hit_ratio_tokens: number;
-  /**
-   * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
-   * run.
-   */
-  readonly of_pooled: number | null;
-  /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
-  readonly load_spread: number | null;
-  /** From arrival to the end of the prefill, in the simulation. */
-  readonly prefilled_p50_ms: number | null;
-  readonly prefilled_p99_ms: number | null;
-}
+export type RouteRow = ReturnType<typeof rowOf>;
 
 interface Tally {
   asked: number;
@@ -91,20 +73,16 @@ const SLICE_REQUESTS = 200;
  * traces' own figures: longest prefix within a band of load, and one cache with the room of all.
  * A part-full last block counts as one.
  */
-export async function benchRoute(options: RouteBenchOptions): Promise<RouteRow[]> {
+export async function benchRoute(options: RouteBenchOptions) {
   const trace = await readRequests(options.trace, options.signal);
   const rows: RouteRow[] = [];
   for (const policy of options.policies) rows.push(await runPolicy(options, trace, policy));
   const pooled = rows.find(({ policy }) => policy === "pooled")?.hit_ratio ?? null;
   if (pooled === null || pooled === 0) return rows;
-  return rows.map((row) => ({ ...row, of_pooled: round(row.hit_ratio / pooled) }));
+  return rows.map((row) => ({ ...row, of_pooled: rounded(row.hit_ratio / pooled, 4) }));
 }
 
-async function runPolicy(
-  options: RouteBenchOptions,
-  trace: SimulatedTrace,
-  policy: RoutePolicy,
-): Promise<RouteRow> {
+async function runPolicy(options: RouteBenchOptions, trace: SimulatedTrace, policy: RoutePolicy) {
   const tally = newTally();
   if (policy === "pooled") {
     const cache = new LeafLru(options.capacity * options.workers, trace.distinct);
@@ -196,8 +174,7 @@ async function simulate(
     }
     if (number % SLICE_REQUESTS !== 0) continue;
     onProgress?.(policy, number, trace.requests.length);
-    await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was aborted");
+    await yieldOrAbort(signal);
   }
 }
 
@@ -226,7 +203,7 @@ function rowOf(
   policy: RoutePolicy,
   tally: Tally,
   workers: readonly SimulatedWorker[] | null,
-): RouteRow {
+) {
   const hasTimes = workers !== null;
   return {
     trace: trace.name,
@@ -234,10 +211,17 @@ function rowOf(
     workers: count,
     capacity,
     requests: trace.requests.length,
-    hit_ratio: round(tally.hit / Math.max(tally.asked, 1)),
-    hit_ratio_tokens: round(tally.hitTokens / Math.max(tally.askedTokens, 1)),
+    hit_ratio: rounded(tally.hit / Math.max(tally.asked, 1), 4),
+    /** Weighed by the tokens of blocks. */
+    hit_ratio_tokens: rounded(tally.hitTokens / Math.max(tally.askedTokens, 1), 4),
+    /**
+     * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
+     * run.
+     */
     of_pooled: null,
-    load_spread: workers === null ? null : round(spreadOf(workers)),
+    /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
+    load_spread: workers === null ? null : rounded(spreadOf(workers), 4),
+    /** From arrival to the end of the prefill, in the simulation. */
     prefilled_p50_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.5)) : null,
     prefilled_p99_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.99)) : null,
   };
@@ -247,10 +231,6 @@ function spreadOf(workers: readonly SimulatedWorker[]): number {
   const tokens = workers.map(({ promptTokens }) => promptTokens);
   const mean = tokens.reduce((sum, each) => sum + each, 0) / tokens.length;
   return mean === 0 ? 1 : Math.max(...tokens) / mean;
-}
-
-function round(value: number): number {
-  return Math.round(value * 10_000) / 10_000;
 }
 
 export interface SimulatedRequest {
@@ -270,25 +250,17 @@ export interface SimulatedTrace {
   readonly hashes: BigUint64Array;
 }
 
-const USES_MAX = 2 ** 27;
-const YIELD_REQUESTS = 1_000;
-
 /** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
 async function readRequests(trace: Trace, signal?: AbortSignal): Promise<SimulatedTrace> {
-  const requests: SimulatedRequest[] = [];
-  let [distinct, uses] = [0, 0];
-  for await (const request of trace.requests()) {
+  const seen: Omit<SimulatedRequest, "blocks">[] = [];
+  const { blocks, ends, distinct } = await flattenTrace(trace, signal, (request) => {
     const { arrivalMs, inputTokens, outputTokens } = request;
-    uses += request.blocks.length;
-    if (uses > USES_MAX) {
-      throw new HearthError("LIMIT", `${trace.path}: more than ${USES_MAX} uses of blocks`);
-    }
-    for (const block of request.blocks) if (block >= distinct) distinct = block + 1;
-    requests.push({ arrivalMs, inputTokens, outputTokens, blocks: request.blocks.slice() });
-    if (requests.length % YIELD_REQUESTS !== 0) continue;
-    await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the route bench was aborted");
-  }
+    seen.push({ arrivalMs, inputTokens, outputTokens });
+  });
+  const requests = seen.map((request, at) => ({
+    ...request,
+    blocks: blocks.subarray(at === 0 ? 0 : ends[at - 1]!, ends[at]!),
+  }));
   const hashes = new BigUint64Array(distinct);
   for (let block = 0; block < distinct; block++) hashes[block] = mixHash(BigInt(block + 1));
   const { name, blockTokens } = trace;

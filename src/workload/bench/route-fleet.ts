@@ -1,5 +1,6 @@
 import type { WorkerId } from "../../core/index.ts";
 import type { IndexChange, PrefixIndex, Target, WorkerTable } from "../../router/index.ts";
+import { createLists, type Lists } from "./policy-bench.ts";
 import type { SimulatedRequest, SimulatedTrace } from "./route-bench.ts";
 
 export const MODEL = "simulated";
@@ -109,72 +110,42 @@ interface Served {
  */
 export class LeafLru {
   readonly #capacity: number;
-  readonly #older: Int32Array;
-  readonly #newer: Int32Array;
-  readonly #isHeld: Uint8Array;
-  #oldest = -1;
-  #newest = -1;
+  readonly #lists: Lists;
   #size = 0;
 
   /** `distinct`: every block's number is below it. */
   constructor(capacity: number, distinct: number) {
     this.#capacity = capacity;
-    this.#older = new Int32Array(distinct);
-    this.#newer = new Int32Array(distinct);
-    this.#isHeld = new Uint8Array(distinct);
+    this.#lists = createLists(distinct, 1);
   }
 
   leading(blocks: Uint32Array): number {
-    let hits = 0;
-    while (hits < blocks.length && this.#isHeld[blocks[hits]!] === 1) hits++;
-    return hits;
+    return this.#lists.leading(blocks, 0, blocks.length);
   }
 
   serve(blocks: Uint32Array): Served {
+    const lists = this.#lists;
     const hits = this.leading(blocks);
     const stored: number[] = [];
     const evicted: number[] = [];
     for (let at = blocks.length - 1; at >= 0; at--) {
       const block = blocks[at]!;
-      if (this.#isHeld[block] === 1) {
-        this.#unlink(block);
-      } else {
-        if (this.#size === this.#capacity) evicted.push(this.#evict());
-        this.#isHeld[block] = 1;
-        this.#size++;
+      if (lists.has(block)) lists.remove(block);
+      else {
         stored.push(at);
+        if (this.#size < this.#capacity) this.#size++;
+        else {
+          evicted.push(lists.first(0));
+          lists.remove(lists.first(0));
+        }
       }
-      this.#append(block);
+      lists.append(0, block);
     }
     // A prompt may push out its own blocks.
     return {
       hits,
-      stored: stored.reverse().filter((at) => this.#isHeld[blocks[at]!] === 1),
-      evicted: evicted.filter((block) => this.#isHeld[block] === 0),
+      stored: stored.reverse().filter((at) => lists.has(blocks[at]!)),
+      evicted: evicted.filter((block) => !lists.has(block)),
     };
-  }
-
-  #evict(): number {
-    const block = this.#oldest;
-    this.#unlink(block);
-    this.#isHeld[block] = 0;
-    this.#size--;
-    return block;
-  }
-
-  #append(block: number): void {
-    this.#older[block] = this.#newest;
-    this.#newer[block] = -1;
-    if (this.#newest === -1) this.#oldest = block;
-    else this.#newer[this.#newest] = block;
-    this.#newest = block;
-  }
-
-  #unlink(block: number): void {
-    const [older, newer] = [this.#older[block]!, this.#newer[block]!];
-    if (older === -1) this.#oldest = newer;
-    else this.#newer[older] = newer;
-    if (newer === -1) this.#newest = older;
-    else this.#older[newer] = older;
   }
 }

@@ -1,10 +1,10 @@
-import type { Subprocess } from "bun";
 import { assert, HearthError, sleep, systemClock } from "../../core/index.ts";
 import { gpuFinding, probeGpus } from "../../devices/index.ts";
 import { isStandInCuda, type Native } from "../../native/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
 import { type AgentStatus, PrivateAgent } from "../replay/index.ts";
-import { linesOf, median } from "./measure.ts";
+import { LineProcess } from "./line-process.ts";
+import { median } from "./measure.ts";
 import { makeBenchFolder } from "./ssd/bench-tier.ts";
 
 export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOptions {
@@ -59,7 +59,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
   await mustHaveGpu(native, plan.library);
   onProgress("the driver starts");
   await using driver = new TtftDriver(options);
-  await driver.next();
+  await driver.event();
   const needs = needsOf({ socket: "", ...plan });
   using own = ssdDir === null ? null : makeBenchFolder(ssdDir, needs.ssdBytes);
   await using agent = await PrivateAgent.start({
@@ -70,7 +70,8 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     policy: "lru",
     settings: {
       // No deadline may expire, and every block must be written.
-      kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${needs.ramBytes}B"` },
+      kv: { ssd_write_queue: `"${needs.ramBytes}B"` },
+      engine: { acquire_deadline: '"60s"', lease: '"2m"' },
       gpu: {
         enabled: '"require"',
         ...(plan.library === null ? {} : { library: JSON.stringify(plan.library) }),
@@ -79,7 +80,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     signal,
   });
   await registered(agent, signal);
-  driver.begin({ ...plan, socket: agent.socketPath });
+  driver.send(JSON.stringify({ ...plan, socket: agent.socketPath } satisfies TtftPlan));
   const fromRam = await phase(driver, "stored", (at) => onProgress(`${at} tokens from RAM`));
   const { gpu } = await agent.get<GpuStatus>("/v1/status");
   const pageable = gpu.devices.reduce((sum, { pageable_copies: count }) => sum + count, 0);
@@ -90,7 +91,8 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     await agent.restart("SIGTERM", signal);
     await mustBeOnSsd(agent, needs.blocks);
     await registered(agent, signal);
-    driver.beginAnew();
+    // The agent was restarted and has all blocks only on SSD.
+    driver.send("ssd");
     fromSsd.push(...(await phase(driver, "done", () => undefined)));
   }
   const isStandIn = isStandInCuda(plan.library);
@@ -116,7 +118,7 @@ async function phase(
 ): Promise<Measured[]> {
   const measured: Measured[] = [];
   while (true) {
-    const said = await driver.next();
+    const said = await driver.event();
     if (said.event === end) return measured;
     if (said.event === "ram" || said.event === "ssd") {
       measured.push(said);
@@ -288,48 +290,17 @@ interface TtftDriverOptions {
 const WORDS_KEPT = 4_000;
 
 /** The Python process that stands for an engine: python/hearth_bench/ttft.py. */
-class TtftDriver implements AsyncDisposable {
-  readonly #process: Subprocess<"pipe", "pipe", "pipe">;
-  readonly #events: AsyncGenerator<string>;
-  readonly #signal: AbortSignal;
-  readonly #words: Promise<string>;
-
-  constructor({ python, driver: folder, compute, signal }: TtftDriverOptions) {
-    this.#signal = signal;
-    this.#process = Bun.spawn([python, "-m", "hearth_bench.ttft", compute], {
-      env: { ...process.env, PYTHONPATH: folder },
-      stdin: "pipe",
-      stdout: "pipe",
-      stderr: "pipe",
-    });
-    signal.addEventListener("abort", this.#kill);
-    this.#events = linesOf(this.#process.stdout);
-    this.#words = this.#process.stderr.text();
-  }
-
-  readonly #kill = () => this.#process.kill("SIGKILL");
-
-  #say(line: string): void {
-    this.#process.stdin.write(`${line}\n`);
-    this.#process.stdin.flush();
-  }
-
-  /** Starts the measurement; call it after the driver has reported its start. */
-  begin(plan: TtftPlan): void {
-    this.#say(JSON.stringify(plan));
-  }
-
-  /** Reports that the agent was restarted and has all blocks only on SSD. */
-  beginAnew(): void {
-    this.#say("ssd");
+class TtftDriver extends LineProcess {
+  constructor({ python, driver, compute, signal }: TtftDriverOptions) {
+    const words = [python, "-m", "hearth_bench.ttft", compute];
+    super(words, { env: { PYTHONPATH: driver }, signal, keepsErrors: true });
   }
 
   /** The driver's next event. Throws UNSUPPORTED with the end of its output if it exited. */
-  async next(): Promise<DriverEvent> {
-    const { value } = await this.#events.next();
-    this.#signal.throwIfAborted();
-    if (value !== undefined) return JSON.parse(value);
-    const words = (await this.#words).trim().slice(-WORDS_KEPT);
+  async event(): Promise<DriverEvent> {
+    const event = await this.nextOrEnd();
+    if (event !== undefined) return event as DriverEvent;
+    const words = (await this.errors).trim().slice(-WORDS_KEPT);
     const last = words.split("\n").at(-1);
     const fix = "give --python one that has PyTorch, or measure with --compute hash";
     const hint = last?.includes("torch") ? { fix } : {};
@@ -337,11 +308,5 @@ class TtftDriver implements AsyncDisposable {
       cause: words,
       ...hint,
     });
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#signal.removeEventListener("abort", this.#kill);
-    this.#kill();
-    await this.#process.exited;
   }
 }

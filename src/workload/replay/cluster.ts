@@ -3,14 +3,7 @@ import { encodeManifest, type NamespaceManifest, namespaceKey } from "../../iden
 import type { Native } from "../../native/index.ts";
 import type { Trace, TraceRequest } from "../traces/index.ts";
 import { MockEngine } from "./mock-engine.ts";
-import {
-  Durations,
-  Feed,
-  type ReplaySummary,
-  ReplayTally,
-  replayManifest,
-  summarise,
-} from "./replay.ts";
+import { Durations, Feed, ReplayTally, replayManifest, summarise } from "./replay.ts";
 
 /** Chooses the worker of each request. */
 export interface Dispatcher {
@@ -45,21 +38,13 @@ export interface ClusterReplayOptions {
   readonly onConnected?: () => Promise<void>;
 }
 
-export interface ClusterSummary extends ReplaySummary {
-  /** Prompt tokens of each worker. */
-  readonly tokens_by_worker: Readonly<Record<string, number>>;
-  readonly route_p50_us: number;
-  readonly route_p99_us: number;
-}
+export type ClusterSummary = Awaited<ReturnType<typeof replayCluster>>;
 
 /** An engine on each host, for one request at a time. */
 type Engines = ReadonlyMap<string, MockEngine>;
 
 /** Sends a trace's requests to the workers that the dispatcher names, in the trace's order. */
-export async function replayCluster(
-  native: Native,
-  options: ClusterReplayOptions,
-): Promise<ClusterSummary> {
+export async function replayCluster(native: Native, options: ClusterReplayOptions) {
   const { trace, clients, blockBytes } = options;
   const manifest = replayManifest(trace, blockBytes);
   const tally = new ReplayTally(trace.blockTokens);
@@ -148,6 +133,7 @@ class Player {
 
   summary() {
     return {
+      /** Prompt tokens of each worker. */
       tokens_by_worker: Object.fromEntries(this.#tokens),
       route_p50_us: Math.round(this.#routeNs.quantileUs(0.5)),
       route_p99_us: Math.round(this.#routeNs.quantileUs(0.99)),

@@ -1,20 +1,18 @@
 export {
-  type ClusterReplayOptions,
   type ClusterSummary,
   type Dispatcher,
   type RoutedPrompt,
   replayCluster,
-  traceHashes,
 } from "./cluster.ts";
 export {
   type AgentStatus,
   agentConfigText,
+  type Carrier,
   makeFolder,
   PrivateAgent,
   type PrivateAgentOptions,
   PrivateBroker,
   PrivateRouter,
-  type PrivateRouterOptions,
   routerConfigText,
 } from "./private-agent.ts";
 export {

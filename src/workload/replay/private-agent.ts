@@ -11,6 +11,8 @@ import {
   systemClock,
 } from "../../core/index.ts";
 
+const GIB = 2 ** 30;
+
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
   /** Blocks the table must know. */
@@ -24,7 +26,7 @@ export interface PrivateAgentOptions {
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
     Record<
-      "kv" | "gpu" | "control" | "node" | "nats" | "peers" | "events",
+      "kv" | "engine" | "gpu" | "control" | "node" | "nats" | "peers",
       Readonly<Record<string, string>>
     >
   >;
@@ -47,166 +49,15 @@ export interface AgentStatus {
 
 const GROW_MS = 300_000;
 
-/**
- * A temporary agent: this program in another process, with its socket and configuration in a
- * private temporary folder. Disposing stops it and removes its files.
- */
-export class PrivateAgent implements AsyncDisposable {
-  readonly socketPath: string;
-  readonly #folder: string;
-  readonly #hasSsd: boolean;
-  readonly #process: OwnProcess;
-
-  private constructor(folder: string, options: PrivateAgentOptions) {
-    this.#folder = folder;
-    this.#hasSsd = options.ssdBytes !== null;
-    this.socketPath = join(folder, "engine.sock");
-    const file = join(folder, "hearth.toml");
-    writeFileSync(file, agentConfigText(folder, this.socketPath, options));
-    const words = ["agent", "--config", file, "--private", folder];
-    this.#process = new OwnProcess({ name: "agent", folder, words });
-  }
-
-  /**
-   * Resolves when the agent is ready and all of its memory is allocated. Throws the agent's error
-   * otherwise.
-   */
-  static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
-    const folder = makeFolder();
-    const agent = new PrivateAgent(folder, options);
-    try {
-      await agent.#serves(options.signal);
-      return agent;
-    } catch (error) {
-      await agent[Symbol.asyncDispose]();
-      throw error;
-    }
-  }
-
-  /**
-   * Ends the agent by this signal and restarts it on the same files. Returns milliseconds from the
-   * start until it is ready.
-   */
-  async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
-    await this.#process.end(by);
-    const startMs = systemClock.monotonicMs();
-    await this.#process.startAgain();
-    await this.#process.answers(signal);
-    const ms = systemClock.monotonicMs() - startMs;
-    await this.#serves(signal);
-    return ms;
-  }
-
-  /** Kills the agent without notice, as a power loss would. It is not restarted. */
-  async kill(): Promise<void> {
-    await this.#process.end("SIGKILL");
-  }
-
-  async #serves(signal: AbortSignal | undefined): Promise<void> {
-    await this.#process.answers(signal);
-    await this.#process.until(GROW_MS, "get its memory", signal, async () => {
-      const { arena } = await this.status();
-      return arena.ready_bytes === arena.bytes;
-    });
-  }
-
-  /** Process id of the running process. */
-  get pid(): number {
-    return this.#process.pid;
-  }
-
-  /** Where its HTTP API listens. */
-  get apiUrl(): string {
-    return this.#process.apiUrl;
-  }
-
-  /** Throws ENGINE_CLOSED if the agent does not answer. */
-  status(): Promise<AgentStatus> {
-    return this.get<AgentStatus>("/v1/status");
-  }
-
-  /** The document at this path of the API. Throws ENGINE_CLOSED if the agent does not answer. */
-  async get<T>(path: string): Promise<T> {
-    return JSON.parse(await this.#process.read(path));
-  }
-
-  /** In Prometheus' text format. Throws ENGINE_CLOSED if the agent does not answer. */
-  metrics(): Promise<string> {
-    return this.#process.read("/metrics");
-  }
-
-  /** Removes all unprotected blocks. Throws ENGINE_CLOSED if the agent does not answer. */
-  async flush(): Promise<void> {
-    await this.#process.read("/flush_cache", { method: "POST" });
-  }
-
-  /** The error of the ended agent, with the end of its log; null while it runs. */
-  ended(): Promise<HearthError | null> {
-    return this.#process.ended();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    // The contents of RAM are not needed, so do not write them to SSD first.
-    await this.#process.end(this.#hasSsd ? "SIGKILL" : "SIGTERM");
-    rmSync(this.#folder, { recursive: true, force: true });
-  }
-}
-
-/** The configuration file of a temporary agent. */
-export function agentConfigText(
-  folder: string,
-  socketPath: string,
-  options: PrivateAgentOptions,
-): string {
-  const { ssdBytes, ssdDir = join(folder, "ssd"), settings = {} } = options;
-  const more = (section: keyof typeof settings) =>
-    Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);
-  return [
-    "[kv]",
-    `ram = "${options.ramBytes}B"`,
-    `blocks_max = ${options.blocksMax}`,
-    `policy = "${options.policy}"`,
-    ...(ssdBytes === null ? [] : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd = "${ssdBytes}B"`]),
-    // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
-    // full.
-    "high_water = 1.0",
-    "low_water = 0.99",
-    'lock_memory = "off"',
-    'huge_pages = "try"',
-    ...more("kv"),
-    "[gpu]",
-    // Without a GPU benchmark, do not allocate GPU memory.
-    ...(settings.gpu === undefined ? ['enabled = "off"'] : more("gpu")),
-    "[control]",
-    ...more("control"),
-    "[engine]",
-    `socket = ${JSON.stringify(socketPath)}`,
-    "gpu_window_blocks = 0",
-    "[api]",
-    'listen = "127.0.0.1:0"',
-    // It is emptied between runs.
-    'loopback_role = "purge"',
-    "[log]",
-    'format = "json"',
-    "[node]",
-    ...more("node"),
-    "[nats]",
-    ...more("nats"),
-    "[peers]",
-    ...more("peers"),
-    "[events]",
-    ...more("events"),
-    "",
-  ].join("\n");
-}
-
-interface OwnProcessOptions {
+interface PrivateProcessOptions {
   /** In messages: `agent`. */
   readonly name: string;
   /** Its working folder, removed with it. */
   readonly folder: string;
   /** Arguments of the program; it must log JSON to standard error. */
   readonly words: readonly string[];
+  /** Signal that ends it. */
+  readonly stopBy?: "SIGTERM" | "SIGKILL";
 }
 
 const START_MS = 30_000;
@@ -214,15 +65,18 @@ const START_MS = 30_000;
 const STOP_MS = 60_000;
 const LOG_LINES_KEPT = 20;
 
-/** This program in another process, with an HTTP API and its own folder. */
-class OwnProcess {
-  readonly #options: OwnProcessOptions;
+/**
+ * This program in another process, with an HTTP API and a temporary folder. Disposing stops it and
+ * removes its files.
+ */
+class PrivateProcess implements AsyncDisposable {
+  readonly #options: PrivateProcessOptions;
   readonly #lastLines: string[] = [];
   #process: Subprocess<"pipe", "ignore", "pipe">;
   #apiUrl: string | null = null;
   #logEnded: Promise<void>;
 
-  constructor(options: OwnProcessOptions) {
+  constructor(options: PrivateProcessOptions) {
     this.#options = options;
     this.#process = this.#spawn();
     this.#logEnded = this.#readLog();
@@ -303,6 +157,16 @@ class OwnProcess {
     }
   }
 
+  /** The document at this path of the API. Throws ENGINE_CLOSED if nothing answers. */
+  async get<T>(path: string): Promise<T> {
+    return JSON.parse(await this.read(path));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.end(this.#options.stopBy ?? "SIGTERM");
+    rmSync(this.#options.folder, { recursive: true, force: true });
+  }
+
   async end(by: "SIGTERM" | "SIGKILL"): Promise<void> {
     this.#process.kill(by);
     const forced = systemClock.after(STOP_MS, () => this.#process.kill("SIGKILL"));
@@ -325,6 +189,127 @@ class OwnProcess {
     if (this.#lastLines.length > LOG_LINES_KEPT) this.#lastLines.shift();
     this.#apiUrl ??= /"url":"(http:[^"]+)"/.exec(line)?.[1] ?? null;
   }
+}
+
+/** A temporary agent, with its socket and configuration in a private temporary folder. */
+export class PrivateAgent extends PrivateProcess {
+  readonly socketPath: string;
+
+  private constructor(folder: string, options: PrivateAgentOptions) {
+    const socketPath = join(folder, "engine.sock");
+    const file = join(folder, "hearth.toml");
+    writeFileSync(file, agentConfigText(folder, socketPath, options));
+    const words = ["agent", "--config", file, "--private", folder];
+    // The contents of RAM are not needed, so do not write them to SSD first.
+    const stopBy = options.ssdBytes === null ? "SIGTERM" : "SIGKILL";
+    super({ name: "agent", folder, words, stopBy });
+    this.socketPath = socketPath;
+  }
+
+  /**
+   * Resolves when the agent is ready and all of its memory is allocated. Throws the agent's error
+   * otherwise.
+   */
+  static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
+    const agent = new PrivateAgent(makeFolder(), options);
+    try {
+      await agent.#serves(options.signal);
+      return agent;
+    } catch (error) {
+      await agent[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /**
+   * Ends the agent by this signal and restarts it on the same files. Returns milliseconds from the
+   * start until it is ready.
+   */
+  async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
+    await this.end(by);
+    const startMs = systemClock.monotonicMs();
+    await this.startAgain();
+    await this.answers(signal);
+    const ms = systemClock.monotonicMs() - startMs;
+    await this.#serves(signal);
+    return ms;
+  }
+
+  /** Kills the agent without notice, as a power loss would. It is not restarted. */
+  async kill(): Promise<void> {
+    await this.end("SIGKILL");
+  }
+
+  async #serves(signal: AbortSignal | undefined): Promise<void> {
+    await this.answers(signal);
+    await this.until(GROW_MS, "get its memory", signal, async () => {
+      const { arena } = await this.status();
+      return arena.ready_bytes === arena.bytes;
+    });
+  }
+
+  /** Throws ENGINE_CLOSED if the agent does not answer. */
+  status(): Promise<AgentStatus> {
+    return this.get<AgentStatus>("/v1/status");
+  }
+
+  /** In Prometheus' text format. Throws ENGINE_CLOSED if the agent does not answer. */
+  metrics(): Promise<string> {
+    return this.read("/metrics");
+  }
+
+  /** Removes all unprotected blocks. Throws ENGINE_CLOSED if the agent does not answer. */
+  async flush(): Promise<void> {
+    await this.read("/flush_cache", { method: "POST" });
+  }
+}
+
+/** The configuration file of a temporary agent. */
+export function agentConfigText(
+  folder: string,
+  socketPath: string,
+  options: PrivateAgentOptions,
+): string {
+  const { ssdBytes, ssdDir = join(folder, "ssd"), settings = {} } = options;
+  const more = (section: keyof typeof settings) =>
+    Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);
+  return [
+    "[kv]",
+    `ram_gib = ${options.ramBytes / GIB}`,
+    `blocks_max = ${options.blocksMax}`,
+    `policy = "${options.policy}"`,
+    ...(ssdBytes === null
+      ? []
+      : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd_gib = ${ssdBytes / GIB}`]),
+    // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
+    // full.
+    "high_water = 1.0",
+    "low_water = 0.99",
+    'lock_memory = "off"',
+    'huge_pages = "try"',
+    ...more("kv"),
+    "[gpu]",
+    // Without a GPU benchmark, do not allocate GPU memory.
+    ...(settings.gpu === undefined ? ['enabled = "off"'] : more("gpu")),
+    "[control]",
+    ...more("control"),
+    "[engine]",
+    `socket = ${JSON.stringify(socketPath)}`,
+    ...more("engine"),
+    "[api]",
+    'listen = "127.0.0.1:0"',
+    // It is emptied between runs.
+    'loopback_role = "purge"',
+    "[log]",
+    'format = "json"',
+    "[node]",
+    ...more("node"),
+    "[nats]",
+    ...more("nats"),
+    "[peers]",
+    ...more("peers"),
+    "",
+  ].join("\n");
 }
 
 /** The longest path a Unix socket may have. */
@@ -352,7 +337,10 @@ const LOOK_MS = 10;
 /** Debian's path, which may be missing from PATH. */
 const USUAL_PLACE = "/usr/sbin/nats-server";
 
-/** A private nats-server on a free port. Disposing stops it and removes its files. */
+/** How the bytes of a bus travel: over TCP, or in a WebSocket. */
+export type Carrier = "tcp" | "ws";
+
+/** A private nats-server on free ports. Disposing stops it and removes its files. */
 export class PrivateBroker implements AsyncDisposable {
   readonly url: string;
   readonly #folder: string;
@@ -369,18 +357,25 @@ export class PrivateBroker implements AsyncDisposable {
     return Bun.which("nats-server") ?? (existsSync(USUAL_PLACE) ? USUAL_PLACE : null);
   }
 
-  /** Throws UNSUPPORTED where it does not start. */
-  static async start(program: string, signal?: AbortSignal): Promise<PrivateBroker> {
+  /** `carrier`: the listener that `url` names. Throws UNSUPPORTED if it does not start. */
+  static async start(
+    program: string,
+    signal?: AbortSignal,
+    carrier: Carrier = "tcp",
+  ): Promise<PrivateBroker> {
     const folder = makeFolder();
     const config = join(folder, "nats.conf");
-    const lines = ["host: 127.0.0.1", "port: -1", `ports_file_dir: ${JSON.stringify(folder)}`];
+    const listen = ["host: 127.0.0.1", "port: -1"];
+    const ports = `ports_file_dir: ${JSON.stringify(folder)}`;
+    const lines = [...listen, ports, "websocket {", ...listen, "no_tls: true", "}"];
     writeFileSync(config, `${lines.join("\n")}\n`);
     const stdio = { stdin: "ignore", stdout: "ignore", stderr: "ignore" } as const;
     // A separate process group: this process handles Ctrl-C, so that clients disconnect first.
     const process = Bun.spawn([program, "-c", config], { cwd: folder, ...stdio, detached: true });
     const broker = (url: string) => new PrivateBroker(url, folder, process);
     try {
-      return broker(await readUrl(join(folder, `nats-server_${process.pid}.ports`), signal));
+      const file = join(folder, `nats-server_${process.pid}.ports`);
+      return broker(await readUrl(file, carrier, signal));
     } catch (error) {
       await broker("")[Symbol.asyncDispose]();
       throw error;
@@ -395,10 +390,14 @@ export class PrivateBroker implements AsyncDisposable {
   }
 }
 
-async function readUrl(file: string, signal: AbortSignal | undefined): Promise<string> {
+async function readUrl(
+  file: string,
+  carrier: Carrier,
+  signal: AbortSignal | undefined,
+): Promise<string> {
   const deadline = systemClock.monotonicMs() + BROKER_START_MS;
   while (systemClock.monotonicMs() < deadline) {
-    const url = urlIn(file);
+    const url = urlIn(file, carrier);
     if (url !== null) return url;
     await sleep(systemClock, LOOK_MS, signal);
   }
@@ -406,9 +405,10 @@ async function readUrl(file: string, signal: AbortSignal | undefined): Promise<s
 }
 
 /** Null if the file is missing or incomplete. */
-function urlIn(file: string): string | null {
+function urlIn(file: string, carrier: Carrier): string | null {
   try {
-    return JSON.parse(readFileSync(file, "utf8")).nats[0];
+    const { nats, websocket } = JSON.parse(readFileSync(file, "utf8"));
+    return carrier === "tcp" ? nats[0] : websocket[0];
   } catch {
     return null;
   }
@@ -420,24 +420,19 @@ export interface PrivateRouterOptions {
   readonly signal?: AbortSignal;
 }
 
-/** A temporary router, like `PrivateAgent`. Disposing stops it and removes its files. */
-export class PrivateRouter implements AsyncDisposable {
-  readonly #folder: string;
-  readonly #process: OwnProcess;
-
+/** A temporary router, like `PrivateAgent`. */
+export class PrivateRouter extends PrivateProcess {
   private constructor(folder: string, options: PrivateRouterOptions) {
-    this.#folder = folder;
     const file = join(folder, "router.toml");
     writeFileSync(file, routerConfigText(options));
-    const words = ["router", "--config", file, "--private", folder];
-    this.#process = new OwnProcess({ name: "router", folder, words });
+    super({ name: "router", folder, words: ["router", "--config", file, "--private", folder] });
   }
 
   /** Resolves when its API listens. Throws its error otherwise. */
   static async start(options: PrivateRouterOptions): Promise<PrivateRouter> {
     const router = new PrivateRouter(makeFolder(), options);
     try {
-      await router.#process.answers(options.signal);
+      await router.answers(options.signal);
       return router;
     } catch (error) {
       await router[Symbol.asyncDispose]();
@@ -445,33 +440,12 @@ export class PrivateRouter implements AsyncDisposable {
     }
   }
 
-  get apiUrl(): string {
-    return this.#process.apiUrl;
-  }
-
-  get pid(): number {
-    return this.#process.pid;
-  }
-
-  async get<T>(path: string): Promise<T> {
-    return JSON.parse(await this.#process.read(path));
-  }
-
   /** Throws ENGINE_REFUSED with the router's message if it answers with an error. */
   async post<T>(path: string, body: string): Promise<T> {
     const headers = { "content-type": "application/json" };
-    const answer = JSON.parse(await this.#process.read(path, { method: "POST", headers, body }));
+    const answer = JSON.parse(await this.read(path, { method: "POST", headers, body }));
     if (answer.code === undefined) return answer;
     throw new HearthError("ENGINE_REFUSED", `the router answers ${answer.code}: ${answer.detail}`);
-  }
-
-  ended(): Promise<HearthError | null> {
-    return this.#process.ended();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#process.end("SIGTERM");
-    rmSync(this.#folder, { recursive: true, force: true });
   }
 }
 

@@ -42,7 +42,7 @@ export function replayManifest(trace: Trace, blockBytes: number): NamespaceManif
  * Sends a trace's requests through mock engines, in the trace's order; each request goes to the
  * first free client. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
  */
-export async function replay(native: Native, options: ReplayOptions): Promise<ReplaySummary> {
+export async function replay(native: Native, options: ReplayOptions) {
   const { trace, clients, blockBytes } = options;
   assert(clients > 0 && blockBytes > 0, "a replay has clients and blocks have bytes");
   const manifest = replayManifest(trace, blockBytes);
@@ -177,37 +177,12 @@ export class ReplayTally {
 }
 
 /** The summary of a replay; its names are the documented JSON. Rates are 10^9 bytes a second. */
-export interface ReplaySummary {
-  readonly trace: string;
-  readonly requests: number;
-  readonly blocks_asked: number;
-  readonly blocks_hit: number;
-  /** Blocks hit / blocks asked. */
-  readonly hit_ratio: number;
-  readonly tokens_asked: number;
-  readonly tokens_hit: number;
-  readonly blocks_written: number;
-  readonly blocks_full: number;
-  readonly blocks_shared: number;
-  readonly blocks_rejected: number;
-  readonly wrong_bytes: number;
-  readonly block_bytes: number;
-  readonly bytes_read: number;
-  readonly bytes_written: number;
-  /** Copying out of the arena with its checksum, per client. */
-  readonly get_gbps: number;
-  /** Reserving, copying into the arena with its checksum and committing, per client. */
-  readonly put_gbps: number;
-  readonly acquire_p50_us: number;
-  readonly acquire_p99_us: number;
-  readonly seconds: number;
-  readonly clients: number;
-}
+export type ReplaySummary = ReturnType<typeof summarise>;
 
 export function summarise(
   tally: ReplayTally,
   about: { trace: string; blockBytes: number; seconds: number; clients: number },
-): ReplaySummary {
+) {
   const round = (value: number, digits: number) => Number(value.toFixed(digits));
   const rate = (bytes: number, ns: number) => (ns === 0 ? 0 : round(bytes / ns, 3));
   return {
@@ -215,6 +190,7 @@ export function summarise(
     requests: tally.requests,
     blocks_asked: tally.blocksAsked,
     blocks_hit: tally.blocksHit,
+    /** Blocks hit / blocks asked. */
     hit_ratio: tally.blocksAsked === 0 ? 0 : round(tally.blocksHit / tally.blocksAsked, 4),
     tokens_asked: tally.tokensAsked,
     tokens_hit: tally.tokensHit,
@@ -226,7 +202,9 @@ export function summarise(
     block_bytes: about.blockBytes,
     bytes_read: tally.getBytes,
     bytes_written: tally.putBytes,
+    /** Copying out of the arena with its checksum, per client. */
     get_gbps: rate(tally.getBytes, tally.getNs),
+    /** Reserving, copying into the arena with its checksum and committing, per client. */
     put_gbps: rate(tally.putBytes, tally.putNs),
     acquire_p50_us: round(tally.acquireNs.quantileUs(0.5), 1),
     acquire_p99_us: round(tally.acquireNs.quantileUs(0.99), 1),

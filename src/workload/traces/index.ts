@@ -9,8 +9,6 @@ export {
 export {
   LIMITS as TRACE_LIMITS,
   type ParsedRequest,
-  TRACE_FORMATS,
   type Trace,
-  type TraceFormat,
   type TraceRequest,
 } from "./trace.ts";

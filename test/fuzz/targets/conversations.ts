@@ -10,8 +10,8 @@ import {
   encodePingRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
-  encodeSessionRequest,
   Op,
+  sessionRequests,
 } from "../../../src/engine/protocol/index.ts";
 import { encodeManifest, manifestOf } from "../../../src/identity/index.ts";
 import { must, type Saw, type Target } from "../target.ts";
@@ -249,7 +249,8 @@ class Conversation {
     this.#name(engine);
     const kind = this.#script.below(5);
     const items = new Uint8Array(32 * 64);
-    if (kind === 3) this.#ask(engine, (out, id) => encodeMatchRequest(out, id, 0, engine.blocks));
+    if (kind === 3)
+      this.#ask(engine, (out, id) => encodeMatchRequest(out, id, { tiers: 0 }, engine.blocks));
     else if (kind === 4)
       this.#ask(engine, (out, id) => encodePingRequest(out, id, new Uint8Array(8), true));
     else {
@@ -275,14 +276,14 @@ class Conversation {
     const kind = this.#script.below(5);
     blocks.count = 1;
     if (kind < 2)
-      this.#ask(engine, (out, id) => encodeSessionCommitRequest(out, id, session, blocks));
+      this.#ask(engine, (out, id) => encodeSessionCommitRequest(out, id, { session }, blocks));
     else if (kind === 4) {
       const max = this.#script.below(4);
       const page = { session: max === 0 ? session : 0n, after: this.#script.below(8), max };
       this.#ask(engine, (out, id) => encodeSessionListRequest(out, id, page));
     } else {
       const op = kind === 2 ? Op.sessionRelease : Op.sessionStatus;
-      this.#ask(engine, (out, id) => encodeSessionRequest(out, op, id, session));
+      this.#ask(engine, (out, id) => sessionRequests[op].encode(out, id, { session }));
     }
   }
 
@@ -291,7 +292,9 @@ class Conversation {
     const kind = this.#script.below(2) as 0 | 1;
     const aliases = new Uint8Array(32 * engine.blocks.count);
     for (let i = 0; i < engine.blocks.count; i++) aliases[32 * i] = this.#script.below(6);
-    this.#ask(engine, (out, id) => encodeAliasRequest(out, id, kind, engine.blocks, aliases));
+    this.#ask(engine, (out, id) =>
+      encodeAliasRequest(out, id, { kind }, { ...engine.blocks, aliases }),
+    );
   }
 
   /** An engine writes where it may still write, also after its line is gone. */

@@ -1,15 +1,15 @@
 import type { Connection } from "../../../src/engine/index.ts";
 import {
   type AcquireOptions,
+  acquireReply,
+  commitRequest,
   consumeOutput,
   createFrameReader,
   createOutput,
-  decodeAcquireReply,
   decodeErrorReply,
   decodeOutcomesReply,
   decodeReserveReply,
   encodeAcquireRequest,
-  encodeCommitRequest,
   encodeHandlesRequest,
   encodeReserveRequest,
   type Frame,
@@ -155,7 +155,7 @@ export class EngineDouble {
     const bytes = this.blocks.bytes.slice(0, count);
     const seeds = Array.from({ length: count }, (_, i) => seedOf(i));
     return this.#requestSlots(
-      (output, id) => encodeReserveRequest(output, id, session, this.blocks),
+      (output, id) => encodeReserveRequest(output, id, { session }, this.blocks),
       (frame) => {
         must(decodeReserveReply(frame, this.handles) === null, "a reservation is well formed");
         must(this.handles.count === count, "each block has its answer");
@@ -182,7 +182,7 @@ export class EngineDouble {
     return this.#requestSlots(
       (output, id) => encodeAcquireRequest(output, id, options, this.blocks),
       (frame) => {
-        must(decodeAcquireReply(frame, this.handles) === null, "an acquire is well formed");
+        must(acquireReply.decode(frame, this.handles) === null, "an acquire is well formed");
         must(this.handles.count === count, "each block has its answer");
         for (let i = 0; i < count; i++) this.#noteAcquired(i, seeds[i]!);
       },
@@ -231,7 +231,7 @@ export class EngineDouble {
       return given === 2 ? Outcome.corrupt : Outcome.ok;
     });
     return this.request(
-      (output, id) => encodeCommitRequest(output, id, handles),
+      (output, id) => commitRequest.encode(output, id, handles),
       (frame) => this.#compare(frame, wanted),
     );
   }

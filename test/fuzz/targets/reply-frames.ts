@@ -1,6 +1,6 @@
 import {
+  acquireReply,
   checkPing,
-  decodeAcquireReply,
   decodeCommand,
   decodeErrorReply,
   decodeGpuDevicesReply,
@@ -16,7 +16,6 @@ import {
   decodeReserveReply,
   decodeSessionListReply,
   decodeSessionStatusReply,
-  encodeAcquireReply,
   encodeCommandReply,
   encodeErrorReply,
   encodeGpuDevicesReply,
@@ -78,8 +77,8 @@ const READERS: Readonly<Record<OpName, Read>> = {
     decodeReserveReply(frame, handles) ??
     ((out) => encodeReserveReply(out, frame.requestId, handles)),
   acquire: (frame) =>
-    decodeAcquireReply(frame, handles) ??
-    ((out) => encodeAcquireReply(out, frame.requestId, handles)),
+    acquireReply.decode(frame, handles) ??
+    ((out) => acquireReply.encode(out, frame.requestId, handles)),
   sessionStatus(frame) {
     const status = decodeSessionStatusReply(frame);
     if (!status.ok) return status.refusal;
@@ -113,14 +112,16 @@ const READERS: Readonly<Record<OpName, Read>> = {
   gpuStore: readOutcomes,
   gpuLoad: readOutcomes,
   gpuWarm(frame) {
-    const offer = decodeGpuWarmReply(frame, batch);
-    if (typeof offer !== "number") return offer;
-    return (out) => encodeGpuWarmReply(out, frame.requestId, offer, batch);
+    const head = { offer: 0 };
+    return (
+      decodeGpuWarmReply(frame, head, batch) ??
+      ((out) => encodeGpuWarmReply(out, frame.requestId, head, batch))
+    );
   },
   join(frame) {
-    const members = decodeJoinReply(frame);
-    if (typeof members !== "number") return members;
-    return (out) => encodeJoinReply(out, frame.requestId, members);
+    const joined = decodeJoinReply(frame);
+    if (!joined.ok) return joined.refusal;
+    return (out) => encodeJoinReply(out, frame.requestId, joined.value);
   },
   lookup(frame) {
     decodeLookupReply(frame, best, null);

@@ -3,14 +3,13 @@ import {
   AliasKind,
   type CopyOp,
   checkPing,
+  commitRequest,
   createPieceItems,
   type Decoded,
   decodeAcquireRequest,
   decodeAliasRequest,
   decodeAnnounceRequest,
   decodeCommand,
-  decodeCommitRequest,
-  decodeGpuCopyRequest,
   decodeGpuDevicesRequest,
   decodeGpuEvictedRequest,
   decodeGpuRegisterRequest,
@@ -27,15 +26,12 @@ import {
   decodeReserveRequest,
   decodeSessionCommitRequest,
   decodeSessionListRequest,
-  decodeSessionRequest,
   decodeUnholdRequest,
   emptyIdentifyRequest,
   encodeAcquireRequest,
   encodeAliasRequest,
   encodeAnnounceRequest,
   encodeCommandRequest,
-  encodeCommitRequest,
-  encodeGpuCopyRequest,
   encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
   encodeGpuRegisterRequest,
@@ -53,15 +49,16 @@ import {
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
-  encodeSessionRequest,
   encodeUnholdRequest,
   type Frame,
   FrameStatus,
+  gpuCopyRequests,
   Op,
   type OpName,
   type Output,
   type Refusal,
   refusal,
+  sessionRequests,
   wantsReply,
 } from "../../../src/engine/protocol/index.ts";
 import { createAddressBatch, createHandleBatch } from "../../../src/store/index.ts";
@@ -75,7 +72,7 @@ const BLOCK_TOKENS = 16;
 
 const batch = createAddressBatch(ITEMS);
 const handles = createHandleBatch(ITEMS);
-const aliases = new Uint8Array(ITEMS * 32);
+const aliased = { ...batch, aliases: new Uint8Array(ITEMS * 32) };
 const session = { session: 0n, namespace: 0 };
 const listing = { session: 0n, after: 0, max: 0 };
 const matching = { tiers: 0 };
@@ -111,23 +108,22 @@ function readSession(
   frame: Frame,
   op: typeof Op.sessionRelease | typeof Op.sessionStatus,
 ): Encode | Refusal {
-  return either(decodeSessionRequest(frame, session), (out) =>
-    encodeSessionRequest(out, op, frame.requestId, session.session, !wantsReply(frame)),
+  return either(sessionRequests[op].fill(frame, session), (out) =>
+    sessionRequests[op].encode(out, frame.requestId, session, !wantsReply(frame)),
   );
 }
 
 function readCopy(frame: Frame, op: CopyOp): Encode | Refusal {
-  return either(decodeGpuCopyRequest(frame, copying, pieces), (out) =>
-    encodeGpuCopyRequest(out, op, frame.requestId, copying, pieces),
+  return either(gpuCopyRequests[op].decode(frame, copying, pieces), (out) =>
+    gpuCopyRequests[op].encode(out, frame.requestId, copying, pieces),
   );
 }
 
 const READERS: Readonly<Record<OpName, Read>> = {
-  hello(frame) {
-    const hello = decodeHelloRequest(frame);
-    if (!hello.ok) return hello.refusal;
-    return (out) => encodeHelloRequest(out, frame.requestId, hello.value);
-  },
+  hello: (frame) =>
+    taken(decodeHelloRequest(frame), (out, hello) =>
+      encodeHelloRequest(out, frame.requestId, hello),
+    ),
   ping: (frame) =>
     either(checkPing(frame), (out) => {
       const payload = frame.bytes.subarray(frame.body, frame.end);
@@ -139,15 +135,20 @@ const READERS: Readonly<Record<OpName, Read>> = {
     ),
   match: (frame) =>
     either(decodeMatchRequest(frame, matching, batch), (out) =>
-      encodeMatchRequest(out, frame.requestId, matching.tiers, batch),
+      encodeMatchRequest(out, frame.requestId, { tiers: matching.tiers }, batch),
     ),
   reserve: (frame) =>
     either(decodeReserveRequest(frame, session, batch), (out) =>
-      encodeReserveRequest(out, frame.requestId, session.session, batch, session.namespace),
+      encodeReserveRequest(
+        out,
+        frame.requestId,
+        { session: session.session, namespace: session.namespace },
+        batch,
+      ),
     ),
   commit: (frame) =>
-    either(decodeCommitRequest(frame, handles), (out) =>
-      encodeCommitRequest(out, frame.requestId, handles, !wantsReply(frame)),
+    either(commitRequest.decode(frame, handles), (out) =>
+      commitRequest.encode(out, frame.requestId, handles, !wantsReply(frame)),
     ),
   abort: (frame) => readHandles(frame, Op.abort),
   acquire: (frame) =>
@@ -167,7 +168,13 @@ const READERS: Readonly<Record<OpName, Read>> = {
   sessionCommit: (frame) =>
     either(decodeSessionCommitRequest(frame, session, batch), (out) => {
       const { session: number } = session;
-      encodeSessionCommitRequest(out, frame.requestId, number, batch, !wantsReply(frame));
+      encodeSessionCommitRequest(
+        out,
+        frame.requestId,
+        { session: number },
+        batch,
+        !wantsReply(frame),
+      );
     }),
   sessionRelease: (frame) => readSession(frame, Op.sessionRelease),
   sessionStatus: (frame) => readSession(frame, Op.sessionStatus),
@@ -176,19 +183,17 @@ const READERS: Readonly<Record<OpName, Read>> = {
       encodeSessionListRequest(out, frame.requestId, listing),
     ),
   alias: (frame) =>
-    either(decodeAliasRequest(frame, aliasing, batch, aliases), (out) => {
-      const silent = !wantsReply(frame);
-      encodeAliasRequest(out, frame.requestId, aliasing.kind, batch, aliases, silent);
-    }),
+    either(decodeAliasRequest(frame, aliasing, aliased), (out) =>
+      encodeAliasRequest(out, frame.requestId, aliasing, aliased, !wantsReply(frame)),
+    ),
   gpuDevices: (frame) =>
     either(decodeGpuDevicesRequest(frame, devices), (out) =>
       encodeGpuDevicesRequest(out, frame.requestId, devices),
     ),
-  gpuRegister(frame) {
-    const memories = decodeGpuRegisterRequest(frame);
-    if (!memories.ok) return memories.refusal;
-    return (out) => encodeGpuRegisterRequest(out, frame.requestId, memories.value);
-  },
+  gpuRegister: (frame) =>
+    taken(decodeGpuRegisterRequest(frame), (out, memories) =>
+      encodeGpuRegisterRequest(out, frame.requestId, memories),
+    ),
   gpuUnregister: (frame) =>
     either(decodeGpuUnregisterRequest(frame, pieces), (out) =>
       encodeGpuUnregisterRequest(out, frame.requestId, pieces),

@@ -3,10 +3,10 @@ import { type ControlClient, connectControl, unpin } from "../../../control/clie
 import { decodeBody, encodeBody, JSON_TYPE, MSGPACK_TYPE } from "../../../control/index.ts";
 import { HearthError, sleep, systemClock, systemRandom } from "../../../core/index.ts";
 import type { Native } from "../../../native/index.ts";
-import type { PrivateAgent } from "../../replay/index.ts";
+import { type Carrier, type PrivateAgent, PrivateBroker } from "../../replay/index.ts";
 import { median, quantile } from "../measure.ts";
-import { Broker, type Carrier, ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
-import { benchPrune, type PruneFigures } from "./prune-bench.ts";
+import { ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
+import { benchPrune } from "./prune-bench.ts";
 
 export interface ControlBenchOptions {
   /** Null: a nats-server of the benchmark's own. */
@@ -27,24 +27,13 @@ export interface ControlBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-export type ControlBenchResult = CommandFigures &
-  Partial<PruneFigures> & {
-    readonly prune_blocks: number;
-    readonly prune_rounds: number;
-    readonly carrier: string;
-  };
-
 const CONNECT_MS = 10_000;
 const WORKER_BYTES = 6;
 
 /** Measures commands with their receipts over a bus, and a prune by command. */
-export async function benchControl(
-  native: Native,
-  options: ControlBenchOptions,
-): Promise<ControlBenchResult> {
+export async function benchControl(native: Native, options: ControlBenchOptions) {
   const { carrier, pruneBlocks, pruneRounds, signal } = options;
-  const own = options.natsUrl === null ? await Broker.start(carrier, signal) : null;
-  await using _broker = own?.broker;
+  await using own = options.natsUrl === null ? await startBroker(carrier, signal) : null;
   const natsUrl = own?.url ?? options.natsUrl!;
   const parts = { clock: systemClock, random: systemRandom };
   await using bus = openBus({ url: natsUrl, name: "hearth bench", ...parts });
@@ -70,6 +59,14 @@ export async function benchControl(
   };
 }
 
+function startBroker(carrier: Carrier, signal: AbortSignal): Promise<PrivateBroker> {
+  const program = PrivateBroker.find();
+  if (program !== null) return PrivateBroker.start(program, signal, carrier);
+  throw new HearthError("UNSUPPORTED", "nats-server is not installed", {
+    fix: "apt-get install nats-server, or name a server with --nats",
+  });
+}
+
 interface CommandBenchOptions {
   readonly bus: Bus;
   readonly client: ControlClient;
@@ -86,27 +83,6 @@ interface CommandBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-/** Rates and latencies are medians of the rounds. */
-interface CommandFigures {
-  readonly commands_per_s: number;
-  readonly p50_us: number;
-  readonly p99_us: number;
-  readonly hashes: number;
-  readonly in_flight: number;
-  readonly encoding: Encoding;
-  /** Whether the receipts report commands as durable. */
-  readonly durable: boolean;
-  readonly rounds: number;
-  readonly seconds: number;
-  /** Verified receipts of all rounds and the warm-up. */
-  readonly receipts: number;
-  /** At the end; the agent's list says the same. */
-  readonly pins_standing: number;
-  /** Processor time of the agent for each command: of all its threads, and of its event loop. */
-  readonly agent_cpu_us: number;
-  readonly agent_loop_us: number;
-}
-
 const BLOCK_BYTES = 4_096;
 /** Bytes of each block file. */
 const FILE_BYTES = 2 * BLOCK_BYTES;
@@ -117,10 +93,7 @@ const WARM_UP_MS = 1_000;
 const PAGE = 1_000;
 
 /** Loads an agent with commands; at the end its pins must be those that were answered. */
-async function benchCommands(
-  native: Native,
-  options: CommandBenchOptions,
-): Promise<CommandFigures> {
+async function benchCommands(native: Native, options: CommandBenchOptions) {
   const { client, natsUrl, workerId, hashes, inFlight, ramOnly, rounds, signal } = options;
   const groups = Array.from({ length: inFlight * GROUPS_A_LANE }, (_, group) =>
     Array.from({ length: hashes }, (_, at) => hashOf(group * hashes + at)),
@@ -157,7 +130,9 @@ async function benchCommands(
   return {
     ...ratesOf(figures),
     ...{ hashes, in_flight: inFlight, encoding, durable: !ramOnly, rounds, seconds, receipts },
+    /** At the end; the agent's list says the same. */
     pins_standing: await checkPins(host.agent, load.standing(), hashes),
+    /** Processor time of the agent for each command: of all its threads, and of its event loop. */
     agent_cpu_us: Math.round((after.allUs - before.allUs) / counted),
     agent_loop_us: Math.round((after.loopUs - before.loopUs) / counted),
   };

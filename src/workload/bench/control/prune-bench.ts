@@ -14,17 +14,7 @@ export interface PruneBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-export interface PruneFigures {
-  readonly prune_blocks_per_s: number;
-  /** Processor time of the agent's event loop for each block; median. */
-  readonly prune_loop_ns: number;
-  /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
-  readonly loop_stall_ms_max: number;
-  /** Maximum processor time of the agent's event loop during such a response. */
-  readonly loop_busy_ms_max: number;
-  /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
-  readonly loop_stall_ms_idle: number;
-}
+export type PruneFigures = Awaited<ReturnType<typeof benchPrune>>;
 
 const BLOCK_BYTES = 64;
 const SLOT_BYTES = 4_096;
@@ -34,10 +24,7 @@ const SETTLE_MS = 1_000;
 const SPARE_BYTES = 64 * 2 ** 20;
 
 /** Stores a tree in RAM and prunes it by command, round after round. */
-export async function benchPrune(
-  native: Native,
-  options: PruneBenchOptions,
-): Promise<PruneFigures> {
+export async function benchPrune(native: Native, options: PruneBenchOptions) {
   const { blocks, rounds, natsUrl, workerId, signal } = options;
   // The tree, its root, and the block that is asked for.
   const count = blocks + 2;
@@ -61,9 +48,13 @@ export async function benchPrune(
   }
   return {
     prune_blocks_per_s: Math.round(median(speeds)),
+    /** Processor time of the agent's event loop for each block; median. */
     prune_loop_ns: Math.round(median(loopNs)),
+    /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
     loop_stall_ms_max: Number(stallMs.toFixed(1)),
+    /** Maximum processor time of the agent's event loop during such a response. */
     loop_busy_ms_max: Number(busyMs.toFixed(1)),
+    /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
     loop_stall_ms_idle: Number(idleMs.toFixed(1)),
   };
 }

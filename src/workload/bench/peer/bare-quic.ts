@@ -2,6 +2,7 @@ import { createPrivateKey } from "node:crypto";
 import { assert } from "../../../core/index.ts";
 import type { Native, NativeBuffer, Region } from "../../../native/index.ts";
 import type { Credentials } from "../../../peers/index.ts";
+import { pullAll } from "../measure.ts";
 import type { BenchSide, Pulled, PullOrder } from "./peer-child.ts";
 
 type Quic = typeof import("node:quic");
@@ -21,8 +22,6 @@ const ALPN = "bare/1";
 const PIECE_BYTES = 64 * 1024;
 
 const SOCKET_BYTES = 4 * 2 ** 20;
-
-const NS_PER_MS = 1e6;
 
 const COLLECT_EVERY = 2_000;
 
@@ -53,7 +52,7 @@ export class BareQuic implements BenchSide {
   static async start(
     native: Native,
     region: Region,
-    role: "holder" | "asker",
+    role: "server" | "client",
     credentials: Credentials,
   ): Promise<BareQuic> {
     const emit = process.emitWarning;
@@ -62,7 +61,7 @@ export class BareQuic implements BenchSide {
     const quic = await import("node:quic");
     process.emitWarning = emit;
     const side = new BareQuic(native, region, quic, credentials);
-    if (role === "holder") await side.#listen();
+    if (role === "server") await side.#listen();
     return side;
   }
 
@@ -137,27 +136,16 @@ export class BareQuic implements BenchSide {
   }
 
   async pull(order: PullOrder): Promise<Pulled> {
-    const { blockBytes, blocks, inFlight } = order;
+    const { blockBytes } = order;
     const slots = Math.floor(this.#region.bytes.length / blockBytes);
-    const ms: number[] = [];
-    let next = 0;
-    let wrong = 0;
-    const start = Bun.nanoseconds();
-    const one = async () => {
-      while (next < blocks) {
-        const began = Bun.nanoseconds();
-        const bytes = await this.#pullOne(next++ % slots, blockBytes);
-        ms.push((Bun.nanoseconds() - began) / NS_PER_MS);
-        if (bytes !== blockBytes) wrong++;
-      }
-    };
-    await Promise.all(Array.from({ length: inFlight }, one));
-    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+    return pullAll({ ...order, slots }, async (slot) => {
+      return (await this.#pullOne(slot, blockBytes)) === blockBytes;
+    });
   }
 
   /** How many bytes came. */
   async #pullOne(slot: number, blockBytes: number): Promise<number> {
-    assert(this.#session !== null, "an asker has dialled");
+    assert(this.#session !== null, "a client has dialled");
     const stream = await this.#session.createBidirectionalStream();
     stream.closed.catch(() => {});
     const wish = new Uint8Array(4);

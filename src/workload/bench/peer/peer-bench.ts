@@ -2,7 +2,7 @@ import { formatBytes, HearthError, systemClock, type WorkerId } from "../../../c
 import { type Credentials, issueHost, makeAuthority } from "../../../peers/index.ts";
 import { median, quantile } from "../measure.ts";
 import type { Carrier, Pulled } from "./peer-child.ts";
-import { HOLDER, PeerProcess } from "./peer-child.ts";
+import { PeerProcess, SERVER } from "./peer-child.ts";
 
 export const BENCH_TRANSPORTS = ["quic", "stream", "rdma"] as const;
 export type BenchTransport = (typeof BENCH_TRANSPORTS)[number];
@@ -204,22 +204,7 @@ export interface PeerPullsOptions {
 }
 
 /** Many pulls over one link. Memory is what the processes have, their arenas included. */
-export interface PeerPullsRow {
-  readonly transport: BenchTransport;
-  readonly block_bytes: number;
-  readonly in_flight: number;
-  readonly pulls: number;
-  readonly p50_ms: number;
-  readonly p99_ms: number;
-  readonly longest_ms: number;
-  readonly longest_over_p50: number;
-  /** After the first fifth of the pulls, and the most there was from then on. */
-  readonly holder_rss_mb: number;
-  readonly holder_rss_max_mb: number;
-  readonly asker_rss_mb: number;
-  readonly asker_rss_max_mb: number;
-  readonly wrong: number;
-}
+export type PeerPullsRow = Awaited<ReturnType<typeof pullMany>>;
 
 const REGION_BYTES = 64 * 2 ** 20;
 /** How often it is looked at what the processes have. */
@@ -228,7 +213,7 @@ const PARTS = 20;
 const WARM_PARTS = PARTS / 5;
 
 /** Runs the same number of pulls by each transport, one transport after the other. */
-export async function benchPeerPulls(options: PeerPullsOptions): Promise<PeerPullsRow[]> {
+export async function benchPeerPulls(options: PeerPullsOptions) {
   const { transports, blockBytes, inFlight, lanes, verbs, signal } = options;
   const regionBytes = Math.max(REGION_BYTES, blockBytes * inFlight);
   const credentials = benchCluster();
@@ -241,15 +226,11 @@ export async function benchPeerPulls(options: PeerPullsOptions): Promise<PeerPul
   return rows;
 }
 
-async function pullMany(
-  pair: CarrierPair,
-  transport: BenchTransport,
-  options: PeerPullsOptions,
-): Promise<PeerPullsRow> {
+async function pullMany(pair: CarrierPair, transport: BenchTransport, options: PeerPullsOptions) {
   const { blockBytes, inFlight, pulls, onProgress } = options;
   const ms: number[] = [];
-  const holderMb: number[] = [];
-  const askerMb: number[] = [];
+  const serverMb: number[] = [];
+  const clientMb: number[] = [];
   let wrong = 0;
   for (let part = 0; part < PARTS; part++) {
     onProgress(`${transport}, ${formatBytes(blockBytes)}: ${ms.length} of ${pulls}`);
@@ -257,9 +238,9 @@ async function pullMany(
     const measured = await pair.measure({ blockBytes, inFlight, blocks, connections: 1 });
     for (const one of measured.ms) ms.push(one);
     wrong += measured.wrong;
-    const { holderRssMb, askerRssMb } = await pair.tell();
-    holderMb.push(holderRssMb);
-    askerMb.push(askerRssMb);
+    const { serverRssMb, clientRssMb } = await pair.usage();
+    serverMb.push(serverRssMb);
+    clientMb.push(clientRssMb);
   }
   const p50 = quantile(ms, 0.5);
   const longest = ms.reduce((most, one) => Math.max(most, one), 0);
@@ -272,10 +253,11 @@ async function pullMany(
     p99_ms: quantile(ms, 0.99),
     longest_ms: longest,
     longest_over_p50: longest / p50,
-    holder_rss_mb: holderMb[WARM_PARTS - 1]!,
-    holder_rss_max_mb: Math.max(...holderMb.slice(WARM_PARTS)),
-    asker_rss_mb: askerMb[WARM_PARTS - 1]!,
-    asker_rss_max_mb: Math.max(...askerMb.slice(WARM_PARTS)),
+    /** After the first fifth of the pulls, and the most there was from then on. */
+    holder_rss_mb: serverMb[WARM_PARTS - 1]!,
+    holder_rss_max_mb: Math.max(...serverMb.slice(WARM_PARTS)),
+    asker_rss_mb: clientMb[WARM_PARTS - 1]!,
+    asker_rss_max_mb: Math.max(...clientMb.slice(WARM_PARTS)),
     wrong,
   };
 }
@@ -356,7 +338,7 @@ function freePort(): number {
   return port;
 }
 
-const ASKER = "asker" as WorkerId;
+const CLIENT = "client" as WorkerId;
 const CLUSTER = "bench";
 const HOUR_MS = 3_600_000;
 
@@ -386,7 +368,7 @@ interface PairOptions {
 const WARM_UP: Load = { blockBytes: 64 * 1024, inFlight: 8, blocks: 2_000, connections: 1 };
 
 /** Certificates of a cluster that lives as long as the benchmark. */
-export function benchCluster(): Readonly<Record<"holder" | "asker", Credentials>> {
+export function benchCluster(): Readonly<Record<"server" | "client", Credentials>> {
   const nowMs = systemClock.wallMs();
   const validity = { notBeforeMs: nowMs - HOUR_MS, notAfterMs: nowMs + 24 * HOUR_MS };
   const authority = makeAuthority({ cluster: CLUSTER, validity });
@@ -397,19 +379,19 @@ export function benchCluster(): Readonly<Record<"holder" | "asker", Credentials>
     const authorities = authority.certificate;
     return { ...name, certificates: certificate, key, authorities, notAfterMs };
   };
-  return { holder: host(HOLDER), asker: host(ASKER) };
+  return { server: host(SERVER), client: host(CLIENT) };
 }
 
-/** A holder and an asker of one carrier, in two processes that are connected. */
+/** A server and a client of one carrier, in two processes that are connected. */
 class CarrierPair implements AsyncDisposable {
   readonly carrier: Carrier;
-  readonly #holder: PeerProcess;
-  readonly #asker: PeerProcess;
+  readonly #server: PeerProcess;
+  readonly #client: PeerProcess;
 
-  private constructor(carrier: Carrier, holder: PeerProcess, asker: PeerProcess) {
+  private constructor(carrier: Carrier, server: PeerProcess, client: PeerProcess) {
     this.carrier = carrier;
-    this.#holder = holder;
-    this.#asker = asker;
+    this.#server = server;
+    this.#client = client;
   }
 
   static async start(
@@ -418,37 +400,37 @@ class CarrierPair implements AsyncDisposable {
     options: PairOptions,
   ): Promise<CarrierPair> {
     const { signal, ...own } = options;
-    const start = (role: "holder" | "asker") =>
+    const start = (role: "server" | "client") =>
       PeerProcess.start({ carrier, role, credentials: credentials[role], ...own }, signal);
-    const holder = await start("holder");
-    const asker = await start("asker");
-    await asker.tell({ do: "dial", port: holder.port });
-    const pair = new CarrierPair(carrier, holder, asker);
+    const server = await start("server");
+    const client = await start("client");
+    await client.order({ do: "dial", port: server.port });
+    const pair = new CarrierPair(carrier, server, client);
     await pair.measure(WARM_UP);
     return pair;
   }
 
   async measure(load: Load): Promise<Measured> {
-    const before = await this.tell();
+    const before = await this.usage();
     const { blockBytes, connections } = load;
-    await this.#holder.tell({ do: "prepare", blockBytes, connections });
-    const pulled = await this.#asker.tell({ do: "pull", ...load });
-    const after = await this.tell();
+    await this.#server.order({ do: "prepare", blockBytes, connections });
+    const pulled = await this.#client.order({ do: "pull", ...load });
+    const after = await this.usage();
     const { seconds, ms, wrong } = pulled;
     const cpuSeconds = after.cpuSeconds - before.cpuSeconds;
     return { seconds, ms, wrong, cpuSeconds, bytes: load.blocks * blockBytes };
   }
 
   /** Processor time of both so far, and what each has in memory. */
-  async tell(): Promise<{ cpuSeconds: number; holderRssMb: number; askerRssMb: number }> {
-    const holder = await this.#holder.tell({ do: "tell" });
-    const asker = await this.#asker.tell({ do: "tell" });
-    const cpuSeconds = holder.cpuSeconds + asker.cpuSeconds;
-    return { cpuSeconds, holderRssMb: holder.rssMb, askerRssMb: asker.rssMb };
+  async usage(): Promise<{ cpuSeconds: number; serverRssMb: number; clientRssMb: number }> {
+    const server = await this.#server.order({ do: "usage" });
+    const client = await this.#client.order({ do: "usage" });
+    const cpuSeconds = server.cpuSeconds + client.cpuSeconds;
+    return { cpuSeconds, serverRssMb: server.rssMb, clientRssMb: client.rssMb };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#asker[Symbol.asyncDispose]();
-    await this.#holder[Symbol.asyncDispose]();
+    await this.#client[Symbol.asyncDispose]();
+    await this.#server[Symbol.asyncDispose]();
   }
 }

@@ -37,7 +37,8 @@ import {
   type Transport,
   type WantedBlock,
 } from "../../../peers/index.ts";
-import { linesOf } from "../measure.ts";
+import { LineProcess, linesOf } from "../line-process.ts";
+import { pullAll } from "../measure.ts";
 import { BareQuic } from "./bare-quic.ts";
 
 const MIB = 2 ** 20;
@@ -59,7 +60,7 @@ export async function servePeerBench(native: Native): Promise<void> {
     lockMemory: "off",
   });
   // Every page is there, and no two blocks are equal.
-  region.fill(0, region.bytes, setup.role === "holder" ? 1n : 2n);
+  region.fill(0, region.bytes, setup.role === "server" ? 1n : 2n);
   await using stack = new AsyncDisposableStack();
   const side = stack.use(await sideOf(native, region, setup, stack));
   await say({ did: "start", port: side.port });
@@ -145,10 +146,10 @@ async function obey(side: BenchSide, order: Order): Promise<void> {
       return say({ did: "dial" });
     case "pull":
       return say({ did: "pull", ...(await side.pull(order)) });
-    case "tell": {
+    case "usage": {
       const { user, system } = process.cpuUsage();
       const rssMb = process.memoryUsage.rss() / MIB;
-      return say({ did: "tell", cpuSeconds: (user + system) / MICROS, rssMb });
+      return say({ did: "usage", cpuSeconds: (user + system) / MICROS, rssMb });
     }
     default:
       return unreachable(order satisfies never, "an order");
@@ -162,10 +163,10 @@ class TcpSide implements BenchSide {
   readonly #listener: PlainListener | null;
   #port = 0;
 
-  constructor(native: Native, region: Region, role: "holder" | "asker") {
+  constructor(native: Native, region: Region, role: "server" | "client") {
     this.#native = native;
     this.#region = region;
-    this.#listener = role === "holder" ? plainListen(native) : null;
+    this.#listener = role === "server" ? plainListen(native) : null;
   }
 
   get port(): number {
@@ -194,9 +195,8 @@ class TcpSide implements BenchSide {
 }
 
 const HOST = "127.0.0.1";
-export const HOLDER = "holder" as WorkerId;
+export const SERVER = "server" as WorkerId;
 const PULL_MS = 120_000;
-const NS_PER_MS = 1e6;
 
 /** A transport of ours, as pulls use it: one request for each block. */
 class TransportSide implements BenchSide {
@@ -216,15 +216,15 @@ class TransportSide implements BenchSide {
   static async start(
     transport: Transport,
     region: Region,
-    role: "holder" | "asker",
+    role: "server" | "client",
   ): Promise<TransportSide> {
     await transport.register(region);
     if (transport.unsupported !== null) {
       throw new HearthError("UNSUPPORTED", `${transport.name}: ${transport.unsupported}`);
     }
     const server = new BenchServer(region);
-    const isHolder = role === "holder";
-    const port = isHolder ? (await transport.listen({ host: HOST, port: 0 }, server)).port : 0;
+    const isServer = role === "server";
+    const port = isServer ? (await transport.listen({ host: HOST, port: 0 }, server)).port : 0;
     return new TransportSide(transport, region, server, port);
   }
 
@@ -235,39 +235,26 @@ class TransportSide implements BenchSide {
 
   async dial(port: number): Promise<void> {
     const giveUp = new AbortController();
-    const target = { host: HOST, port, worker: HOLDER };
+    const target = { host: HOST, port, worker: SERVER };
     const dialled = await this.#transport.dial(target, giveUp.signal);
     if (!dialled.ok) {
       const { kind, why } = dialled.fault;
-      throw new HearthError("INTERNAL", `the holder was not reached: ${kind}: ${why}`);
+      throw new HearthError("INTERNAL", `the server was not reached: ${kind}: ${why}`);
     }
     this.#link = dialled.connection;
   }
 
   async pull(order: PullOrder): Promise<Pulled> {
-    const { blockBytes, blocks, inFlight } = order;
+    const { blockBytes, inFlight } = order;
     const slots = Math.floor(this.#region.bytes / blockBytes);
     assert(slots >= inFlight, "blocks on their way have places of their own");
-    const ms: number[] = [];
-    let next = 0;
-    let wrong = 0;
-    const start = Bun.nanoseconds();
-    const one = async () => {
-      while (next < blocks) {
-        const began = Bun.nanoseconds();
-        const isRight = await this.#pullOne(next++ % slots, blockBytes);
-        ms.push((Bun.nanoseconds() - began) / NS_PER_MS);
-        if (!isRight) wrong++;
-      }
-    };
-    await Promise.all(Array.from({ length: inFlight }, one));
-    return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
+    return pullAll({ ...order, slots }, (slot) => this.#pullOne(slot, blockBytes));
   }
 
   /** Whether the block arrived, and its bytes in the arena equal the server's. */
   async #pullOne(slot: number, bytesMax: number): Promise<boolean> {
     const link = this.#link;
-    assert(link !== null, "an asker has dialled");
+    assert(link !== null, "a client has dialled");
     let isRight = false;
     const pull: OutgoingPull = {
       namespace: BENCH_NAMESPACE,
@@ -304,7 +291,7 @@ export type Carrier = (typeof CARRIERS)[number];
 /** The first line that a process of the benchmark reads; keys are nowhere else. */
 interface Setup {
   readonly carrier: Carrier;
-  readonly role: "holder" | "asker";
+  readonly role: "server" | "client";
   readonly credentials: Credentials;
   readonly regionBytes: number;
   readonly lanes: number;
@@ -324,11 +311,11 @@ export interface PullOrder {
 
 /** Orders to a process, one JSON document per line on its standard input; end of input stops it. */
 type Order =
-  /** To the holder: it has blocks of this length from now on. */
+  /** To the server: it has blocks of this length from now on. */
   | { readonly do: "prepare"; readonly blockBytes: number; readonly connections: number }
   | { readonly do: "dial"; readonly port: number }
   | PullOrder
-  | { readonly do: "tell" };
+  | { readonly do: "usage" };
 
 /** Messages of the process, one JSON document per line on standard output. */
 type News =
@@ -336,7 +323,7 @@ type News =
   | { readonly did: "prepare" | "dial" }
   | ({ readonly did: "pull" } & Pulled)
   /** Processor time of the process since its start. */
-  | { readonly did: "tell"; readonly cpuSeconds: number; readonly rssMb: number };
+  | { readonly did: "usage"; readonly cpuSeconds: number; readonly rssMb: number };
 
 export interface Pulled {
   readonly seconds: number;
@@ -348,7 +335,7 @@ export interface Pulled {
 
 /** One end of a carrier, in a process of its own. */
 export interface BenchSide extends AsyncDisposable {
-  /** The holder's port; 0 of an asker. */
+  /** The server's port; 0 of a client. */
   readonly port: number;
   /** `ready` is called when blocks may be pulled; it may block the process. */
   prepare(blockBytes: number, connections: number, ready: () => Promise<void>): Promise<void>;
@@ -359,7 +346,7 @@ export interface BenchSide extends AsyncDisposable {
 export const BENCH_NAMESPACE = new Uint8Array(32).fill(0xbe);
 const ALL_LAYERS = 0xffff_ffff;
 
-/** Block number `slot` of those that lie in the holder's region. */
+/** Block number `slot` of those that lie in the server's region. */
 export function benchBlock(slot: number): WantedBlock {
   const digest = new Uint8Array(32);
   new DataView(digest.buffer).setUint32(0, slot, true);
@@ -429,50 +416,26 @@ export class BenchServer implements PeerServer {
 type NewsOf<Did extends News["did"]> = Extract<News, { did: Did }>;
 
 /** A process of this same program that is one end of a carrier; disposing kills it. */
-export class PeerProcess implements AsyncDisposable {
-  readonly #child: Bun.Subprocess<"pipe", "pipe", "inherit">;
-  readonly #news: AsyncGenerator<string>;
+export class PeerProcess extends LineProcess {
   port = 0;
 
-  private constructor(signal: AbortSignal) {
-    this.#child = Bun.spawn([...selfCommand(), "bench", "peer", "--serve"], {
-      // It stops when this pipe ends: also when this process is killed.
-      stdin: "pipe",
-      stdout: "pipe",
-      stderr: "inherit",
-      signal,
-    });
-    this.#news = linesOf(this.#child.stdout);
-  }
-
   static async start(setup: Setup, signal: AbortSignal): Promise<PeerProcess> {
-    const started = new PeerProcess(signal);
-    started.#write(setup);
+    const words = [...selfCommand(), "bench", "peer", "--serve"];
+    const started = new PeerProcess(words, { signal });
+    started.send(stringifyJson(setup));
     started.port = (await started.#hear("start")).port;
     return started;
   }
 
   /** Executes an order, and reports its completion. */
-  tell<Did extends Order["do"]>(order: Extract<Order, { do: Did }>): Promise<NewsOf<Did>> {
-    this.#write(order);
+  order<Did extends Order["do"]>(order: Extract<Order, { do: Did }>): Promise<NewsOf<Did>> {
+    this.send(stringifyJson(order));
     return this.#hear(order.do as Did);
   }
 
-  #write(document: Setup | Order): void {
-    this.#child.stdin.write(`${stringifyJson(document)}\n`);
-    this.#child.stdin.flush();
-  }
-
   async #hear<Did extends News["did"]>(did: Did): Promise<NewsOf<Did>> {
-    const next = await this.#news.next();
-    if (next.done) throw new HearthError("INTERNAL", "the benchmark's other process ended");
-    const news = JSON.parse(next.value) as News;
+    const news = (await this.next()) as News;
     if (news.did === did) return news as NewsOf<Did>;
     throw new HearthError("INTERNAL", `the benchmark's process said ${news.did} for ${did}`);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#child.kill("SIGKILL");
-    await this.#child.exited;
   }
 }

@@ -3,7 +3,7 @@ import { type Native, Region } from "../../../native/index.ts";
 import { createTrust, type PeerConnection, QuicTransport } from "../../../peers/index.ts";
 import { median } from "../measure.ts";
 import { benchCluster } from "./peer-bench.ts";
-import { BENCH_NAMESPACE, BenchServer, benchBlock, HOLDER } from "./peer-child.ts";
+import { BENCH_NAMESPACE, BenchServer, benchBlock, SERVER } from "./peer-child.ts";
 
 const HOST = "127.0.0.1";
 
@@ -29,7 +29,7 @@ export async function measureResumption(
 ): Promise<Resumption> {
   const clock = systemClock;
   const credentials = benchCluster();
-  const open = async (role: "holder" | "asker") => {
+  const open = async (role: "server" | "client") => {
     const trust = createTrust(credentials[role], clock);
     const transport = new QuicTransport({ native, clock, trust, log: () => {} });
     const bytes = REGION_BYTES;
@@ -37,18 +37,18 @@ export async function measureResumption(
     await transport.register(region);
     return { transport, region };
   };
-  const { transport: holder, region: held } = await open("holder");
-  await using _holder = holder;
-  const { transport: asker } = await open("asker");
-  await using _asker = asker;
-  const server = new BenchServer(held);
+  const { transport: listening, region } = await open("server");
+  await using _listening = listening;
+  const { transport: client } = await open("client");
+  await using _client = client;
+  const server = new BenchServer(region);
   server.setBlockBytes(options.blockBytes);
-  const { port } = await holder.listen({ host: HOST, port: 0 }, server);
+  const { port } = await listening.listen({ host: HOST, port: 0 }, server);
   using relay = await UdpRelay.open({ port, delayMs: options.delayMs, clock });
-  const target = { host: HOST, port: relay.port, worker: HOLDER };
+  const target = { host: HOST, port: relay.port, worker: SERVER };
   const connect = async () => {
     const startMs = clock.monotonicMs();
-    const dialled = await asker.dial(target, new AbortController().signal);
+    const dialled = await client.dial(target, new AbortController().signal);
     if (!dialled.ok) throw new HearthError("INTERNAL", `no link: ${dialled.fault.why}`);
     await using link = dialled.connection;
     const ms = (await firstByteMs(link, options.blockBytes, clock)) - startMs;
@@ -79,23 +79,11 @@ async function firstByteMs(link: PeerConnection, bytesMax: number, clock: Clock)
   return atMs;
 }
 
-export interface ResumptionRow {
-  readonly transport: "quic";
-  readonly round_trip_ms: number;
-  readonly first_ms: number;
-  readonly again_ms: number;
-  /** Round trips that the first byte of the second connection took. */
-  readonly again_round_trips: number;
-  /** Second connections that began with a ticket, of `times`. */
-  readonly resumed: number;
-  readonly times: number;
-}
-
 /** Medians of several. */
 export async function benchResumption(
   native: Native,
   options: { readonly delayMs: number; readonly blockBytes: number; readonly times: number },
-): Promise<ResumptionRow> {
+) {
   const measured: Resumption[] = [];
   while (measured.length < options.times) measured.push(await measureResumption(native, options));
   const again = median(measured.map(({ againMs }) => againMs));
@@ -105,7 +93,9 @@ export async function benchResumption(
     round_trip_ms: roundTripMs,
     first_ms: median(measured.map(({ firstMs }) => firstMs)),
     again_ms: again,
+    /** Round trips that the first byte of the second connection took. */
     again_round_trips: again / roundTripMs,
+    /** Second connections that began with a ticket, of `times`. */
     resumed: measured.filter(({ resumed }) => resumed).length,
     times: options.times,
   };

@@ -25,41 +25,7 @@ export interface PoliciesBenchOptions {
 }
 
 /** One run. The names are those of the JSON that is printed. */
-export interface PoliciesRow {
-  /** `none`, a policy, `idle_session_signalled`, or `all`. */
-  readonly policies: string;
-  readonly ram_hit_ratio: number;
-  /** On any tier of the worker that served it. */
-  readonly hit_ratio: number;
-  readonly computed_tokens: number;
-  readonly ssd_writes: number;
-  /**
-   * RAM hit ratio of the worker that joined empty, for 15 minutes; null if it served no request.
-   */
-  readonly joined_ram_hit_ratio: number | null;
-  readonly joined_hit_ratio: number | null;
-  /** RAM hit ratio of the worker that lost its RAM. */
-  readonly restarted_ram_hit_ratio: number | null;
-  readonly restarted_hit_ratio: number | null;
-  readonly warmed_blocks: number;
-  readonly warmed_used: number;
-  readonly commands: number;
-  readonly receipts: number;
-  readonly blocks: Readonly<Record<string, number>>;
-  readonly declined: Readonly<Record<string, number>>;
-}
-
-export interface PoliciesBench {
-  readonly trace: string;
-  readonly requests: number;
-  readonly sessions: number;
-  readonly block_tokens: number;
-  readonly prompt_tokens: number;
-  readonly workers: number;
-  readonly ram_blocks: number;
-  readonly ssd_blocks: number;
-  readonly runs: readonly PoliciesRow[];
-}
+export type PoliciesRow = ReturnType<typeof rowOf>;
 
 type Switches = Partial<Record<PolicyName, true>>;
 
@@ -89,7 +55,7 @@ const RUNS: readonly { readonly name: string; readonly on: Switches; readonly is
  * One trace of conversations through the same agents, without policies and with each of them.
  * Throws TRACE_INVALID for a broken trace or one without blocks, ABORTED when the signal fires.
  */
-export async function benchPolicies(options: PoliciesBenchOptions): Promise<PoliciesBench> {
+export async function benchPolicies(options: PoliciesBenchOptions) {
   const { workers, signal } = options;
   const trace = await readSimTrace(options.trace, signal);
   const share = Math.ceil((trace.distinct * DEFAULT_SHARE) / workers);
@@ -148,16 +114,22 @@ function longestOf({ ends }: SimTrace): number {
   return longest;
 }
 
-function rowOf(policies: string, result: SimResult): PoliciesRow {
+function rowOf(policies: string, result: SimResult) {
   const { found, joined, restarted } = result;
   return {
+    /** `none`, a policy, `idle_session_signalled`, or `all`. */
     policies,
     ram_hit_ratio: ratio(found.ram, found) ?? 0,
+    /** On any tier of the worker that served it. */
     hit_ratio: ratio(found.all, found) ?? 0,
     computed_tokens: found.prompt - found.all,
     ssd_writes: result.ssdWrites,
+    /**
+     * RAM hit ratio of the worker that joined empty, for 15 minutes; null if it served no request.
+     */
     joined_ram_hit_ratio: ratio(joined.ram, joined),
     joined_hit_ratio: ratio(joined.all, joined),
+    /** RAM hit ratio of the worker that lost its RAM. */
     restarted_ram_hit_ratio: ratio(restarted.ram, restarted),
     restarted_hit_ratio: ratio(restarted.all, restarted),
     warmed_blocks: result.warmedBlocks,

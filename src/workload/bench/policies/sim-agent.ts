@@ -131,7 +131,7 @@ export class SimAgent {
       for (const block of coming.reverse()) {
         // It may have come with a request meanwhile, or left.
         if (tiers.ram.has(block)) counts.already!++;
-        else if (tiers.toRam(block)) {
+        else if (tiers.ram.put(block)) {
           counts.done!++;
           tiers.toSsd(block);
           tiers.warmed.add(block);
@@ -276,7 +276,7 @@ class SimTiers {
   readonly #isRamKept: boolean;
   /** Blocks that a warm brought to RAM and that have not been requested since. */
   readonly warmed = new Set<number>();
-  #ssdWrites = 0;
+  ssdWrites = 0;
 
   constructor(trace: SimTrace, ramBlocks: number, ssdBlocks: number) {
     this.#trace = trace;
@@ -288,10 +288,6 @@ class SimTiers {
   /** Blocks that are held, those above the named ones too. */
   get held(): number {
     return this.#held.size;
-  }
-
-  get ssdWrites(): number {
-    return this.#ssdWrites;
   }
 
   has(block: number): boolean {
@@ -311,17 +307,8 @@ class SimTiers {
     for (let at = to - 1; at >= from; at--) {
       this.ram.put(blocks[at]!);
       this.warmed.delete(blocks[at]!);
-      this.#write(blocks[at]!);
+      this.toSsd(blocks[at]!);
     }
-  }
-
-  toRam(block: number): boolean {
-    return this.ram.put(block);
-  }
-
-  /** False if the block may not be written, or the tier is full. */
-  toSsd(block: number): boolean {
-    return this.#write(block);
   }
 
   remove(block: number): void {
@@ -377,11 +364,12 @@ class SimTiers {
     return found.reverse();
   }
 
-  #write(block: number): boolean {
+  /** False if the block may not be written, or the tier is full. */
+  toSsd(block: number): boolean {
     if (this.transient.has(block)) return false;
     const isThere = this.ssd.has(block);
     if (!this.ssd.put(block)) return false;
-    if (!isThere) this.#ssdWrites++;
+    if (!isThere) this.ssdWrites++;
     return true;
   }
 }

@@ -1,4 +1,4 @@
-import { HearthError, SimulatedClock, type WorkerId, yieldToLoop } from "../../../core/index.ts";
+import { SimulatedClock, type WorkerId } from "../../../core/index.ts";
 import {
   type CostTerms,
   Policies,
@@ -10,6 +10,7 @@ import {
   type TargetId,
   type WorkerEvent,
 } from "../../../router/index.ts";
+import { yieldOrAbort } from "../measure.ts";
 import { SimAgent } from "./sim-agent.ts";
 import { createSimNamer, outputBlocks, type SimTrace } from "./sim-trace.ts";
 
@@ -140,8 +141,7 @@ class Run {
       }
       this.#serve(request);
       if (request % LOOK_REQUESTS !== 0) continue;
-      await yieldToLoop();
-      if (signal?.aborted) throw new HearthError("ABORTED", "the bench of policies was aborted");
+      await yieldOrAbort(signal);
     }
     const { counts: policies } = this.#policies;
     this.#policies[Symbol.dispose]();

@@ -1,10 +1,14 @@
-import { DIGEST_BYTES, HearthError, yieldToLoop } from "../../../core/index.ts";
+import { DIGEST_BYTES, HearthError } from "../../../core/index.ts";
 import { type BlockNamer, PromptChain } from "../../../router/index.ts";
-import type { Trace, TraceRequest } from "../../traces/index.ts";
+import type { Trace } from "../../traces/index.ts";
+import { type FlatTrace, flattenTrace } from "../flat-trace.ts";
 
 /** A trace of conversations, with times and answers. */
-export interface SimTrace extends SessionTrace {
+export interface SimTrace extends FlatTrace {
   readonly name: string;
+  /** The conversation of each request; dense numbers from 0. */
+  readonly sessionOf: Uint32Array;
+  readonly sessions: number;
   readonly blockTokens: number;
   readonly arrivalMs: Float64Array;
   readonly outputTokens: Uint32Array;
@@ -20,18 +24,25 @@ export interface SimTrace extends SessionTrace {
   readonly nextOf: Int32Array;
 }
 
-/** Throws as `readSessionTrace`. */
+/** Throws TRACE_INVALID if the trace is broken or has no blocks, LIMIT if it is too large. */
 export async function readSimTrace(trace: Trace, signal?: AbortSignal): Promise<SimTrace> {
   const arrivals: number[] = [];
   const outputs: number[] = [];
-  async function* noted() {
-    for await (const request of trace.requests()) {
-      arrivals.push(request.arrivalMs);
-      outputs.push(request.outputTokens);
-      yield request;
-    }
-  }
-  const flat = await readSessionTrace({ ...trace, requests: noted }, signal);
+  const numbers = new Map<string, number>();
+  const named: number[] = [];
+  const flat = await flattenTrace(trace, signal, ({ arrivalMs, outputTokens, session }) => {
+    arrivals.push(arrivalMs);
+    outputs.push(outputTokens);
+    if (session === undefined) return;
+    const number = numbers.get(session) ?? numbers.size;
+    numbers.set(session, number);
+    named.push(number);
+  });
+  if (flat.blocks.length === 0)
+    throw new HearthError("TRACE_INVALID", `${trace.path}: has no blocks, only lengths`);
+  const isNamed = named.length === flat.ends.length;
+  const sessionOf = isNamed ? Uint32Array.from(named) : inferSessions(flat);
+  const sessions = sessionOf.reduce((most, session) => Math.max(most, session + 1), 0);
   const { blockTokens } = trace;
   const outputFrom = new Uint32Array(outputs.length + 1);
   outputFrom[0] = flat.distinct;
@@ -40,16 +51,18 @@ export async function readSimTrace(trace: Trace, signal?: AbortSignal): Promise<
   }
   return {
     ...flat,
+    sessionOf,
+    sessions,
     ...{ name: trace.name, blockTokens, outputFrom },
     arrivalMs: Float64Array.from(arrivals),
     outputTokens: Uint32Array.from(outputs),
     items: outputFrom[outputs.length]!,
     ...treeOf(flat, outputFrom),
-    nextOf: nextOf(flat),
+    nextOf: nextOf(sessionOf, sessions),
   };
 }
 
-function treeOf({ blocks, ends }: SessionTrace, outputFrom: Uint32Array) {
+function treeOf({ blocks, ends }: FlatTrace, outputFrom: Uint32Array) {
   const items = outputFrom.at(-1)!;
   const parents = new Int32Array(items).fill(-2);
   const firstChild = new Int32Array(items).fill(-1);
@@ -74,7 +87,7 @@ function treeOf({ blocks, ends }: SessionTrace, outputFrom: Uint32Array) {
   return { parents, firstChild, nextSibling };
 }
 
-function nextOf({ sessionOf, sessions }: SessionTrace): Int32Array {
+function nextOf(sessionOf: Uint32Array, sessions: number): Int32Array {
   const next = new Int32Array(sessionOf.length).fill(-1);
   const last = new Int32Array(sessions).fill(-1);
   for (const [request, session] of sessionOf.entries()) {
@@ -84,114 +97,15 @@ function nextOf({ sessionOf, sessions }: SessionTrace): Int32Array {
   return next;
 }
 
-/** A trace as flat arrays, each request with its conversation. */
-interface SessionTrace {
-  /** The blocks of all prompts, one prompt after the other; dense numbers from 0. */
-  readonly blocks: Uint32Array;
-  /** Where each request ends in `blocks`. */
-  readonly ends: Uint32Array;
-  /** The conversation of each request; dense numbers from 0. */
-  readonly sessionOf: Uint32Array;
-  /** Distinct blocks: every number is below it. */
-  readonly distinct: number;
-  readonly sessions: number;
-}
-
-/** 2^29 uses are 2 GiB. */
-const USES_MAX = 2 ** 29;
-
-const YIELD_REQUESTS = 1_000;
-
-/**
- * Reads a trace to its end. Throws TRACE_INVALID if it is broken or has no blocks, LIMIT if it is
- * too large.
- */
-async function readSessionTrace(trace: Trace, signal?: AbortSignal): Promise<SessionTrace> {
-  const reader = new Reader(trace);
-  for await (const request of trace.requests()) {
-    reader.add(request);
-    if (reader.requests % YIELD_REQUESTS !== 0) continue;
-    await yieldToLoop();
-    if (signal?.aborted) throw new HearthError("ABORTED", "the session bench was aborted");
-  }
-  return reader.finish();
-}
-
-class Reader {
-  readonly #trace: Trace;
-  readonly #names = new Map<string, number>();
-  #blocks = new Uint32Array(2 ** 16);
-  #ends = new Uint32Array(2 ** 10);
-  #sessionOf = new Uint32Array(2 ** 10);
-  #uses = 0;
-  #distinct = 0;
-  /** Whether every request so far was named its conversation. */
-  #named = true;
-  requests = 0;
-
-  constructor(trace: Trace) {
-    this.#trace = trace;
-  }
-
-  add(request: TraceRequest): void {
-    const { blocks, session } = request;
-    const end = this.#uses + blocks.length;
-    if (end > USES_MAX)
-      throw new HearthError("LIMIT", `${this.#trace.path}: more than ${USES_MAX} uses of blocks`);
-    this.#blocks = grown(this.#blocks, end);
-    this.#blocks.set(blocks, this.#uses);
-    for (const block of blocks) this.#distinct = Math.max(this.#distinct, block + 1);
-    this.#ends = grown(this.#ends, this.requests + 1);
-    this.#sessionOf = grown(this.#sessionOf, this.requests + 1);
-    this.#ends[this.requests] = end;
-    if (session === undefined) this.#named = false;
-    else this.#sessionOf[this.requests] = this.#numberOf(session);
-    this.#uses = end;
-    this.requests++;
-  }
-
-  #numberOf(name: string): number {
-    const known = this.#names.get(name) ?? this.#names.size;
-    this.#names.set(name, known);
-    return known;
-  }
-
-  finish(): SessionTrace {
-    if (this.#uses === 0)
-      throw new HearthError("TRACE_INVALID", `${this.#trace.path}: has no blocks, only lengths`);
-    const blocks = this.#blocks.slice(0, this.#uses);
-    const ends = this.#ends.slice(0, this.requests);
-    const distinct = this.#distinct;
-    const sessionOf = this.#named
-      ? this.#sessionOf.slice(0, this.requests)
-      : inferSessions({ blocks, ends, distinct });
-    const sessions = sessionOf.reduce((most, session) => Math.max(most, session + 1), 0);
-    return { blocks, ends, sessionOf, distinct, sessions };
-  }
-}
-
-function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<ArrayBuffer> {
-  if (atLeast <= array.length) return array;
-  const larger = new Uint32Array(Math.max(atLeast, array.length * 2));
-  larger.set(array);
-  return larger;
-}
-
 /** A block with this many uses is shared and does not identify a conversation. */
 const COMMON_USES = 40;
-
-interface PromptBlocks {
-  readonly blocks: Uint32Array;
-  readonly ends: Uint32Array;
-  readonly distinct: number;
-}
 
 /**
  * Conversations of a trace that names none: a request is the next turn of the latest request that
  * has its deepest known block, unless that block is used by 40 or more requests; else it begins a
  * conversation. The rule, and the figures of it, are those published with the traces.
  */
-function inferSessions({ blocks, ends, distinct }: PromptBlocks): Uint32Array {
+function inferSessions({ blocks, ends, distinct }: FlatTrace): Uint32Array {
   const uses = new Uint32Array(distinct);
   for (const block of blocks) uses[block]!++;
   const sessionOf = new Uint32Array(ends.length);

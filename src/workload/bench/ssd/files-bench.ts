@@ -9,7 +9,8 @@ import {
 import type { Native } from "../../../native/index.ts";
 import { createAddressBatch, createHandleBatch } from "../../../store/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
-import { linesOf, quantile } from "../measure.ts";
+import { LineProcess, linesOf } from "../line-process.ts";
+import { quantile, rounded } from "../measure.ts";
 import {
   BenchBlocks,
   BenchTier,
@@ -28,25 +29,6 @@ export interface SsdFilesOptions {
   readonly onProgress: (text: string) => void;
 }
 
-export interface SsdFilesResult {
-  readonly files: number;
-  readonly block_bytes: number;
-  /** Over all of them, over the first tenth and over the last. */
-  readonly create_per_s: number;
-  readonly create_first_per_s: number;
-  readonly create_last_per_s: number;
-  readonly last_over_first: number;
-  /** From the start of a process until its tier has recovered: after a clean stop, and a kill. */
-  readonly open_ready_s: number;
-  readonly open_ready_after_kill_s: number;
-  /** Files that the kill left without a row. */
-  readonly adopted_after_kill: number;
-  /** Keys of one block and whether it is there. */
-  readonly lookup_p99_us: number;
-  /** Resident memory of the ready process. */
-  readonly rss_mb: number;
-}
-
 /** Files being written while the process is killed: a share of those that count. */
 const LOAD = 0.25;
 /** It is killed when so much of the load is on SSD. */
@@ -56,7 +38,7 @@ const SAMPLES = 20_000;
 const OVERHEAD_BYTES = 1024;
 
 /** Creates many blocks and starts again on them, each time in a new process of this program. */
-export async function benchSsdFiles(options: SsdFilesOptions): Promise<SsdFilesResult> {
+export async function benchSsdFiles(options: SsdFilesOptions) {
   const { dir, blockBytes, onProgress } = options;
   const files = wholeChains(options.files);
   const load = wholeChains(files * LOAD);
@@ -75,14 +57,19 @@ export async function benchSsdFiles(options: SsdFilesOptions): Promise<SsdFilesR
   return {
     files,
     block_bytes: blockBytes,
+    /** Over all of them, over the first tenth and over the last. */
     create_per_s: Math.round(made.perS),
     create_first_per_s: Math.round(made.firstPerS),
     create_last_per_s: Math.round(made.lastPerS),
     last_over_first: rounded(made.lastPerS / made.firstPerS),
+    /** From the start of a process until its tier has recovered: after a clean stop, and a kill. */
     open_ready_s: rounded(clean.readySeconds),
     open_ready_after_kill_s: rounded(killed.readySeconds),
+    /** Files that the kill left without a row. */
     adopted_after_kill: killed.found.adopted,
+    /** Keys of one block and whether it is there. */
     lookup_p99_us: rounded(clean.p99Us),
+    /** Resident memory of the ready process. */
     rss_mb: clean.rssMb,
   };
 }
@@ -91,7 +78,7 @@ type ChildOptions = Parameters<typeof FilesProcess.start>[0];
 
 async function create(child: ChildOptions, files: number, onProgress: (text: string) => void) {
   await using process = await FilesProcess.start(child);
-  process.tell({ do: "create", first: 0, count: files });
+  process.order({ do: "create", first: 0, count: files });
   const made = await process.hear("create", (news) => {
     if (news.did === "createSome") onProgress(`${news.files} of ${files} blocks`);
   });
@@ -109,13 +96,13 @@ async function lookUpAndKill(
   await using process = await FilesProcess.start(child);
   mustHave(process, files);
   const { readySeconds, found } = process;
-  process.tell({ do: "lookUp", count: files, samples: SAMPLES });
+  process.order({ do: "lookUp", count: files, samples: SAMPLES });
   const { p99Us } = await process.hear("lookUp");
   onProgress("killing it at work");
-  process.tell({ do: "create", first: files, count: load });
+  process.order({ do: "create", first: files, count: load });
   let loaded = 0;
   while (loaded < load * LOAD_AT_KILL) loaded = (await process.hear("createSome")).files;
-  await process.kill();
+  await process[Symbol.asyncDispose]();
   return { readySeconds, rssMb: found.rssMb, p99Us, loaded };
 }
 
@@ -131,8 +118,6 @@ function mustHave({ found }: FilesProcess, files: number): void {
 function wholeChains(blocks: number): number {
   return Math.ceil(blocks / CHAIN_BLOCKS) * CHAIN_BLOCKS;
 }
-
-const rounded = (value: number) => Number(value.toFixed(3));
 
 interface FilesChildOptions {
   readonly folder: string;
@@ -270,68 +255,37 @@ interface FilesProcessOptions {
 type News<Did extends FilesNews["did"]> = Extract<FilesNews, { did: Did }>;
 
 /** A process of this same program that runs `serveFilesBench`; disposing kills it. */
-class FilesProcess implements AsyncDisposable {
-  readonly #child: Bun.Subprocess<"pipe", "pipe", "inherit">;
-  readonly #news: AsyncGenerator<string>;
+class FilesProcess extends LineProcess {
   /** From the start of the process until its tier had recovered. */
   readySeconds = 0;
   found: News<"open"> = { did: "open", blocks: 0, adopted: 0, rssMb: 0 };
 
-  private constructor(options: FilesProcessOptions) {
+  static async start(options: FilesProcessOptions): Promise<FilesProcess> {
     const { folder, blocksMax, blockBytes, depth, method, signal } = options;
-    const words = ["--serve", folder, "--files", `${blocksMax}`, "--block-bytes", `${blockBytes}B`];
+    const what = ["--serve", folder, "--files", `${blocksMax}`, "--block-bytes", `${blockBytes}B`];
     const how = ["--depth", `${depth}`, "--method", method];
-    this.#child = Bun.spawn([...selfCommand(), "bench", "ssd", ...words, ...how], {
-      // It stops when this pipe ends: also when this process is killed.
-      stdin: "pipe",
-      stdout: "pipe",
-      stderr: "inherit",
+    const startMs = systemClock.monotonicMs();
+    const started = new FilesProcess([...selfCommand(), "bench", "ssd", ...what, ...how], {
       signal,
     });
-    this.#news = linesOf(this.#child.stdout);
-  }
-
-  static async start(options: FilesProcessOptions): Promise<FilesProcess> {
-    const startMs = systemClock.monotonicMs();
-    const started = new FilesProcess(options);
     started.found = await started.hear("open");
     started.readySeconds = (systemClock.monotonicMs() - startMs) / 1_000;
     return started;
   }
 
-  tell(order: FilesOrder): void {
-    this.#child.stdin.write(`${stringifyJson(order)}\n`);
-    this.#child.stdin.flush();
+  order(order: FilesOrder): void {
+    this.send(stringifyJson(order));
   }
 
-  /** The next news of this kind; `onOther` hears of those before it. */
+  /** The next message of this kind; `onOther` is called for those before it. */
   async hear<Did extends FilesNews["did"]>(
     did: Did,
     onOther: (news: FilesNews) => void = () => {},
   ): Promise<News<Did>> {
     while (true) {
-      const next = await this.#news.next();
-      if (next.done) throw new HearthError("INTERNAL", "the benchmark's other process ended");
-      const news = JSON.parse(next.value) as FilesNews;
+      const news = (await this.next()) as FilesNews;
       if (news.did === did) return news as News<Did>;
       onOther(news);
     }
-  }
-
-  /** As an agent is stopped: everything is written down. */
-  async stop(): Promise<void> {
-    this.#child.stdin.end();
-    const code = await this.#child.exited;
-    if (code === 0) return;
-    throw new HearthError("INTERNAL", `the benchmark's other process ended with code ${code}`);
-  }
-
-  async kill(): Promise<void> {
-    this.#child.kill("SIGKILL");
-    await this.#child.exited;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.kill();
   }
 }

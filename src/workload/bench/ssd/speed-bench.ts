@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { formatBytes, HearthError, randomBelow, seededRandom } from "../../../core/index.ts";
 import type { Native } from "../../../native/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
-import { median, quantile } from "../measure.ts";
+import { median, quantile, rounded } from "../measure.ts";
 import {
   BenchBlocks,
   BenchTier,
@@ -26,37 +26,6 @@ export interface SsdSpeedOptions {
   readonly onProgress: (text: string) => void;
 }
 
-/** Rates in 10^9 payload bytes a second; medians over the rounds; null without fio. */
-export interface SsdSpeedResult {
-  readonly block_bytes: number;
-  /** `depth` acquires under way at once, each of one block that is on SSD alone. */
-  readonly read_gbps: number;
-  /** From the first reserve until the last block is on SSD, in new files; fio writes a new file. */
-  readonly write_gbps: number;
-  readonly fio_read_gbps: number | null;
-  readonly fio_write_gbps: number | null;
-  readonly read_ratio: number | null;
-  readonly write_ratio: number | null;
-  /** The same in a tier that is full: each block takes the place of an older one, and its file. */
-  readonly overwrite_gbps: number;
-  /** fio overwriting a file that was laid out before. */
-  readonly fio_overwrite_gbps: number | null;
-  readonly overwrite_ratio: number | null;
-  /** Acquires of one block, one at a time, in no order. */
-  readonly read_p50_ms: number;
-  readonly read_p99_ms: number;
-  readonly fio_read_p50_ms: number | null;
-  readonly fio_read_p99_ms: number | null;
-  readonly single_read_ratio: number | null;
-  readonly method: string;
-  readonly direct: boolean;
-  readonly registered: boolean;
-  readonly fio_engine: string | null;
-  readonly depth: number;
-  readonly rounds: number;
-  readonly bytes: number;
-}
-
 /** One round's figures of one side. */
 interface Round {
   readonly writeGbps: number;
@@ -74,10 +43,7 @@ const NS_PER_MS = 1e6;
  * Writes and reads blocks through the tier and the same amount with fio beside it, round after
  * round and in turn, so that a slow moment of the drive hits both.
  */
-export async function benchSsdSpeed(
-  native: Native,
-  options: SsdSpeedOptions,
-): Promise<SsdSpeedResult> {
+export async function benchSsdSpeed(native: Native, options: SsdSpeedOptions) {
   const { blockBytes, depth, method, fio: program, signal, rounds } = options;
   const count = Math.ceil(options.bytes / blockBytes / CHAIN_BLOCKS) * CHAIN_BLOCKS;
   const bytes = count * blockBytes;
@@ -220,15 +186,20 @@ function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Rou
     return peer === null ? null : rounded(of(ours, name)! / peer);
   };
   return {
+    /** `depth` acquires under way at once, each of one block that is on SSD alone. */
     read_gbps: of(ours, "readGbps")!,
+    /** From the first reserve until the last block is on SSD, in new files; fio writes a new file. */
     write_gbps: of(ours, "writeGbps")!,
     fio_read_gbps: of(theirs, "readGbps"),
     fio_write_gbps: of(theirs, "writeGbps"),
     read_ratio: ratio("readGbps"),
     write_ratio: ratio("writeGbps"),
+    /** The same in a tier that is full: each block takes the place of an older one, and its file. */
     overwrite_gbps: of(ours, "overwriteGbps")!,
+    /** fio overwriting a file that was laid out before. */
     fio_overwrite_gbps: of(theirs, "overwriteGbps"),
     overwrite_ratio: ratio("overwriteGbps"),
+    /** Acquires of one block, one at a time, in no order. */
     read_p50_ms: of(ours, "p50Ms")!,
     read_p99_ms: of(ours, "p99Ms")!,
     fio_read_p50_ms: of(theirs, "p50Ms"),
@@ -236,8 +207,6 @@ function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Rou
     single_read_ratio: ratio("p50Ms"),
   };
 }
-
-const rounded = (value: number) => Number(value.toFixed(3));
 
 export interface FioOptions {
   /** The file that fio reads and overwrites; made by `Fio.layOut`. */

@@ -1,9 +1,8 @@
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import {
-  createFetcher,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   type Locator,
   type Members,
@@ -90,7 +89,7 @@ export class PullKit implements AsyncDisposable {
     this.limits = { ...LIMITS, ...options.limits };
     const hasRdmaNic = options.hasRdmaNic ?? false;
     const hardware = { hasRdmaNic, rdmaDevices: [], cores: 1, hasAes: true };
-    this.puller = createFetcher({
+    this.puller = new Fetcher({
       self: { worker: "me" as WorkerId, incarnation: 1n, hardware },
       ...{ blocks, transports, clock, members: this.members },
       blockHolders: {
