@@ -10,7 +10,7 @@ const RATES: Readonly<Record<string, number>> = {
   "src/": 0.9,
   "zig/": 0.3,
   "docs/": 0.3,
-  "python/": 6.5,
+  "python/": 0.3,
   "config/": 10.5,
 };
 
