@@ -175,7 +175,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(counted["store_blocks"], {"present": 5, "ok": 1})
         self.assertIn(keys[3].hex(), logs.output[0])
         self.assertIn(keys[4].hex(), logs.output[1])
-        # What was not sampled is restored.
+        # Blocks that were not sampled are restored.
         other = self.engine()
         self.assertEqual(ask(other, Prompt("o", keys)), 6 * BLOCK_TOKENS)
 

@@ -12,7 +12,7 @@ const STOP_MS = 12_000;
 function configFor(socket: string): string {
   return [
     "[kv]",
-    'ram = "64MiB"',
+    "ram_gib = 0.0625",
     "[engine]",
     `socket = ${JSON.stringify(socket)}`,
     "[api]",

@@ -89,7 +89,7 @@ export const SLOW: readonly string[] = [
   "test/peers/transports/quic-resumption.test.ts",
   "test/peers/transports/quic.test.ts",
   "test/peers/transports/rdma.test.ts",
-  "test/peers/transports/stream-asker-lies.test.ts",
+  "test/peers/transports/stream-client-lies.test.ts",
   "test/peers/transports/stream.test.ts",
   "test/router/proxy/health.test.ts",
   "test/router/proxy/tokens.test.ts",

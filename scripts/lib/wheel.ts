@@ -1,7 +1,6 @@
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { parse } from "smol-toml";
 import { type ZipEntry, zipOf } from "./zip.ts";
 
 /** The table `project` of a pyproject.toml, as far as the wheels use it. */
@@ -49,8 +48,8 @@ function modulesIn(folder: string, below = ""): string[] {
 }
 
 export function readProject(folder: string): Project {
-  const file = parse(readFileSync(join(folder, "pyproject.toml"), "utf8"));
-  return file.project as unknown as Project;
+  const file = Bun.TOML.parse(readFileSync(join(folder, "pyproject.toml"), "utf8"));
+  return (file as { project: Project }).project;
 }
 
 function metadata(project: Project, readme: string): string {

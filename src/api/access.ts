@@ -17,10 +17,8 @@ export interface ReadAccess {
   reload(): Promise<readonly string[]>;
 }
 
-type Limits = "connectionsMax" | "bodyBudgetBytes" | "bodyTimeoutMs";
-
 /** Throws CONFIG_INVALID if a file cannot be read or is not valid. */
-export async function readAccess(config: Omit<AccessConfig, Limits>): Promise<ReadAccess> {
+export async function readAccess(config: AccessConfig): Promise<ReadAccess> {
   const list = await readTokens(config);
   const tokens = list === null ? null : new Tokens(list.entries);
   const tls = await readTls(config);

@@ -19,13 +19,13 @@ export function refuseBody(
   if (why === "crowded") {
     const what = `request bodies use their whole budget of ${budget.bytesMax} bytes`;
     return refuse("BODY_LIMIT", what, {
-      fix: "retry later, or raise api.body_budget",
+      fix: "retry later, or send less at a time",
       headers: { ...CLOSE, "retry-after": "1" },
     });
   }
   if (why === "late") {
     return refuse("BODY_TIMEOUT", `the body did not arrive within ${timeoutMs} ms`, {
-      fix: "send it faster, or raise api.body_timeout",
+      fix: "send it faster, or in several requests",
       headers: CLOSE,
     });
   }

@@ -1,7 +1,12 @@
 import { closeSync, fstatSync, openSync, readdirSync, readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
-import { type Config, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
+import {
+  type Config,
+  deriveGpuWindowBlocks,
+  type MemoryFacts,
+  readMemoryFacts,
+} from "../config/index.ts";
 import {
   type Clock,
   formatBytes,
@@ -11,7 +16,7 @@ import {
   sleep,
 } from "../core/index.ts";
 import { hostMemoryNodes } from "../devices/index.ts";
-import type { EngineLimits } from "../engine/index.ts";
+import { ENGINE_LIMITS, type EngineLimits } from "../engine/index.ts";
 import {
   type Hashing,
   namespaceSecret,
@@ -49,6 +54,11 @@ export interface AgentResources {
 /** Maximum operations in flight: hashing for commits, plus populating one slice of memory. */
 const QUEUE_ENTRIES = 4096;
 const WATCHES_MAX = 4096;
+/**
+ * Bytes of memory to prefault at a time while the arena grows. The agent serves requests meanwhile,
+ * and a slice is the longest pause.
+ */
+const PREFAULT_SLICE_BYTES = 64 * 2 ** 20;
 
 /**
  * Creates the resources, in the previous process's RAM if it was inherited. Throws
@@ -64,7 +74,7 @@ export function createAgentResources(
     bytes: kv.ramBytes,
     hugePages: kv.hugePages,
     lockMemory: kv.lockMemory,
-    sliceBytes: kv.prefaultSliceBytes,
+    sliceBytes: PREFAULT_SLICE_BYTES,
   };
   const region = inherited ?? createArena(native, arena);
   const devices = devicesAt(parts, region);
@@ -85,7 +95,7 @@ export function createAgentResources(
     namespaces,
     macKeys: readNamespaceKeys(config.namespaces.keyDir, native),
     blocksMax: kv.blocksMax,
-    gpuWindowBlocks: config.engine.gpuWindowBlocks,
+    gpuWindowBlocks: deriveGpuWindowBlocks(kv.blocksMax),
     policy: kv.policy,
     marks: { high: kv.highWater, low: kv.lowWater },
     parts: places,
@@ -115,23 +125,35 @@ const MEMORY_WAIT_MS = 100;
 /** About 10 GB/s per thread, so this is as much as engines can supply. */
 const QUEUE_THREADS_MAX = 8;
 
+/** Share of all connections that one process may have, if that is above the default. */
+const PROCESS_CONNECTIONS_SHARE = 1 / 8;
+/** RAM that the reservations of all engines may protect, relative to one engine's maximum. */
+const RESERVED_ALL_FACTOR = 1.5;
+const RESERVED_SHARE_MAX = 0.95;
+
 /** Limits of the engine plane. */
 export function limitsOf(config: Config): EngineLimits {
   const { engine } = config;
   return {
-    ...engine,
+    ...ENGINE_LIMITS,
     connectionsMax: engine.clientsMax,
-    processConnectionsMax: engine.clientsPerProcess,
-    unreadMs: engine.drainStallMs,
+    processConnectionsMax: Math.max(
+      ENGINE_LIMITS.processConnectionsMax,
+      Math.ceil(engine.clientsMax * PROCESS_CONNECTIONS_SHARE),
+    ),
+    heldShare: engine.heldShare,
+    leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
   };
 }
 
 /** Limits of the engines' RAM reservations. */
 export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
+  const { reservedShare } = engine;
+  const shareAll = Math.min(RESERVED_SHARE_MAX, reservedShare * RESERVED_ALL_FACTOR);
   return {
-    bytesMax: Math.floor(kv.ramBytes * engine.reservedShare),
-    bytesMaxAll: Math.floor(kv.ramBytes * engine.reservedShareAll),
+    bytesMax: Math.floor(kv.ramBytes * reservedShare),
+    bytesMaxAll: Math.floor(kv.ramBytes * shareAll),
   };
 }
 
@@ -144,7 +166,7 @@ function checkMemory(bytes: number, facts: MemoryFacts): void {
   if (bytes <= free) return;
   const text = `the RAM arena of ${formatBytes(bytes)} does not fit: ${formatBytes(free)} are free`;
   throw new HearthError("ARENA_UNAVAILABLE", text, {
-    fix: "lower kv.ram, or free memory on this host",
+    fix: "lower kv.ram_gib, or free memory on this host",
   });
 }
 

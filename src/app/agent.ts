@@ -62,6 +62,8 @@ export type AgentState = "starting" | "ready" | "draining" | "stopped";
 const SMALL_PAGE = 4096;
 /** Interval of progress notifications to the service manager while the SSD tier recovers. */
 const STARTING_MS = 5_000;
+/** Interval of background eviction. Memory pressure starts it earlier. */
+const EVICT_INTERVAL_MS = 1_000;
 
 /** Composes the parts of an agent: starts them in order and stops them in reverse order. */
 export class Agent {
@@ -150,7 +152,7 @@ export class Agent {
       await agent.#stopParts();
       throw error;
     }
-    agent.store.evictor.start(parts.config.kv.evictIntervalMs);
+    agent.store.evictor.start(EVICT_INTERVAL_MS);
     agent.#ram.configure(parts.config);
     agent.#state = "ready";
     agent.#growing = agent.#grow();
@@ -284,11 +286,10 @@ export class Agent {
     this.#config = effective;
     const { kv, log } = effective;
     this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
-    this.store.evictor.start(kv.evictIntervalMs);
     this.#ram.configure(effective);
     this.store.sessions.setIdle(effective.engine.sessionIdleMs);
     this.store.ssd?.configure(ssdSettings(effective));
-    this.store.readDeadlineMs = kv.ssdReadDeadlineMs;
+    this.store.readDeadlineMs = effective.engine.acquireDeadlineMs;
     this.engine.setLimits(limitsOf(effective));
     this.store.engines.book.limits = claimLimitsOf(effective);
     this.#peers?.configure(effective);

@@ -26,9 +26,8 @@ import type { Health } from "../observability/index.ts";
 import type { RetentionLedger } from "../store/index/index.ts";
 import {
   createAddressBatch,
-  createInspector,
   createLifecycle,
-  type Inspector,
+  Inspector,
   type OwnLifecycle,
 } from "../store/index.ts";
 import { HoldRegistry, type RememberedPins } from "../store/pins/index.ts";
@@ -46,6 +45,15 @@ const WATCH_MS = 1_000;
 const HANDED_BYTES_MAX = 64 * 2 ** 20;
 /** Time for which the health code of a pin eviction stays raised. */
 const RELIEVED_MS = 600_000;
+/**
+ * Idle period of soft pins that name none. After each idle period the priority of the soft pin is
+ * halved, until it ends.
+ */
+const RETAIN_IDLE_MS = 3_600_000;
+/** Maximum concurrent SSD reads for warm commands. Reads for engines take precedence. */
+const WARM_READS_MAX = 8;
+/** Rotated audit logs to keep. */
+const AUDIT_FILES = 5;
 
 /** Owns pins and leases, their operations, and the control plane that executes commands. */
 export class ControlService implements AsyncDisposable {
@@ -76,7 +84,7 @@ export class ControlService implements AsyncDisposable {
       shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
       nowSeconds: () => store.nowSeconds(),
       leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
-      retainIdleMs: () => config().control.retainIdleMs,
+      retainIdleMs: () => RETAIN_IDLE_MS,
       onLeaseExpired: (ended) => this.lifecycle.purgeExpired(ended),
     });
     this.lifecycle = createLifecycle({
@@ -85,11 +93,11 @@ export class ControlService implements AsyncDisposable {
       sessions: store.sessions,
       clock,
       log: (level, text, fields) => logger.log(level, text, fields),
-      limits: () => config().control,
+      limits: () => ({ ...config().control, warmReads: WARM_READS_MAX }),
       peers: parts.source,
       signal: this.#stop.signal,
     });
-    this.inspector = createInspector(store, {
+    this.inspector = new Inspector(store, {
       namespaces,
       native,
       holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),
@@ -105,7 +113,7 @@ export class ControlService implements AsyncDisposable {
       incarnation,
       limits: () => ({
         commandsPerSecond: config().control.commandsPerSecond,
-        commandsBurst: config().control.commandsBurst,
+        commandsBurst: config().control.commandsPerSecond,
         broadcast: config().nats.broadcast as readonly CommandType[],
       }),
       issuers: issuersOf(config),
@@ -230,12 +238,12 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
 }
 
 function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | null {
-  const { auditFile, auditBytesMax, auditFiles } = config().control;
+  const { auditFile, auditBytesMax } = config().control;
   if (auditFile === null) return null;
   return new AuditLog({
     path: auditFile,
     bytesMax: auditBytesMax,
-    filesMax: auditFiles,
+    filesMax: AUDIT_FILES,
     log: logger,
     clock,
   });
@@ -303,7 +311,7 @@ export class ControlBus implements AsyncDisposable {
       issuer: NATS_ISSUER,
       commandStream: nats.commandStream,
       publishReceipts: nats.receipts,
-      publishEvents: nats.events,
+      publishEvents: true,
     });
     const { workersBucket } = nats;
     const about = { id: node.id, incarnation: incarnation.toString(), version };

@@ -35,10 +35,10 @@ export function openConfiguredBus(
   name: string,
   parts: Pick<BusOptions, "clock" | "random" | "log">,
 ): Bus | null {
-  const { url, inboxPrefix, replyPrefixes, queueMessages, queueBytes } = nats;
+  const { url, inboxPrefix, replyPrefixes } = nats;
   if (url === null) return null;
   return openBus({
-    ...{ url, name, inboxPrefix, replyPrefixes, limits: { queueMessages, queueBytes } },
+    ...{ url, name, inboxPrefix, replyPrefixes },
     ...natsFilesOf(nats),
     ...parts,
   });

@@ -23,7 +23,13 @@ import type { AgentContext } from "./agent-context.ts";
 import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
 
 /** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
-const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
+const RDMA_BOUNDS = {
+  /** RAM that peers can read at a time; only blocks that are being served are readable. */
+  windowBytes: 2 ** 30,
+  windowSpans: 16_384,
+  linksMax: 1_024,
+  readsMax: 16_384,
+};
 
 /**
  * Extends the start timeout while drivers open. A hung driver is abandoned after one minute, once
@@ -150,10 +156,10 @@ function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
     logUnused(parts);
     return null;
   }
-  const { library, devices: named, gidIndex, windowBytes } = config.rdma;
+  const { library, devices: named, gidIndex } = config.rdma;
   const devices = named === "any" ? null : named;
   const host = new HostRdma({
-    verbs: { region, library, devices, gidIndex, windowBytes, ...RDMA_BOUNDS },
+    verbs: { region, library, devices, gidIndex, ...RDMA_BOUNDS },
     ...{ clock, health },
     log: (level, text, fields) => logger.log(level, text, fields),
     open: (options: RdmaOptions) => openRdma(native, options),

@@ -1,5 +1,5 @@
 import type { AgentMetrics } from "../api/index.ts";
-import { type Config, mayUseRdma } from "../config/index.ts";
+import { type Config, lanesPortOf, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import {
   type Native,
@@ -146,6 +146,7 @@ function observerOf(metrics: Pick<AgentMetrics, "pulled">): TransportObserver {
 
 function streamOf({ config, native, clock, log, trust, cores }: PeerTransportParts): Transport {
   const { lanes, threads, socketBytes } = laneShape(cores);
+  const { listenStream } = config.peers;
   return new StreamTransport({
     trust,
     clock,
@@ -153,14 +154,19 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
     openLanes: (region) => openLanes(native, { region, threads, socketBytes }),
     ciphers: acceptedCiphers(config.peers),
     lanes,
-    lanesPort: config.peers.lanesPort,
+    lanesPort: listenStream === "off" ? 0 : lanesPortOf(listenStream),
   });
 }
 
+/**
+ * An unacknowledged packet is resent after 4.096 us times two to the power of `timeout` (67 ms).
+ * `pieceBytes`: maximum bytes of one RDMA READ.
+ */
+const RDMA_LINK = { timeout: 14, retries: 6, serviceLevel: 0, pieceBytes: 256 * 1024 };
+
 /** Settings of queue pairs. */
-function linkSettingsOf(config: Config["rdma"]): RdmaQueuePairSettings {
-  const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
-  return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
+function linkSettingsOf({ trafficClass }: Config["rdma"]): RdmaQueuePairSettings {
+  return { ...RDMA_LINK, trafficClass };
 }
 
 /** Cache time of the port state, which is checked for each request to a peer. */

@@ -7,10 +7,9 @@ import {
   type BlockHolders,
   BlockServer,
   BusLocator,
-  createFetcher,
   type Endpoint,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   type HardwareReport,
   KnownPeers,
@@ -192,7 +191,7 @@ export class PeersService implements AsyncDisposable {
     const { transports, news, hardware } = this.#prerequisites;
     const { cluster } = config.peers;
     const self = config.node.id;
-    return createFetcher({
+    return new Fetcher({
       self: {
         ...{ worker: self, incarnation },
         get hardware() {
@@ -220,8 +219,9 @@ export class PeersService implements AsyncDisposable {
 
   #openAnnouncer(): Announcer | null {
     const { config, bus, clock, random, namespaces, incarnation } = this.#parts;
-    const { cluster, announceMs: everyMs } = config.peers;
-    if (bus === null || everyMs === 0) return null;
+    if (bus === null) return null;
+    const { cluster } = config.peers;
+    const everyMs = ANNOUNCE_MS;
     const worker = config.node.id;
     const { hardware, server } = this.#prerequisites;
     const self = { cluster, worker, incarnation, everyMs, endpoints: this.endpoints };
@@ -292,8 +292,17 @@ function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uin
   return batch.keyBytes.slice(0, batch.count * KEY_BYTES);
 }
 
+/** Interval of announcements over NATS. A peer is forgotten after three missed ones. */
+const ANNOUNCE_MS = 5_000;
 /** Share of RAM that pulls and exports may occupy. */
 const RAM_SHARE = 0.5;
+/** Shares of the bytes in flight that one peer and one namespace may occupy. */
+const PULL_PEER_SHARE = 0.25;
+const PULL_NAMESPACE_SHARE = 0.5;
+/** Maximum blocks in one request to a peer. */
+const PULL_ITEMS_MAX = 64;
+/** Cooldown of a peer after its first failure. */
+const PEER_COOLDOWN_MS = 1_000;
 /** Share of the exported memory that one peer may occupy. */
 const PEER_SHARE = 0.5;
 
@@ -302,15 +311,18 @@ function pullLimitsOf({ peers, kv }: Config): FetchLimits {
   return {
     ...peers,
     bytesMax: Math.min(peers.bytesMax, most),
-    peerBytesMax: Math.min(peers.peerBytesMax, most),
-    namespaceBytesMax: Math.min(peers.namespaceBytesMax, most),
+    peerBytesMax: Math.min(Math.floor(peers.bytesMax * PULL_PEER_SHARE), most),
+    namespaceBytesMax: Math.min(Math.floor(peers.bytesMax * PULL_NAMESPACE_SHARE), most),
+    itemsMax: PULL_ITEMS_MAX,
+    dialMs: peers.progressMs,
+    cooldownMs: Math.min(PEER_COOLDOWN_MS, peers.cooldownMaxMs),
     prefillTokensPerS: peers.prefillTokensPerSecond,
     mirrorPulls: kv.mirrorPulls,
   };
 }
 
 function serveLimitsOf({ peers, kv }: Config): ServeLimits {
-  const bytesMax = Math.min(peers.serveBytesMax, Math.floor(kv.ramBytes * RAM_SHARE));
+  const bytesMax = Math.min(peers.bytesMax, Math.floor(kv.ramBytes * RAM_SHARE));
   const { serveNamespaces, summaryMs } = peers;
   return {
     ...SERVE_LIMITS,

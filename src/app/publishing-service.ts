@@ -21,6 +21,14 @@ interface PublishingServiceParts extends AgentContext {
 }
 
 const WATCH_MS = 1_000;
+/** Interval of the heartbeat of each rank. Subscribers count a rank as stale after three. */
+const HEARTBEAT_MS = 1_000;
+/** Changes, of up to 1,024 blocks each, to keep for subscribers that missed some, and their blocks. */
+const RING_LIMITS = { changesMax: 16_384, blocksMax: 1_048_576 };
+/** Maximum blocks to remember of one rank's engine events, about 200 bytes each. */
+const ENGINE_BLOCKS_MAX = 262_144;
+/** A snapshot is stored after this time if anything changed; shorter than a stream's `max_age`. */
+const SNAPSHOT_EVERY_MS = 600_000;
 
 /** Publishes which blocks this host holds. */
 export class PublishingService implements PublishingSources, AsyncDisposable {
@@ -38,7 +46,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     zmq: readonly (ZmqPublisher | null)[],
   ) {
     const { config, clock, store, incarnation, bus } = parts;
-    const { events, engine } = config;
+    const { engine } = config;
     this.mode = mode;
     this.#parts = parts;
     this.residency = new HostResidency({
@@ -46,10 +54,10 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
       incarnation,
       ranks: Array.from({ length: engine.kvRanks }, (_, rank) => rank),
       residency: store.residency,
-      ring: { changesMax: events.ringChanges, blocksMax: events.ringBlocks },
+      ring: RING_LIMITS,
       mode,
-      everyMs: events.heartbeatMs,
-      engineBlocksMax: events.engineBlocks,
+      everyMs: HEARTBEAT_MS,
+      engineBlocksMax: ENGINE_BLOCKS_MAX,
       hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
@@ -80,7 +88,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   get cluster(): string {
-    return this.#parts.config.events.cluster;
+    return this.#parts.config.peers.cluster;
   }
 
   get engineBlocks(): number {
@@ -112,21 +120,24 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
 
   #speak(residency: ResidencyLog, bus: Bus): BusPublisher {
     const { clock, config } = this.#parts;
-    const { cluster } = config.events;
+    const { cluster } = config.peers;
     return new BusPublisher({ residency, bus, cluster, clock, sendsBatches: this.mode === "ring" });
   }
 
   #write(bus: Bus): StreamPublisher[] {
     const { config, clock, logger } = this.#parts;
-    const { cluster, stream, bucket, snapshotMessages, snapshotEveryMs } = config.events;
+    const { cluster } = config.peers;
+    const { snapshotMessages } = config.events;
+    const name = cluster.replaceAll(".", "_");
+    const names = { stream: `kv-events-${name}`, bucket: `kv-snapshots-${name}` };
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
     const { durable } = bus;
     if (durable === null) return [];
     return this.#publishers.map(
       ({ residency, snapshots }) =>
         new StreamPublisher({
-          ...{ residency, snapshots, bus, durable, cluster, stream, bucket, clock, log },
-          ...{ snapshotMessages, snapshotEveryMs },
+          ...{ residency, snapshots, bus, durable, cluster, ...names, clock, log },
+          ...{ snapshotMessages, snapshotEveryMs: SNAPSHOT_EVERY_MS },
         }),
     );
   }
@@ -139,7 +150,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     return new EngineRank({
       ...{ rank, zmq, engine, store, residency: this.residency, hashing: native, model },
       blockTokens: kvBlockTokens,
-      blocksMax: config.events.engineBlocks,
+      blocksMax: ENGINE_BLOCKS_MAX,
       namespaces: (blockTokens) =>
         namespaces
           .described()

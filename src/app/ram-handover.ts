@@ -76,7 +76,7 @@ function takeOver(
   const record = readRecord(recordFd);
   if (record === null) return "its record is damaged";
   if (record.arena !== nameOf(arena)) return "its record describes other memory";
-  if (fstatSync(arena).size !== arenaBytes) return "kv.ram has changed";
+  if (fstatSync(arena).size !== arenaBytes) return "kv.ram_gib has changed";
   try {
     return { region: Region.adopt(native, { fd: arena, bytes: arenaBytes, lockMemory }), record };
   } catch (error) {
@@ -167,7 +167,7 @@ export class RamWatch implements AsyncDisposable {
   }
 
   configure({ kv }: Config): void {
-    this.#scrub.setRate(kv.ramScrubBytesPerSecond);
+    this.#scrub.setRate(kv.scrubBytesPerSecond);
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -24,14 +24,14 @@ export async function serveHttp(
   { native, clock, logger, version, health }: HttpParts & { readonly health: Health },
   create: (options: ApiOptions) => Api | Promise<Api>,
 ): Promise<HttpServer> {
-  const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs } = config;
+  const { listen } = config;
   const { access, warnings, reload } = await readAccess(config);
   const warn = (lines: readonly string[]) => {
     for (const line of lines) logger.warn(line, {});
   };
   warn(warnings);
   const api = await create({
-    ...{ version, clock, access, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
+    ...{ version, clock, access, native },
     onFault: (path, thrown) => logger.error("API request failed", { path, reason: String(thrown) }),
     onRefused: (note) => logger.warn("API callers rejected", { ...note }),
   });

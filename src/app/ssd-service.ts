@@ -27,6 +27,8 @@ interface SsdServiceParts extends AgentContext {
 
 /** Interval of the index health check. */
 const WATCH_MS = 1_000;
+/** Maximum SSD operations in flight: deep enough for NVMe, and a single read waits little. */
+const SSD_DEPTH = 64;
 
 /** Owns folder, disk and index of the SSD tier. */
 export class SsdService {
@@ -99,7 +101,7 @@ export class SsdService {
       namespaces,
       capacityBytes: kv.ssdBytes ?? 0,
       writeQueueBytes: kv.ssdWriteQueueBytes,
-      readDeadlineMs: kv.ssdReadDeadlineMs,
+      readDeadlineMs: config.engine.acquireDeadlineMs,
       incarnation,
       health,
       log: (level, text, fields) => logger.log(level, text, fields),
@@ -215,8 +217,8 @@ function openLedger(parts: SsdServiceParts, folder: FolderOwner): Promise<Retent
 }
 
 function openFolder({ config, native, region, clock }: SsdServiceParts, folder: string) {
-  const { ssdIo: method, ssdDepth: depth } = config.kv;
-  return openDisk(native, { folder, arena: region, depth, method, clock });
+  const { ssdIo: method } = config.kv;
+  return openDisk(native, { folder, arena: region, depth: SSD_DEPTH, method, clock });
 }
 
 /** Identifies a folder independently of its path. */

@@ -9,251 +9,118 @@ export interface Entry {
   load(): Promise<Command>;
 }
 
+/** The commands of a module: the export and the summary of each, by its name. */
+function commandsOf<Module extends object>(
+  load: () => Promise<Module>,
+  commands: Readonly<Record<string, readonly [exported: keyof Module, summary: string]>>,
+): Entry[] {
+  return Object.entries(commands).map(([name, [exported, summary]]) => ({
+    name,
+    summary,
+    load: async () => (await load())[exported] as Command,
+  }));
+}
+
 /** All subcommands of this release, in the order of `hearth --help`. */
 export const CATALOGUE: readonly Entry[] = [
-  {
-    name: "agent",
-    summary: "run the agent of this host",
-    load: async () => (await import("./commands/agent-and-router.ts")).agentCommand,
-  },
-  {
-    name: "router",
-    summary: "route each request to a worker, by the blocks that workers hold",
-    load: async () => (await import("./commands/agent-and-router.ts")).routerCommand,
-  },
-  {
-    name: "demo",
-    summary: "run a demo: replay real traffic through a temporary agent",
-    load: async () => (await import("./commands/demo.ts")).command,
-  },
-  {
-    name: "replay",
-    summary: "replay a trace against an agent, in place of an engine",
-    load: async () => (await import("./commands/replay.ts")).command,
-  },
-  {
-    name: "check",
-    summary: "check a configuration file",
-    load: async () => (await import("./commands/check.ts")).command,
-  },
-  {
-    name: "doctor",
-    summary: "check the host and suggest fixes",
-    load: async () => (await import("./commands/doctor.ts")).command,
-  },
-  {
-    name: "ctl pin",
-    summary: "pin blocks",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlPinCommand,
-  },
-  {
-    name: "ctl unpin",
-    summary: "remove an owner's pins",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlUnpinCommand,
-  },
-  {
-    name: "ctl retain",
-    summary: "soft-pin blocks",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlRetainCommand,
-  },
-  {
-    name: "ctl prune",
-    summary: "remove the descendants of a block",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlPruneCommand,
-  },
-  {
-    name: "ctl think",
-    summary: "mark blocks as transient, or purge transient blocks",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlThinkCommand,
-  },
-  {
-    name: "ctl pause",
-    summary: "move blocks to SSD under a lease",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlPauseCommand,
-  },
-  {
-    name: "ctl renew",
-    summary: "renew a lease",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlRenewCommand,
-  },
-  {
-    name: "ctl revoke",
-    summary: "end a lease and purge its unprotected blocks",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlRevokeCommand,
-  },
-  {
-    name: "ctl warm",
-    summary: "prefetch blocks into RAM",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlWarmCommand,
-  },
-  {
-    name: "ctl flush",
-    summary: "remove all unprotected blocks from RAM and SSD",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlFlushCommand,
-  },
-  {
-    name: "ctl unfence",
-    summary: "reset the epoch and sequence of an issuer",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlUnfenceCommand,
-  },
-  {
-    name: "ctl send",
-    summary: "send a command from a file",
-    load: async () => (await import("./commands/ctl-commands.ts")).ctlSendCommand,
-  },
-  {
-    name: "ctl tree",
-    summary: "show the block tree with tiers and holders",
-    load: async () => (await import("./commands/ctl-blocks.ts")).ctlTreeCommand,
-  },
-  {
-    name: "ctl explain",
-    summary: "explain which blocks of a prompt hit, and why others miss",
-    load: async () => (await import("./commands/ctl-blocks.ts")).ctlExplainCommand,
-  },
-  {
-    name: "ctl pins",
-    summary: "list pins and the pin budget",
-    load: async () => (await import("./commands/ctl-blocks.ts")).ctlPinsCommand,
-  },
-  {
-    name: "ctl leases",
-    summary: "list leases of paused blocks",
-    load: async () => (await import("./commands/ctl-blocks.ts")).ctlLeasesCommand,
-  },
-  {
-    name: "ctl peers",
-    summary: "list peers and the state of their connections",
-    load: async () => (await import("./commands/ctl-agent.ts")).ctlPeersCommand,
-  },
-  {
-    name: "ctl trace-pull",
-    summary: "trace a block's transfer from a peer",
-    load: async () => (await import("./commands/ctl-agent.ts")).ctlTracePullCommand,
-  },
-  {
-    name: "ctl events",
-    summary: "print events of pins, leases, peers and commands",
-    load: async () => (await import("./commands/ctl-agent.ts")).ctlEventsCommand,
-  },
-  {
-    name: "ctl status",
-    summary: "show the status of an agent",
-    load: async () => (await import("./commands/ctl-agent.ts")).ctlStatusCommand,
-  },
-  {
-    name: "ctl workers",
-    summary: "list the workers reachable through a NATS server",
-    load: async () => (await import("./commands/ctl-agent.ts")).ctlWorkersCommand,
-  },
-  {
-    name: "ctl loads",
-    summary: "list the workers of a router and their load",
-    load: async () => (await import("./commands/ctl-router.ts")).ctlLoadsCommand,
-  },
-  {
-    name: "ctl route",
-    summary: "query which worker a router would choose",
-    load: async () => (await import("./commands/ctl-router.ts")).ctlRouteCommand,
-  },
-  {
-    name: "ctl explain-route",
-    summary: "explain a decision of a router",
-    load: async () => (await import("./commands/ctl-router.ts")).ctlExplainRouteCommand,
-  },
-  {
-    name: "fsck",
-    summary: "check and repair the block files of an SSD folder",
-    load: async () => (await import("./commands/fsck.ts")).command,
-  },
-  {
-    name: "ca init",
-    summary: "create a certificate authority for a cluster",
-    load: async () => (await import("./commands/ca.ts")).caInitCommand,
-  },
-  {
-    name: "ca issue",
-    summary: "issue the certificate and key of a host",
-    load: async () => (await import("./commands/ca.ts")).caIssueCommand,
-  },
-  {
-    name: "ca show",
-    summary: "show and verify a certificate",
-    load: async () => (await import("./commands/ca.ts")).caShowCommand,
-  },
-  {
-    name: "bench engine",
-    summary: "measure the engine plane between two processes",
-    load: async () => (await import("./commands/bench-node.ts")).benchEngineCommand,
-  },
-  {
-    name: "bench index",
-    summary: "measure the block table",
-    load: async () => (await import("./commands/bench-node.ts")).benchIndexCommand,
-  },
-  {
-    name: "bench hash",
-    summary: "measure hashing of prompts",
-    load: async () => (await import("./commands/bench-node.ts")).benchHashCommand,
-  },
-  {
-    name: "bench ssd",
-    summary: "measure the SSD tier against fio, or with many files",
-    load: async () => (await import("./commands/bench-node.ts")).benchSsdCommand,
-  },
-  {
-    name: "bench gpu",
-    summary: "measure copies between RAM and a GPU against a plain loop",
-    load: async () => (await import("./commands/bench-gpu.ts")).benchGpuCommand,
-  },
-  {
-    name: "bench ttft",
-    summary: "measure time to first token: recomputed against restored prompts",
-    load: async () => (await import("./commands/bench-gpu.ts")).benchTtftCommand,
-  },
-  {
-    name: "bench peer",
-    summary: "measure transfers between peers against bare programs",
-    load: async () => (await import("./commands/bench-network.ts")).benchPeerCommand,
-  },
-  {
-    name: "bench control",
-    summary: "measure commands over NATS, and a prune of many blocks",
-    load: async () => (await import("./commands/bench-network.ts")).benchControlCommand,
-  },
-  {
-    name: "bench pin",
-    summary: "measure pinned blocks under memory pressure",
-    load: async () => (await import("./commands/bench-policies.ts")).benchPinCommand,
-  },
-  {
-    name: "bench policy",
-    summary: "compare hit ratios of eviction policies on traces",
-    load: async () => (await import("./commands/bench-policies.ts")).benchPolicyCommand,
-  },
-  {
-    name: "bench prefix",
-    summary: "measure the router's prefix index",
-    load: async () => (await import("./commands/bench-router.ts")).benchPrefixCommand,
-  },
-  {
-    name: "bench decide",
-    summary: "measure decisions of the router",
-    load: async () => (await import("./commands/bench-router.ts")).benchDecideCommand,
-  },
-  {
-    name: "bench route",
-    summary: "compare hit ratios and balance of routing policies on traces",
-    load: async () => (await import("./commands/bench-router.ts")).benchRouteCommand,
-  },
-  {
-    name: "bench policies",
-    summary: "compare the router's lifecycle policies on a trace of conversations",
-    load: async () => (await import("./commands/bench-policies.ts")).benchPoliciesCommand,
-  },
-  {
-    name: "reference",
-    summary: "print a reference page as Markdown",
-    load: async () => (await import("./commands/reference.ts")).command,
-  },
+  ...commandsOf(() => import("./commands/agent-and-router.ts"), {
+    agent: ["agentCommand", "run the agent of this host"],
+    router: ["routerCommand", "route each request to a worker, by the blocks that workers hold"],
+  }),
+  ...commandsOf(() => import("./commands/demo.ts"), {
+    demo: ["command", "run a demo: replay real traffic through a temporary agent"],
+  }),
+  ...commandsOf(() => import("./commands/replay.ts"), {
+    replay: ["command", "replay a trace against an agent, in place of an engine"],
+  }),
+  ...commandsOf(() => import("./commands/check.ts"), {
+    check: ["command", "check a configuration file"],
+  }),
+  ...commandsOf(() => import("./commands/doctor.ts"), {
+    doctor: ["command", "check the host and suggest fixes"],
+  }),
+  ...commandsOf(() => import("./commands/ctl-commands.ts"), {
+    "ctl pin": ["ctlPinCommand", "pin blocks"],
+    "ctl unpin": ["ctlUnpinCommand", "remove an owner's pins"],
+    "ctl retain": ["ctlRetainCommand", "soft-pin blocks"],
+    "ctl prune": ["ctlPruneCommand", "remove the descendants of a block"],
+    "ctl think": ["ctlThinkCommand", "mark blocks as transient, or purge transient blocks"],
+    "ctl pause": ["ctlPauseCommand", "move blocks to SSD under a lease"],
+    "ctl renew": ["ctlRenewCommand", "renew a lease"],
+    "ctl revoke": ["ctlRevokeCommand", "end a lease and purge its unprotected blocks"],
+    "ctl warm": ["ctlWarmCommand", "prefetch blocks into RAM"],
+    "ctl flush": ["ctlFlushCommand", "remove all unprotected blocks from RAM and SSD"],
+    "ctl unfence": ["ctlUnfenceCommand", "reset the epoch and sequence of an issuer"],
+    "ctl send": ["ctlSendCommand", "send a command from a file"],
+  }),
+  ...commandsOf(() => import("./commands/ctl-blocks.ts"), {
+    "ctl tree": ["ctlTreeCommand", "show the block tree with tiers and holders"],
+    "ctl explain": [
+      "ctlExplainCommand",
+      "explain which blocks of a prompt hit, and why others miss",
+    ],
+    "ctl pins": ["ctlPinsCommand", "list pins and the pin budget"],
+    "ctl leases": ["ctlLeasesCommand", "list leases of paused blocks"],
+  }),
+  ...commandsOf(() => import("./commands/ctl-agent.ts"), {
+    "ctl peers": ["ctlPeersCommand", "list peers and the state of their connections"],
+    "ctl trace-pull": ["ctlTracePullCommand", "trace a block's transfer from a peer"],
+    "ctl events": ["ctlEventsCommand", "print events of pins, leases, peers and commands"],
+    "ctl status": ["ctlStatusCommand", "show the status of an agent"],
+    "ctl workers": ["ctlWorkersCommand", "list the workers reachable through a NATS server"],
+  }),
+  ...commandsOf(() => import("./commands/ctl-router.ts"), {
+    "ctl loads": ["ctlLoadsCommand", "list the workers of a router and their load"],
+    "ctl route": ["ctlRouteCommand", "query which worker a router would choose"],
+    "ctl explain-route": ["ctlExplainRouteCommand", "explain a decision of a router"],
+  }),
+  ...commandsOf(() => import("./commands/fsck.ts"), {
+    fsck: ["command", "check and repair the block files of an SSD folder"],
+  }),
+  ...commandsOf(() => import("./commands/ca.ts"), {
+    "ca init": ["caInitCommand", "create a certificate authority for a cluster"],
+    "ca issue": ["caIssueCommand", "issue the certificate and key of a host"],
+    "ca show": ["caShowCommand", "show and verify a certificate"],
+  }),
+  ...commandsOf(() => import("./commands/bench-node.ts"), {
+    "bench engine": ["benchEngineCommand", "measure the engine plane between two processes"],
+    "bench index": ["benchIndexCommand", "measure the block table"],
+    "bench hash": ["benchHashCommand", "measure hashing of prompts"],
+    "bench ssd": ["benchSsdCommand", "measure the SSD tier against fio, or with many files"],
+  }),
+  ...commandsOf(() => import("./commands/bench-gpu.ts"), {
+    "bench gpu": ["benchGpuCommand", "measure copies between RAM and a GPU against a plain loop"],
+    "bench ttft": [
+      "benchTtftCommand",
+      "measure time to first token: recomputed against restored prompts",
+    ],
+  }),
+  ...commandsOf(() => import("./commands/bench-network.ts"), {
+    "bench peer": ["benchPeerCommand", "measure transfers between peers against bare programs"],
+    "bench control": [
+      "benchControlCommand",
+      "measure commands over NATS, and a prune of many blocks",
+    ],
+  }),
+  ...commandsOf(() => import("./commands/bench-policies.ts"), {
+    "bench pin": ["benchPinCommand", "measure pinned blocks under memory pressure"],
+    "bench policy": ["benchPolicyCommand", "compare hit ratios of eviction policies on traces"],
+  }),
+  ...commandsOf(() => import("./commands/bench-router.ts"), {
+    "bench prefix": ["benchPrefixCommand", "measure the router's prefix index"],
+    "bench decide": ["benchDecideCommand", "measure decisions of the router"],
+    "bench route": [
+      "benchRouteCommand",
+      "compare hit ratios and balance of routing policies on traces",
+    ],
+  }),
+  ...commandsOf(() => import("./commands/bench-policies.ts"), {
+    "bench policies": [
+      "benchPoliciesCommand",
+      "compare the router's lifecycle policies on a trace of conversations",
+    ],
+  }),
+  ...commandsOf(() => import("./commands/reference.ts"), {
+    reference: ["command", "print a reference page as Markdown"],
+  }),
 ];

@@ -44,9 +44,6 @@ export interface HostsOptions {
   readonly signal: AbortSignal;
 }
 
-/** Keys of an agent's configuration that differ from the defaults. */
-export const EVENTS_SETTINGS = { heartbeat: '"200ms"' };
-
 /**
  * Keys of the router's configuration. Mock engines read blocks from all tiers at the same speed and
  * generate no tokens, so cached blocks get full credit, above load.
@@ -130,7 +127,7 @@ class LocalAgent implements AsyncDisposable {
     const text = agentConfigText(folder, `${folder}/engine.sock`, {
       ramBytes: ramBlocks * Math.ceil(blockBytes / PAGE) * PAGE,
       ...{ ssdBytes: null, policy: "hearth", blocksMax: tableSize(ramBlocks) },
-      settings: { node: { id: JSON.stringify(worker) }, events: EVENTS_SETTINGS },
+      settings: { node: { id: JSON.stringify(worker) } },
     });
     const read = parseConfig(text, "demo", { hostname: null, memoryBytes: null });
     assert(read.ok, "the demo's own configuration is right");
@@ -197,7 +194,7 @@ export async function openProcessHosts(
   const agents = new Map<string, PrivateAgent>();
   const opened = Array.from({ length: workers }, async (_, at) => {
     const worker = `w-${at + 1}`;
-    const settings = { node: { id: JSON.stringify(worker) }, nats, events: EVENTS_SETTINGS };
+    const settings = { node: { id: JSON.stringify(worker) }, nats };
     const own = { ramBlocks, ssdBlocks: 0, blockBytes, policy: "hearth", settings };
     agents.set(worker, opening.use(await openOwnAgent(own, signal)));
   });

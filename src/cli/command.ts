@@ -1,5 +1,4 @@
-import { type Clock, type ErrorCode, HearthError } from "../core/index.ts";
-import type { Kind } from "./kinds.ts";
+import { type Clock, type ErrorCode, HearthError, type Kind, textKind } from "../core/index.ts";
 import type { BuildInfo } from "./run.ts";
 import type { Io } from "./terminal.ts";
 
@@ -86,7 +85,13 @@ export function optional<T>(kind: Kind<T>, help: string): Flag<T | null> {
 }
 
 export function withDefault<T>(kind: Kind<T>, value: T, help: string): Flag<T> {
-  return { help, kind, defaultValue: { value }, defaultText: kind.show(value), repeated: false };
+  return {
+    help,
+    kind,
+    defaultValue: { value },
+    defaultText: String((kind.show ?? kind.write)(value)),
+    repeated: false,
+  };
 }
 
 export function required<T>(kind: Kind<T>, help: string): Flag<T> {
@@ -102,6 +107,12 @@ export function repeated<T>(kind: Kind<T>, help: string): Flag<readonly T[]> {
 export function toggle(help: string): Flag<boolean> {
   return { help, kind: null, defaultValue: { value: false }, defaultText: null, repeated: false };
 }
+
+/** Kinds of text that several commands take. */
+export const fileKind = textKind("FILE");
+export const folderKind = textKind("DIR");
+export const urlKind = textKind("URL");
+export const nameKind = textKind("NAME");
 
 export const jsonFlag = toggle("print results as JSON, one document a line");
 

@@ -178,7 +178,7 @@ class DemoAuthority implements Disposable {
         cert_file: JSON.stringify(issued.certFile),
         key_file: JSON.stringify(issued.keyFile),
         ca_file: JSON.stringify(issued.caFile),
-        ...{ listen_stream: listen, listen_quic: listen, lanes_port: "0", summaries: SUMMARIES },
+        ...{ listen_stream: listen, listen_quic: listen, summaries: SUMMARIES },
         ...peers,
       },
     };

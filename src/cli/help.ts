@@ -1,3 +1,4 @@
+import { placeholderOf } from "../core/index.ts";
 import type { Entry } from "./catalogue.ts";
 import type { Command } from "./command.ts";
 import { EXIT_CODES, type ExitName, flagName } from "./command.ts";
@@ -89,11 +90,11 @@ export function groupHelp(group: string, entries: readonly Entry[], columns: num
 function usageLine(name: string, command: Command): string {
   const parts = [`usage: hearth ${name}`];
   for (const [flag, { kind, defaultValue }] of Object.entries(command.flags)) {
-    if (defaultValue === null) parts.push(`${flagName(flag)} ${kind?.placeholder}`);
+    if (defaultValue === null) parts.push(`${flagName(flag)} ${placeholderOf(kind!)}`);
   }
   parts.push("[flags]");
   for (const { kind, presence } of Object.values(command.arguments)) {
-    const { placeholder } = kind;
+    const placeholder = placeholderOf(kind);
     if (presence === "required") parts.push(placeholder);
     else parts.push(presence === "rest" ? `[${placeholder}…]` : `[${placeholder}]`);
   }
@@ -103,7 +104,7 @@ function usageLine(name: string, command: Command): string {
 function flagRows(command: Command): [string, string][] {
   const rows = Object.entries(command.flags).map(([name, flag]): [string, string] => {
     const { kind, help, defaultValue, defaultText } = flag;
-    const value = kind === null ? "" : ` ${kind.placeholder}`;
+    const value = kind === null ? "" : ` ${placeholderOf(kind)}`;
     const notes = [
       ...(defaultValue === null ? ["required"] : []),
       ...(defaultText === null ? [] : [`default ${defaultText}`]),
@@ -129,7 +130,7 @@ export function commandHelp(entry: Entry, command: Command, columns: number): st
     ...(args.length === 0
       ? []
       : twoColumns(
-          args.map(({ kind, help }) => [kind.placeholder, help]),
+          args.map(({ kind, help }) => [placeholderOf(kind), help]),
           columns,
         )),
     "",

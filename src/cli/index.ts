@@ -9,7 +9,6 @@ export {
   type Example,
   type ExitName,
 } from "./command.ts";
-export * from "./kinds.ts";
 export { type ParsedWords, parseWords, type Takes } from "./parse.ts";
 export { runCli } from "./run.ts";
 export {

@@ -1,4 +1,5 @@
-import { HearthError, nearestWord } from "../core/index.ts";
+import { parseArgs } from "node:util";
+import { HearthError, nearestWord, placeholderOf, type Read, readWord } from "../core/index.ts";
 import { type ArgumentTable, type Flag, type FlagTable, flagName } from "./command.ts";
 
 export interface Takes {
@@ -25,21 +26,28 @@ const WORDS_MAX = 4096;
  */
 export function parseWords(words: readonly string[], takes: Takes): ParsedWords {
   if (words.length > WORDS_MAX) throw new HearthError("USAGE", `more than ${WORDS_MAX} words`);
+  const names = new Map(Object.keys(takes.flags).map((name) => [flagName(name), name]));
+  const options = Object.fromEntries(
+    [...names].map(([flag, name]) => {
+      const type = takes.flags[name]!.kind === null ? ("boolean" as const) : ("string" as const);
+      return [flag.slice(2), { type, multiple: true }];
+    }),
+  );
+  const args = [...words];
+  const parsed = parseArgs({ args, options, strict: false, allowPositionals: true, tokens: true });
   const given: Given = new Map();
   const plain: string[] = [];
-  const names = new Map(Object.keys(takes.flags).map((name) => [flagName(name), name]));
-  for (let at = 0; at < words.length; at++) {
-    const word = words[at]!;
-    if (word === "--") {
-      plain.push(...words.slice(at + 1));
-      break;
-    }
+  let last = -1;
+  for (const token of parsed.tokens) {
+    const { kind, index } = token;
+    if (kind === "positional") plain.push(token.value);
+    if (kind !== "option" || index === last) continue;
+    last = index;
+    const word = words[index]!;
     if (word === "--help" || word === "-h") return { kind: "help" };
-    if (!/^-[^0-9]/.test(word)) {
-      plain.push(word);
-      continue;
-    }
-    at += takeFlag(words, at, takes.flags, names, given);
+    // A negative number, which the parser takes for a group of short flags.
+    if (/^-[0-9]/.test(word)) plain.push(word);
+    else takeFlag(token, takes.flags, names, given);
   }
   return {
     kind: "values",
@@ -48,17 +56,18 @@ export function parseWords(words: readonly string[], takes: Takes): ParsedWords 
   };
 }
 
-/** Records the flag at `at`. Returns the number of further words that it consumes. */
+interface FlagToken {
+  readonly rawName: string;
+  readonly value?: string | undefined;
+  readonly inlineValue?: boolean | undefined;
+}
+
 function takeFlag(
-  words: readonly string[],
-  at: number,
+  { rawName: shown, value, inlineValue }: FlagToken,
   flags: FlagTable,
   names: ReadonlyMap<string, string>,
   given: Given,
-): number {
-  const word = words[at]!;
-  const equals = word.indexOf("=");
-  const shown = equals < 0 ? word : word.slice(0, equals);
+): void {
   const name = names.get(shown);
   if (name === undefined) throw unknownFlag(shown, [...names.keys(), "--help"]);
   const { kind, repeated } = flags[name]!;
@@ -66,16 +75,14 @@ function takeFlag(
   if (before.length > 0 && !repeated) throw new HearthError("USAGE", `${shown} is given twice`);
   given.set(name, before);
   if (kind === null) {
-    if (equals >= 0) throw new HearthError("USAGE", `${shown} takes no value`);
+    if (value !== undefined) throw new HearthError("USAGE", `${shown} takes no value`);
     before.push(true);
-    return 0;
+    return;
   }
-  const value = equals < 0 ? words[at + 1] : word.slice(equals + 1);
-  if (value === undefined || (equals < 0 && value.startsWith("--"))) {
-    throw new HearthError("USAGE", `${shown} needs a value: ${shown} ${kind.placeholder}`);
+  if (value === undefined || (inlineValue !== true && value.startsWith("--"))) {
+    throw new HearthError("USAGE", `${shown} needs a value: ${shown} ${placeholderOf(kind)}`);
   }
   before.push(value);
-  return equals < 0 ? 1 : 0;
 }
 
 function unknownFlag(shown: string, known: readonly string[]): HearthError {
@@ -92,30 +99,30 @@ function flagValues(flags: FlagTable, given: Given): Record<string, unknown> {
     const shown = flagName(name);
     if (texts.length > 0) values[name] = readFlag(shown, flag, texts);
     else if (flag.defaultValue !== null) values[name] = flag.defaultValue.value;
-    else throw new HearthError("USAGE", `${shown} ${flag.kind?.placeholder} is missing`);
+    else throw new HearthError("USAGE", `${shown} ${placeholderOf(flag.kind!)} is missing`);
   }
   return values;
 }
 
 function readFlag(shown: string, flag: Flag<unknown>, texts: readonly (string | true)[]): unknown {
-  const values = texts.map((text) => {
-    if (text === true || flag.kind === null) return true;
-    const read = flag.kind.read(text);
-    if (!read.ok) throw new HearthError("USAGE", `${shown} ${read.why}`);
-    return read.value;
-  });
+  const values = texts.map((text) =>
+    text === true || flag.kind === null ? true : accepted(shown, readWord(flag.kind, text)),
+  );
   return flag.repeated ? values : values[0];
+}
+
+/** Throws USAGE if the value was refused. */
+function accepted(shown: string, read: Read<unknown>): unknown {
+  if (read.ok) return read.value;
+  throw new HearthError("USAGE", `${shown} ${read.what}`, { fix: read.instead });
 }
 
 function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<string, unknown> {
   const values: Record<string, unknown> = {};
   let at = 0;
   for (const [name, { kind, presence }] of Object.entries(table)) {
-    const read = (text: string): unknown => {
-      const result = kind.read(text);
-      if (!result.ok) throw new HearthError("USAGE", `${kind.placeholder} ${result.why}`);
-      return result.value;
-    };
+    const shown = placeholderOf(kind);
+    const read = (text: string) => accepted(shown, readWord(kind, text));
     if (presence === "rest") {
       values[name] = plain.slice(at).map(read);
       at = plain.length;
@@ -124,7 +131,7 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
     } else if (presence === "optional") {
       values[name] = null;
     } else {
-      throw new HearthError("USAGE", `${kind.placeholder} is missing`);
+      throw new HearthError("USAGE", `${shown} is missing`);
     }
   }
   if (at < plain.length) {

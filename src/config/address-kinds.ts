@@ -1,6 +1,13 @@
 import { isIP, isIPv4 } from "node:net";
-import { type Kind, patternKind, type Read, typeName } from "./kinds.ts";
-import { quoteText } from "./problems.ts";
+import {
+  type Kind,
+  listKind,
+  patternKind,
+  quoteText,
+  type Read,
+  refuse,
+  typeName,
+} from "../core/index.ts";
 
 /** Listen address of a server. */
 export interface ListenAddress {
@@ -47,21 +54,20 @@ export function formatListen(address: ListenAddress): string {
 }
 
 function readListen(raw: unknown): Read<ListenAddress> {
-  const instead = 'write address and port, as in "127.0.0.1:7171" or "[::1]:7171"';
-  const refuse = (what: string) => ({ ok: false as const, what, instead });
-  if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not an address`);
+  const no = (what: string) =>
+    refuse(what, 'write address and port, as in "127.0.0.1:7171" or "[::1]:7171"');
+  if (typeof raw !== "string") return no(`is ${typeName(raw)}, not an address`);
   const match = /^(?:\[([0-9A-Fa-f:.]+)\]|([^[\]:]*)):([0-9]{1,5})$/.exec(raw);
-  if (match === null) return refuse(`is ${quoteText(raw)}, which is not an address with a port`);
+  if (match === null) return no(`is ${quoteText(raw)}, which is not an address with a port`);
   const [, bracketed, plain, digits] = match;
   const host = bracketed ?? plain ?? "";
   const port = Number(digits);
-  if (host === "") return refuse(`is ${quoteText(raw)}, which names no address`);
-  if (port > PORT_MAX) return refuse(`names port ${port}; ports end at ${PORT_MAX}`);
+  if (host === "") return no(`is ${quoteText(raw)}, which names no address`);
+  if (port > PORT_MAX) return no(`names port ${port}; ports end at ${PORT_MAX}`);
   if (bracketed !== undefined && isIP(host) !== 6)
-    return refuse(`holds an invalid IPv6 address: ${quoteText(host)}`);
+    return no(`holds an invalid IPv6 address: ${quoteText(host)}`);
   if (bracketed === undefined && !isIPv4(host)) {
-    if (!isHostName(host))
-      return refuse(`holds an invalid address or host name: ${quoteText(host)}`);
+    if (!isHostName(host)) return no(`holds an invalid address or host name: ${quoteText(host)}`);
   }
   return { ok: true, value: Object.freeze({ host, port, loopback: hostIsLoopback(host) }) };
 }
@@ -88,21 +94,21 @@ export const natsUrlKind: Kind<string> = {
   name: "NATS URL",
   range: "nats://, tls://, ws:// or wss:// and a host; several separated by commas",
   read(raw) {
-    const refuse = (what: string) => ({ ok: false, what, instead: NATS_URL_FORM }) as const;
-    if (typeof raw !== "string") return refuse("is not a string");
+    const no = (what: string) => refuse(what, NATS_URL_FORM);
+    if (typeof raw !== "string") return no("is not a string");
     const urls = raw.split(",").map((url) => url.trim());
-    if (urls.length > SERVERS_MAX) return refuse(`names more than ${SERVERS_MAX} servers`);
+    if (urls.length > SERVERS_MAX) return no(`names more than ${SERVERS_MAX} servers`);
     if (!urls.every((url) => NATS_TCP.test(url) || WEBSOCKET.test(url)))
-      return refuse("is not a NATS URL");
+      return no("is not a NATS URL");
     // The connection parses the address with URL, which rejects invalid ports and IPv6 addresses.
     const read = urls.map((url) => URL.parse(url.replace(AS_HTTP, "http:")));
-    if (read.includes(null)) return refuse("names an invalid port or address");
+    if (read.includes(null)) return no("names an invalid port or address");
     const logins = read.map((url) => `${url?.username}:${url?.password}`);
     const known = new Set(logins.filter((login) => login !== ":"));
-    if (known.size > 1) return refuse("holds different credentials");
+    if (known.size > 1) return no("holds different credentials");
     const sockets = urls.filter((url) => WEBSOCKET.test(url)).length;
     if (sockets === 0 || sockets === urls.length) return { ok: true, value: urls.join(",") };
-    return refuse("mixes TCP (nats://, tls://) and WebSocket (ws://, wss://)");
+    return no("mixes TCP (nats://, tls://) and WebSocket (ws://, wss://)");
   },
   write: (value) => value,
   show: (value) => value.replace(CREDENTIALS, "//...@"),
@@ -120,29 +126,28 @@ export function zmqKind({
   readonly mayListen: boolean;
   readonly example: string;
 }): Kind<string> {
-  const instead = `write it as in "${example}", or "ipc:///run/kv.sock"`;
-  const refuse = (what: string): Read<string> => ({ ok: false, what, instead });
+  const no = (what: string) => refuse(what, `write it as in "${example}", or "ipc:///run/kv.sock"`);
   return {
     name: "ZMQ endpoint",
     range: "tcp://, a host and a port; or ipc:// and the path of a socket",
     read(raw) {
-      if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not an endpoint`);
+      if (typeof raw !== "string") return no(`is ${typeName(raw)}, not an endpoint`);
       const is = `is ${quoteText(raw)}`;
       if (raw.startsWith("ipc://")) {
         const path = raw.slice("ipc://".length);
         const bytes = Buffer.byteLength(path);
         const fits = path.startsWith("/") && !path.includes("\0") && bytes <= SOCKET_PATH_BYTES_MAX;
-        return fits ? { ok: true, value: raw } : refuse(`${is}, which does not name a socket`);
+        return fits ? { ok: true, value: raw } : no(`${is}, which does not name a socket`);
       }
       const match = ZMQ_TCP.exec(raw);
-      if (match === null) return refuse(`${is}, which is not a ZMQ endpoint`);
+      if (match === null) return no(`${is}, which is not a ZMQ endpoint`);
       const [, bracketed, plain = "", digits] = match;
       const port = Number(digits);
-      if (port < 1 || port > PORT_MAX) return refuse(`${is}; ports go from 1 to ${PORT_MAX}`);
-      if (plain === "*" && !mayListen) return refuse(`${is}: an engine has one address`);
+      if (port < 1 || port > PORT_MAX) return no(`${is}; ports go from 1 to ${PORT_MAX}`);
+      if (plain === "*" && !mayListen) return no(`${is}: an engine has one address`);
       const isPlain = plain === "*" || isIPv4(plain) || isHostName(plain);
       if (bracketed === undefined ? !isPlain : isIP(bracketed) !== 6)
-        return refuse(`${is}, which holds an invalid address or host name`);
+        return no(`${is}, which holds an invalid address or host name`);
       return { ok: true, value: raw };
     },
     write: (endpoint) => endpoint,
@@ -156,33 +161,21 @@ export function zmqOfRank(endpoint: string, rank: number): string {
   return `${before}${Number(port) + rank}`;
 }
 
-const ORIGINS_MAX = 256;
-const ORIGINS_FORM = 'write origins separated by commas, as in "https://chat.example.org", or "*"';
-
 /** Origins of web pages, or `*` for all of them; an empty string allows none. */
-export const originsKind: Kind<readonly string[]> = {
-  name: "list of origins",
-  range: 'http:// or https:// with a host and maybe a port, with commas between them; or "*"',
-  read(raw) {
-    if (typeof raw !== "string")
-      return { ok: false, what: `is ${typeName(raw)}`, instead: ORIGINS_FORM };
-    const names = raw.split(",").map((name) => name.trim());
-    const given = names.filter((name) => name !== "");
-    if (given.length > ORIGINS_MAX) {
-      return { ok: false, what: `names more than ${ORIGINS_MAX} origins`, instead: ORIGINS_FORM };
-    }
-    const wrong = given.find((name) => name !== "*" && !isOrigin(name));
-    if (wrong !== undefined) {
-      return {
-        ok: false,
-        what: `names ${quoteText(wrong)}, which is not an origin`,
-        instead: ORIGINS_FORM,
-      };
-    }
-    return { ok: true, value: Object.freeze([...new Set(given)]) };
+export const originsKind = listKind<string>(
+  {
+    name: "origin",
+    range: 'http:// or https:// with a host and maybe a port; or "*"',
+    read(raw) {
+      const text = String(raw);
+      if (text === "*" || isOrigin(text)) return { ok: true, value: text };
+      const instead = 'write it as in "https://chat.example.org", or "*"';
+      return refuse(`is ${quoteText(text)}, which is not an origin`, instead);
+    },
+    write: (origin) => origin,
   },
-  write: (origins) => origins.join(","),
-};
+  { items: "origins", most: 256, empty: "" },
+);
 
 /** Whether `text` is an origin as browsers send it: no path, no default port, lower case. */
 function isOrigin(text: string): boolean {
@@ -216,7 +209,9 @@ export const workerUrlKind: Kind<string> = {
     if (host !== undefined && !LINK_LOCAL_HOST.test(host)) return read;
     const what = `is ${quoteText(read.value)}, `;
     const instead = `write a routable address, as in "${EXAMPLE}"`;
-    if (host === undefined) return { ok: false, what: `${what}which is not a URL`, instead };
-    return { ok: false, what: `${what}a link-local address`, instead };
+    return refuse(
+      `${what}${host === undefined ? "which is not a URL" : "a link-local address"}`,
+      instead,
+    );
   },
 };

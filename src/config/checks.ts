@@ -1,11 +1,9 @@
 import { join, relative } from "node:path";
-import { formatDuration } from "../core/index.ts";
-import { hostIsLoopback } from "./address-kinds.ts";
-import { exactBytes } from "./kinds.ts";
+import { formatDuration, quoteText } from "../core/index.ts";
+import { hostIsLoopback, type ListenAddress } from "./address-kinds.ts";
 import type { MachineFacts } from "./load.ts";
-import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
-import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
+import { AUDIT_BYTES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv.ts";
 import { listensOnLoopback } from "./sections/peers.ts";
 
@@ -20,7 +18,7 @@ interface Finding {
 export interface SumCheck<C = Config> {
   /** Dotted names. The finding is reported at the first one that the file sets. */
   readonly keys: readonly string[];
-  find(config: C, facts: MachineFacts): Finding | null;
+  find(config: C, facts: MachineFacts, value: (name: string) => unknown): Finding | null;
 }
 
 /** Null if the rule holds, else the finding. */
@@ -28,10 +26,32 @@ export function unless(holds: boolean, what: string, instead: string): Finding |
   return holds ? null : { what, instead };
 }
 
-/** Bytes of the parts of a RESERVE request: frame header, request header, one block. */
-const RESERVE_HEADER_BYTES = 32;
+/** A key that has no effect without another key of its section. `write` sets the other key. */
+function needs(section: string, key: string, other: string, write = other): SumCheck<object> {
+  const keys = [`${section}.${key}`, `${section}.${other}`] as const;
+  return {
+    keys,
+    find: (_config, _facts, value) =>
+      unless(
+        value(keys[0]) === null || value(keys[1]) !== null,
+        `has no effect without ${other}`,
+        `write ${write} below [${section}], or remove it`,
+      ),
+  };
+}
 
-const RESERVE_ITEM_BYTES = 80;
+/** Keys of a section of which all or none are set. */
+function setTogether(section: string, names: readonly string[], fix: string): SumCheck<object> {
+  const keys = names.map((name) => `${section}.${name}`);
+  return {
+    keys,
+    find(_config, _facts, value) {
+      const set = keys.filter((key) => value(key) !== null);
+      const what = `${names.join(" and ")} must be set together`;
+      return unless(set.length === 0 || set.length === keys.length, what, fix);
+    },
+  };
+}
 
 /** Maximum bytes of one entry of the block table, all columns included. */
 const TABLE_ENTRY_BYTES = 220;
@@ -46,15 +66,7 @@ type Nats = Pick<
 
 /** Rules of [nats], for agents and routers. */
 export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
-  {
-    keys: ["nats.cert_file", "nats.key_file"],
-    find: ({ nats }) =>
-      unless(
-        (nats.certFile === null) === (nats.keyFile === null),
-        "cert_file and key_file must be set together",
-        "set both or none",
-      ),
-  },
+  setTogether("nats", ["cert_file", "key_file"], "set both or none"),
   {
     keys: ["nats.creds_file", "nats.nkey_file", "nats.token_file", "nats.user_file"],
     find({ nats }) {
@@ -85,15 +97,7 @@ export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
         'set api.token_file (or tokens_file, or tls_client_ca_file), or listen on "127.0.0.1:7171"',
       ),
   },
-  {
-    keys: ["api.tls_cert_file", "api.tls_key_file"],
-    find: ({ api }) =>
-      unless(
-        (api.tlsCertFile === null) === (api.tlsKeyFile === null),
-        "a certificate and its key must be set together, and one of the two is not set",
-        "set both tls_cert_file and tls_key_file, or neither",
-      ),
-  },
+  setTogether("api", ["tls_cert_file", "tls_key_file"], "set both or neither"),
   {
     keys: ["api.tls_client_ca_file", "api.tls_cert_file"],
     find: ({ api }) =>
@@ -127,15 +131,7 @@ const EVENT_CHECKS: readonly SumCheck[] = [
         'use mode = "ring", or remove it',
       ),
   },
-  {
-    keys: ["events.zmq_replay", "events.zmq"],
-    find: ({ events }) =>
-      unless(
-        events.zmqReplay === null || events.zmq !== null,
-        "has no effect without zmq",
-        "write zmq below [events], or remove it",
-      ),
-  },
+  needs("events", "zmq_replay", "zmq"),
   {
     keys: ["events.zmq", "engine.kv_events"],
     find: ({ events, engine }) =>
@@ -158,24 +154,8 @@ const EVENT_CHECKS: readonly SumCheck[] = [
         "write kv_events_model below [engine], as requests name it",
       ),
   },
-  {
-    keys: ["engine.kv_events_replay", "engine.kv_events"],
-    find: ({ engine }) =>
-      unless(
-        engine.kvReplay === null || engine.kvEvents !== null,
-        "has no effect without kv_events",
-        "write kv_events below [engine], or remove it",
-      ),
-  },
-  {
-    keys: ["engine.kv_events_model", "engine.kv_events"],
-    find: ({ engine }) =>
-      unless(
-        engine.kvModel === null || engine.kvEvents !== null,
-        "has no effect without kv_events",
-        "write kv_events below [engine], or remove it",
-      ),
-  },
+  needs("engine", "kv_events_replay", "kv_events"),
+  needs("engine", "kv_events_model", "kv_events"),
 ];
 
 /** Each rank needs its own port; Unix sockets do not support ranks. */
@@ -196,29 +176,31 @@ function ranksFit(key: string, pick: (config: Config) => string | null): SumChec
 
 type Peers = Config["peers"];
 
+/** Block data of the stream transport uses the port that is this much above `listen_stream`. */
+const LANES_PORT_OFFSET = 2;
+
+/** TCP port of the block data of the stream transport; 0 if the ports are chosen freely. */
+export function lanesPortOf({ port }: ListenAddress): number {
+  return port === 0 ? 0 : port + LANES_PORT_OFFSET;
+}
+
 /** Keys that decide whether RDMA is used. */
 const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
 
 /** Rules of [peers]. */
 const PEER_CHECKS: readonly SumCheck[] = [
+  setTogether(
+    "peers",
+    ["cert_file", "key_file", "ca_file"],
+    "set all three (hearth ca creates them), or none",
+  ),
   {
-    keys: ["peers.cert_file", "peers.key_file", "peers.ca_file"],
-    find({ peers }) {
-      const set = [peers.certFile, peers.keyFile, peers.caFile].filter((path) => path !== null);
-      return unless(
-        set.length === 0 || set.length === 3,
-        "cert_file, key_file and ca_file must be set together",
-        "set all three (hearth ca creates them), or none",
-      );
-    },
-  },
-  {
-    keys: ["peers.encrypt", "peers.trusted_network"],
+    keys: ["peers.cipher", "peers.trusted_network"],
     find: ({ peers }) =>
       unless(
-        peers.encrypt || peers.trustedNetwork,
+        peers.cipher !== "none" || peers.trustedNetwork,
         "blocks would be sent unencrypted, and trusted_network is not set",
-        "set trusted_network = true if the network is private, or leave encrypt on",
+        "set trusted_network = true if the network is private, or use another cipher",
       ),
   },
   {
@@ -248,24 +230,24 @@ const PEER_CHECKS: readonly SumCheck[] = [
     },
   },
   {
-    keys: ["peers.lanes_port", "peers.listen_stream"],
-    find: ({ peers: { lanesPort, listenStream } }) =>
+    keys: ["peers.listen_stream"],
+    find: ({ peers: { listenStream } }) =>
       unless(
-        listenStream === "off" || lanesPort === 0 || lanesPort !== listenStream.port,
-        `${lanesPort} is the port of listen_stream, too`,
-        "requests and payload need a TCP port each: use another one, or 0",
+        listenStream === "off" || lanesPortOf(listenStream) <= PORT_MAX,
+        "leaves no port for block data, which uses the port two above",
+        `use a port of at most ${PORT_MAX - LANES_PORT_OFFSET}`,
       ),
   },
   {
-    keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream", ...RDMA_KEYS],
+    keys: ["peers.listen_rdma", "peers.listen_stream", ...RDMA_KEYS],
     find(config) {
-      const { listenRdma, listenStream, lanesPort } = config.peers;
+      const { listenRdma, listenStream } = config.peers;
       // The default port must not conflict if RDMA is unused.
       if (!mayUseRdma(config)) return null;
       if (listenRdma === "off" || listenRdma.port === 0 || listenStream === "off") return null;
       return unless(
-        listenRdma.port !== listenStream.port && listenRdma.port !== lanesPort,
-        `${listenRdma.port} is the port of listen_stream or lanes_port, too`,
+        listenRdma.port !== listenStream.port && listenRdma.port !== lanesPortOf(listenStream),
+        `${listenRdma.port} is also the port of listen_stream, or the port of its block data`,
         'use another one, or "off"',
       );
     },
@@ -294,41 +276,14 @@ const PEER_CHECKS: readonly SumCheck[] = [
       unless(
         !isAnnounced(peers, nats.url) || peers.advertise !== null,
         "is missing, and other hosts cannot resolve this machine's name",
-        'write advertise = "10.0.0.1" below [peers], or announce = "off"',
+        'write advertise = "10.0.0.1" below [peers]',
       ),
-  },
-  notAbove("peer_bytes_max", (peers) => peers.peerBytesMax),
-  notAbove("namespace_bytes_max", (peers) => peers.namespaceBytesMax),
-  {
-    keys: ["peers.cooldown", "peers.cooldown_max"],
-    find({ peers }) {
-      const [first, last] = [peers.cooldownMs, peers.cooldownMaxMs].map(formatDuration);
-      return unless(
-        peers.cooldownMs <= peers.cooldownMaxMs,
-        `cooldown ${first} is above cooldown_max ${last}`,
-        `use at most ${last}, or a longer cooldown_max`,
-      );
-    },
   },
 ];
 
 function isAnnounced(peers: Peers, url: string | null): boolean {
   const listens = peers.listenStream !== "off" || peers.listenQuic !== "off";
-  return peers.certFile !== null && listens && url !== null && peers.announceMs > 0;
-}
-
-function notAbove(key: string, pick: (peers: Peers) => number): SumCheck {
-  return {
-    keys: [`peers.${key}`, "peers.bytes_max"],
-    find({ peers }) {
-      const [part, all] = [exactBytes(pick(peers)), exactBytes(peers.bytesMax)];
-      return unless(
-        pick(peers) <= peers.bytesMax,
-        `${key} ${part} is above bytes_max ${all}`,
-        `use at most ${all}, or a larger bytes_max`,
-      );
-    },
-  };
+  return peers.certFile !== null && listens && url !== null;
 }
 
 /**
@@ -357,42 +312,17 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   ...API_CHECKS,
   ...PEER_CHECKS,
   ...EVENT_CHECKS,
-  needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
-  needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
-  needsAuditFile("audit_bytes", ({ control }) => control.auditBytesMax !== AUDIT_BYTES),
-  needsAuditFile("audit_files", ({ control }) => control.auditFiles !== AUDIT_FILES),
+  needs("nats", "command_stream", "url"),
+  needs("nats", "workers_bucket", "url"),
   {
-    keys: ["engine.items_max", "engine.frame_max"],
-    find({ engine: { itemsMax, frameBytesMax } }) {
-      const needed = RESERVE_HEADER_BYTES + RESERVE_ITEM_BYTES * itemsMax;
-      const fit = Math.floor((frameBytesMax - RESERVE_HEADER_BYTES) / RESERVE_ITEM_BYTES);
-      return unless(
-        needed <= frameBytesMax,
-        `${itemsMax} blocks need a frame of ${needed} bytes; frame_max is ${frameBytesMax}`,
-        `set items_max to at most ${fit} or frame_max to at least ${wholeKiB(needed)}`,
-      );
-    },
-  },
-  {
-    keys: ["engine.handles_max", "engine.items_max"],
-    find: ({ engine: { handlesMax, itemsMax } }) =>
+    keys: ["control.audit_bytes", "control.audit_file"],
+    find: ({ control }) =>
       unless(
-        handlesMax >= itemsMax,
-        `handles_max ${handlesMax} is below items_max ${itemsMax}`,
-        `set handles_max to at least ${itemsMax}`,
+        // A value equal to the default has no effect and is accepted.
+        control.auditBytesMax === AUDIT_BYTES || control.auditFile !== null,
+        "has no effect without audit_file",
+        "write audit_file below [control], or remove it",
       ),
-  },
-  {
-    keys: ["engine.unread_max", "engine.frame_max"],
-    find({ engine }) {
-      const unread = exactBytes(engine.unreadBytesMax);
-      const frame = exactBytes(engine.frameBytesMax);
-      return unless(
-        engine.unreadBytesMax >= engine.frameBytesMax,
-        `unread_max ${unread} is below frame_max ${frame}`,
-        `set unread_max to at least ${frame}`,
-      );
-    },
   },
   {
     keys: ["engine.acquire_deadline", "engine.lease"],
@@ -407,15 +337,6 @@ export const SUM_CHECKS: readonly SumCheck[] = [
     },
   },
   {
-    keys: ["engine.gpu_window_blocks", "kv.blocks_max"],
-    find: ({ engine: { gpuWindowBlocks }, kv: { blocksMax } }) =>
-      unless(
-        gpuWindowBlocks < blocksMax,
-        `a mirror of ${gpuWindowBlocks} blocks fills the table of ${blocksMax}`,
-        `set kv.blocks_max above ${gpuWindowBlocks} or lower engine.gpu_window_blocks`,
-      ),
-  },
-  {
     keys: ["kv.ssd_dir", "kv.ssd_gib"],
     find: ({ kv }) =>
       unless(
@@ -424,24 +345,8 @@ export const SUM_CHECKS: readonly SumCheck[] = [
         "write ssd_gib = 500 below [kv], or remove ssd_dir",
       ),
   },
-  {
-    keys: ["kv.ssd_gib", "kv.ssd_dir"],
-    find: ({ kv }) =>
-      unless(
-        kv.ssdBytes === null || kv.ssdDir !== null,
-        "has no effect without ssd_dir",
-        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
-      ),
-  },
-  {
-    keys: ["kv.index_dir", "kv.ssd_dir"],
-    find: ({ kv }) =>
-      unless(
-        kv.indexDir === null || kv.ssdDir !== null,
-        "has no effect without ssd_dir",
-        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
-      ),
-  },
+  needs("kv", "ssd_gib", "ssd_dir", `ssd_dir = "${SSD_DIR_EXAMPLE}"`),
+  needs("kv", "index_dir", "ssd_dir", `ssd_dir = "${SSD_DIR_EXAMPLE}"`),
   {
     keys: ["kv.index_dir", "kv.ssd_dir"],
     find({ kv: { indexDir, ssdDir } }) {
@@ -490,42 +395,12 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   },
 ];
 
-function needsNatsUrl(key: string, pick: (config: Config) => string | null): SumCheck {
-  return {
-    keys: [`nats.${key}`, "nats.url"],
-    find: (config) =>
-      unless(
-        pick(config) === null || config.nats.url !== null,
-        "has no effect without url",
-        "write url below [nats], or remove it",
-      ),
-  };
-}
-
-/** A value equal to the default has no effect and is accepted. */
-function needsAuditFile(key: string, isOther: (config: Config) => boolean): SumCheck {
-  return {
-    keys: [`control.${key}`, "control.audit_file"],
-    find: (config) =>
-      unless(
-        !isOther(config) || config.control.auditFile !== null,
-        "has no effect without audit_file",
-        "write audit_file below [control], or remove it",
-      ),
-  };
-}
-
 function gibUp(bytes: number): string {
   return `${Math.ceil((bytes / 2 ** 30) * 100) / 100}GiB`;
 }
 
 function gibDown(bytes: number): string {
   return `${Math.floor((bytes / 2 ** 30) * 100) / 100}GiB`;
-}
-
-/** Bytes up to the next whole KiB, as text. */
-function wholeKiB(bytes: number): string {
-  return exactBytes(Math.ceil(bytes / 1024) * 1024);
 }
 
 /** Whether the configuration allows RDMA, which transfers blocks unencrypted. */

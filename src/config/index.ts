@@ -1,6 +1,6 @@
 export { formatListen, type ListenAddress, zmqOfRank } from "./address-kinds.ts";
 export type { AccessConfig } from "./checks.ts";
-export { mayUseRdma } from "./checks.ts";
+export { lanesPortOf, mayUseRdma } from "./checks.ts";
 export {
   diffReload,
   type KeyChange,
@@ -14,6 +14,7 @@ export {
 export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedIssuer, ListedPeer } from "./peer-kinds.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
+export { REMOVED_AGENT_KEYS, REMOVED_ROUTER_KEYS } from "./removed-keys.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {
   diffRouterReload,
@@ -29,12 +30,7 @@ export {
   renderRouterSample,
 } from "./router/schema.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
-export { deriveBlocksMax } from "./sections/kv.ts";
+export { deriveBlocksMax, deriveGpuWindowBlocks } from "./sections/kv.ts";
+export { clusterNameKind, workerIdKind } from "./sections/node.ts";
 export type { SchemaKey } from "./spec.ts";
-export {
-  type KeyMap,
-  type KeyPlace,
-  mapKeys,
-  positionsOf,
-  type Statement,
-} from "./toml-positions.ts";
+export { parseText } from "./toml-positions.ts";

@@ -19,7 +19,7 @@ import {
   tablesOf,
   valueAt,
 } from "./spec.ts";
-import { positionsOf } from "./toml-positions.ts";
+import { positionAt } from "./toml-positions.ts";
 
 /**
  * Reads and validates the file at `path`. Never throws: an unreadable file is reported as a
@@ -44,7 +44,7 @@ export async function loadBook<C>(
   const text = new TextDecoder().decode(read.bytes);
   const broken = firstBadByte(read.bytes, text);
   if (broken !== null) {
-    const { line, column } = positionsOf(text)(broken);
+    const { line, column } = positionAt(text, broken);
     return refused(path, "holds bytes that are not UTF-8", "save the file as UTF-8", line, column);
   }
   return parseBook<C>(book, text, path, facts, overrides);

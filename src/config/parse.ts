@@ -1,11 +1,10 @@
-import { assert, nearestWord } from "../core/index.ts";
+import { assert, nearestWord, type TomlLiteral, typeName } from "../core/index.ts";
 import type { SumCheck } from "./checks.ts";
-import { type Kind, type TomlLiteral, typeName } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
 import { type ConfigProblem, formatKey, sortProblems } from "./problems.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./spec.ts";
-import { type ParsedText, parseText } from "./toml-positions.ts";
+import { parseText, positionAt, type TomlDocument } from "./toml-positions.ts";
 
 export type ConfigResult<C = Config> =
   | { readonly ok: true; readonly config: C }
@@ -33,7 +32,7 @@ interface Reading {
   readonly book: ConfigBook;
   /** Keys of the book, then those of its named tables. */
   readonly keys: readonly SchemaKey[];
-  readonly text: ParsedText;
+  readonly document: TomlDocument;
   readonly root: Table;
   readonly facts: MachineFacts;
   readonly report: Report;
@@ -41,8 +40,8 @@ interface Reading {
   isFull(): boolean;
   /** Values by dotted name. */
   readonly values: Map<string, unknown>;
-  /** The names under which the file gave a value, by dotted name of the schema key. */
-  readonly given: Map<string, string>;
+  /** Dotted names of the keys that the file or an override gives. */
+  readonly given: Set<string>;
   /** Dotted names with an invalid value, which are not reported as missing. */
   readonly excused: Set<string>;
 }
@@ -71,30 +70,32 @@ export function parseBook<C>(
       { file, line: 0, column: 0, key: "", what: TOO_LARGE, instead: "name a TOML file" },
     ]);
   }
-  const text = parseText(source.startsWith("\ufeff") ? ` ${source.slice(1)}` : source, file);
-  const problems = [...text.problems];
-  if (text.root === null) return failed(problems);
+  const text = source.startsWith("\ufeff") ? ` ${source.slice(1)}` : source;
+  const parsed = parseText(text, file);
+  const { document } = parsed;
+  const problems = [...parsed.problems];
+  if (document === null) return failed(problems);
 
   const isFull = () => problems.length >= PROBLEMS_MAX;
   const report: Report = (path, at, what, instead) => {
     if (isFull()) return;
-    const place = placeOf(text, path, at);
+    const place = positionAt(text, offsetOf(document, path, at));
     problems.push({ file, ...place, key: formatKey(path), what, instead });
   };
-  const { root } = text;
+  const { root } = document;
   const reading: Reading = {
     book,
     keys: [...book.keys, ...namedKeys(book, root)],
-    text,
+    document,
     root,
     facts,
     report,
     isFull,
     values: new Map(),
-    given: new Map(),
+    given: new Set(),
     excused: new Set(),
   };
-  for (const name of text.leftOut) excuse(reading, name);
+  for (const name of parsed.leftOut) excuse(reading, name);
   checkNames(reading);
   const { keys } = reading;
   for (const key of keys) readGiven(reading, key);
@@ -123,21 +124,20 @@ function namedKeys(book: ConfigBook, root: Table): SchemaKey[] {
   });
 }
 
-/** Records that the file gives this key, under either of its names, or this section. */
+/** Records that the file gives this key or section. */
 function excuse({ excused, keys }: Reading, dotted: string): void {
-  for (const { path, section, name, spec } of keys) {
-    const table = path.join(".");
-    if ([name, section, table, `${table}.${spec.also?.key}`].includes(dotted)) excused.add(name);
+  for (const { path, section, name } of keys) {
+    if ([name, section, path.join(".")].includes(dotted)) excused.add(name);
   }
 }
 
-/** The position of a key, else of the nearest table above it in the file, else the first line. */
-function placeOf(text: ParsedText, path: readonly string[], at: "key" | "value") {
+/** The offset of a key, else of the nearest table above it in the file, else of the first line. */
+function offsetOf(document: TomlDocument, path: readonly string[], at: "key" | "value"): number {
   for (let depth = path.length; depth > 0; depth--) {
-    const place = text.keys.locate(path.slice(0, depth));
-    if (place !== null) return text.positionAt(depth === path.length ? place[at] : place.key);
+    const place = document.locate(path.slice(0, depth));
+    if (place !== null) return depth === path.length ? place[at] : place.key;
   }
-  return { line: 1, column: 1 };
+  return 0;
 }
 
 function isTable(value: unknown): value is Table {
@@ -204,6 +204,11 @@ function checkSection(reading: Reading, table: readonly string[], value: unknown
 function reportUnknownKey(reading: Reading, table: readonly string[], name: string): void {
   if (reading.isFull()) return;
   const { book } = reading;
+  const reason = own(book.removed, [...table, name].join("."));
+  if (reason !== undefined) {
+    reading.report([...table, name], "key", "was removed", String(reason));
+    return;
+  }
   const section = table[0] ?? null;
   const has = (other: string) => keyNamesOf(book, other).includes(name);
   const home = book.sectionNames.find((other) => other !== section && has(other));
@@ -227,23 +232,14 @@ function adviceForName(
 }
 
 /** Reads one key where the file gives it. */
-function readGiven(reading: Reading, key: SchemaKey): void {
-  const { spec, path: place, name } = key;
-  const table = tableAt(reading.root, place);
-  if (table === null) return;
-  const also = spec.also;
-  const first = own(table, spec.key);
-  const second = also === undefined ? undefined : own(table, also.key);
-  if (also !== undefined && first !== undefined && second !== undefined) {
-    reading.given.set(name, spec.key);
-    const [path, other] = laterOf(reading.text, place, spec.key, also.key);
-    const same = formatKey([...place, other]);
-    reading.report(path, "key", `duplicates ${same}`, "keep one of the two");
-    return;
-  }
-  if (first !== undefined) readOne(reading, key, spec.key, spec.kind, first);
-  else if (also !== undefined && second !== undefined)
-    readOne(reading, key, also.key, also.kind, second);
+function readGiven(reading: Reading, { spec, path, name }: SchemaKey): void {
+  const table = tableAt(reading.root, path);
+  const raw = table === null ? undefined : own(table, spec.key);
+  if (raw === undefined) return;
+  reading.given.add(name);
+  const read = spec.kind.read(raw);
+  if (read.ok) reading.values.set(name, read.value);
+  else reading.report([...path, spec.key], "value", read.what, read.instead);
 }
 
 function tableAt(root: Table, path: readonly string[]): Table | null {
@@ -255,30 +251,10 @@ function tableAt(root: Table, path: readonly string[]): Table | null {
   return isTable(table) ? table : null;
 }
 
-type Path = readonly string[];
-
-function laterOf(text: ParsedText, table: Path, a: string, b: string): [Path, string] {
-  const offset = (name: string) => text.keys.locate([...table, name])?.key ?? 0;
-  return offset(a) > offset(b) ? [[...table, a], b] : [[...table, b], a];
-}
-
-function readOne(
-  reading: Reading,
-  key: SchemaKey,
-  as: string,
-  kind: Kind<unknown>,
-  raw: unknown,
-): void {
-  reading.given.set(key.name, as);
-  const read = kind.read(raw);
-  if (read.ok) reading.values.set(key.name, read.value);
-  else reading.report([...key.path, as], "value", read.what, read.instead);
-}
-
 function override(reading: Reading, key: SchemaKey, raw: TomlLiteral | undefined): void {
   if (raw === undefined) return;
   const read = key.spec.kind.read(raw);
-  reading.given.set(key.name, key.spec.key);
+  reading.given.add(key.name);
   if (read.ok) reading.values.set(key.name, read.value);
   else reading.report([], "key", `${key.name} ${read.what}`, read.instead);
 }
@@ -342,11 +318,9 @@ function freezeConfig({ book, keys, values }: Reading): object {
 function runSumChecks({ book, values, given, facts, report }: Reading, config: object): void {
   for (const check of book.checks as readonly SumCheck<object>[]) {
     if (!check.keys.every((name) => values.has(name))) continue;
-    const found = check.find(config, facts);
+    const found = check.find(config, facts, (name) => values.get(name));
     if (found === null) continue;
     const blamed = check.keys.find((name) => given.has(name)) ?? check.keys[0]!;
-    const [section, key] = blamed.split(".") as [string, string];
-    const place = found.at ?? [section, given.get(blamed) ?? key];
-    report(place, "value", found.what, found.instead);
+    report(found.at ?? blamed.split("."), "value", found.what, found.instead);
   }
 }

@@ -1,3 +1,5 @@
+import { quoteText } from "../core/index.ts";
+
 /** A problem in a configuration file, with its position. */
 export interface ConfigProblem {
   readonly file: string;
@@ -11,20 +13,6 @@ export interface ConfigProblem {
   readonly what: string;
   /** The suggested correction. */
   readonly instead: string;
-}
-
-const TEXT_MAX = 60;
-
-/**
- * `text` in quotes, truncated and escaped, so that the contents of a file cannot forge a line or
- * control a terminal.
- */
-export function quoteText(text: string): string {
-  const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
-  return JSON.stringify(cut).replace(
-    /[^\x20-\x7e]/g,
-    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
-  );
 }
 
 /** `["kv", "ram_gib"]` → `kv.ram_gib`; segments that are not bare keys are quoted. */

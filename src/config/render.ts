@@ -1,9 +1,7 @@
-import type { TomlLiteral } from "./kinds.ts";
+import type { TomlLiteral } from "../core/index.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import type { DefaultValue } from "./spec.ts";
 import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./spec.ts";
-
-const LINE_CHARACTERS_MAX = 98;
 
 /** `config` as a file with every key; parsing it gives the same configuration. */
 export function renderConfig(config: Config): string {
@@ -34,40 +32,32 @@ function written({ spec }: SchemaKey, value: unknown): string[] {
   return value === null ? [] : [assignment(spec.key, spec.kind.write(value))];
 }
 
-/** The commented sample file: every key with its default and description. */
+/** The sample file: the keys that people set, commented unless they are required. */
 export function renderSampleConfig(book = AGENT_BOOK): string {
+  const { words, sample } = book;
   const lines = [
-    `# ${book.words.sample}`,
+    `# ${words.sample}`,
     "#",
-    "# A commented key shows its default, or an example if it has none. Sizes and durations carry",
-    '# their unit ("64GiB", "30s"). Unknown keys, invalid values and contradictions are refused at',
-    `# start with file, line and key. \`${book.words.check}\` checks a file. SIGHUP`,
-    "# reloads it; keys marked [reload] take effect at once.",
+    "# These keys are set most often; a commented key shows an example or its default.",
+    `# ${words.reference} describes all keys. \`${words.check}\` checks a file.`,
   ];
-  for (const [name, section] of Object.entries(book.sections)) {
-    lines.push("", ...comment(section.doc), `[${name}]`);
-    for (const key of book.keys) if (key.section === name) lines.push(...sampleKey(key));
+  const show = (header: string, keys: readonly SchemaKey[], isCommented: boolean) => {
+    const shown = keys.filter(({ name }) => Object.hasOwn(sample, name));
+    if (shown.length === 0) return;
+    lines.push("", header);
+    for (const { name, spec } of shown) {
+      const isSet = spec.defaultValue.is === "required" && !isCommented;
+      lines.push(`# ${sample[name]}`, `${isSet ? "" : "#"}${assignment(spec.key, spec.example)}`);
+    }
+  };
+  for (const section of Object.keys(book.sections)) {
+    const keys = book.keys.filter((key) => key.section === section);
+    show(`[${section}]`, keys, false);
   }
   for (const [name, section] of Object.entries(book.named)) {
-    lines.push("", ...comment(section.doc), `#[${name}.${section.nameExample}]`);
-    for (const key of keysOf([name], section)) lines.push(...sampleKey(key, "#"));
+    show(`#[${name}.${section.nameExample}]`, keysOf([name], section), true);
   }
   return `${lines.join("\n")}\n`;
-}
-
-function sampleKey({ spec }: SchemaKey, before = ""): string[] {
-  const note = spec.reload ? " [reload]" : "";
-  const isSet = spec.defaultValue.is === "required" && before === "";
-  const lines = [
-    "",
-    ...comment(`${spec.doc}${note}`),
-    ...comment(`Default: ${defaultWords(spec.defaultValue)}. Allowed: ${spec.kind.range}.`),
-    `${isSet ? "" : "#"}${assignment(spec.key, spec.example)}`,
-  ];
-  if (spec.also !== undefined) {
-    lines.push("", ...comment(spec.also.doc), `#${assignment(spec.also.key, spec.also.example)}`);
-  }
-  return lines;
 }
 
 /** The reference page, in Markdown. */
@@ -93,50 +83,25 @@ export function renderConfigReference(book = AGENT_BOOK): string {
 }
 
 function referenceKey({ name, spec }: SchemaKey): string[] {
-  const lines = referenceEntry(name, {
-    type: spec.kind.name,
-    allowed: spec.kind.range,
-    defaultValue: defaultWords(spec.defaultValue, "`"),
-    reload: spec.reload,
-    doc: spec.doc,
-    example: assignment(spec.key, spec.example),
-  });
-  if (spec.also === undefined) return lines;
-  const { key, kind, doc, example } = spec.also;
-  const other = referenceEntry(`${name.slice(0, name.lastIndexOf("."))}.${key}`, {
-    type: kind.name,
-    allowed: kind.range,
-    defaultValue: `the same as \`${spec.key}\``,
-    reload: spec.reload,
-    doc,
-    example: assignment(key, example),
-  });
-  return [...lines, ...other];
-}
-
-interface Entry {
-  readonly type: string;
-  readonly allowed: string;
-  readonly defaultValue: string;
-  readonly reload: boolean;
-  readonly doc: string;
-  readonly example: string;
-}
-
-function referenceEntry(name: string, entry: Entry): string[] {
-  const sighup = entry.reload ? "reload" : "restart";
+  const { kind, defaultValue, reload, doc, example } = spec;
+  const cells = [
+    kind.name,
+    defaultWords(defaultValue, "`"),
+    kind.range,
+    reload === true ? "reload" : "restart",
+  ];
   return [
     "",
     `### ${name}`,
     "",
     "| type | default | allowed | on SIGHUP |",
     "|---|---|---|---|",
-    `| ${entry.type} | ${entry.defaultValue} | ${entry.allowed} | ${sighup} |`,
+    `| ${cells.join(" | ")} |`,
     "",
-    entry.doc,
+    doc,
     "",
     "```toml",
-    entry.example,
+    assignment(spec.key, example),
     "```",
   ];
 }
@@ -159,18 +124,4 @@ function defaultWords(defaultValue: DefaultValue<unknown>, quote = ""): string {
 /** JSON's strings, numbers and booleans are TOML's, for what the schema allows. */
 function assignment(key: string, value: TomlLiteral): string {
   return `${key} = ${JSON.stringify(value)}`;
-}
-
-/** `text` as comment lines. */
-function comment(text: string): string[] {
-  const lines: string[] = [];
-  let line = "#";
-  for (const word of text.split(" ")) {
-    if (line.length + 1 + word.length > LINE_CHARACTERS_MAX) {
-      lines.push(line);
-      line = "#";
-    }
-    line += ` ${word}`;
-  }
-  return [...lines, line];
 }

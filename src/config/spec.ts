@@ -1,5 +1,5 @@
+import { type Kind, pathKind, type TomlLiteral } from "../core/index.ts";
 import type { SumCheck } from "./checks.ts";
-import type { Kind, TomlLiteral } from "./kinds.ts";
 import type { MachineFacts } from "./load.ts";
 
 /** One key of a schema, with its location in the file and in the configuration. */
@@ -13,13 +13,15 @@ export interface SchemaKey {
   readonly spec: KeySpec<unknown>;
 }
 
-interface AnySection {
+type AnyKeys = Readonly<Record<string, KeySpec<unknown>>>;
+
+export interface SectionSpec<Keys = AnyKeys> {
   readonly doc: string;
-  readonly keys: Readonly<Record<string, KeySpec<unknown>>>;
+  readonly keys: Keys;
 }
 
 /** Named tables of one shape: `[workers.gpu-01]`. */
-export interface NamedSection extends AnySection {
+export interface NamedSection extends SectionSpec {
   readonly nameKind: Kind<string>;
   readonly nameExample: string;
   /** Maximum number of tables. */
@@ -28,13 +30,20 @@ export interface NamedSection extends AnySection {
 
 /** One kind of configuration file, as the parser, the reference page and the reload use it. */
 export interface ConfigBook {
-  readonly sections: Readonly<Record<string, AnySection>>;
+  readonly sections: Readonly<Record<string, SectionSpec>>;
   /** Named tables. The configuration holds each as a list of objects with a `name`. */
   readonly named: Readonly<Record<string, NamedSection>>;
   /** Every key of `sections` in the order of the sample file. */
   readonly keys: readonly SchemaKey[];
   readonly sectionNames: readonly string[];
+  /**
+   * Keys of earlier releases by dotted name, each with the value that applies now or the key to set
+   * instead.
+   */
+  readonly removed: Readonly<Record<string, string>>;
   readonly checks: readonly SumCheck<never>[];
+  /** Keys of the sample file by dotted name, each with one line about it. */
+  readonly sample: Readonly<Record<string, string>>;
   readonly words: {
     /** Title of the reference page. */
     readonly title: string;
@@ -43,12 +52,14 @@ export interface ConfigBook {
     /** Command line that uses the file. */
     readonly usage: string;
     readonly check: string;
+    /** File of the reference page. */
+    readonly reference: string;
   };
 }
 
 export function keysOf(
   path: readonly string[],
-  { keys }: AnySection,
+  { keys }: SectionSpec,
   section = path[0]!,
 ): readonly SchemaKey[] {
   return Object.entries(keys).map(([field, spec]) => ({
@@ -72,12 +83,10 @@ export function createBook(
   };
 }
 
-/** The key names that a file may use inside a section, including alternative names. */
+/** The key names that a file may use inside a section. */
 export function keyNamesOf({ sections, named }: ConfigBook, section: string): string[] {
   const keys = sections[section]?.keys ?? named[section]?.keys ?? {};
-  return Object.values(keys).flatMap((spec) =>
-    spec.also === undefined ? [spec.key] : [spec.key, spec.also.key],
-  );
+  return Object.values(keys).map(({ key }) => key);
 }
 
 /** The value of a key in a configuration. */
@@ -122,25 +131,11 @@ export interface KeySpec<Value> {
   readonly kind: Kind<Value>;
   readonly defaultValue: DefaultValue<Value>;
   /** Whether SIGHUP applies a change; other keys need a restart. */
-  readonly reload: boolean;
+  readonly reload?: boolean;
   /** One paragraph: the effect of the key, and when to change it. */
   readonly doc: string;
   readonly example: TomlLiteral;
-  /** Alternative key for the same value; a file uses one of the two. */
-  readonly also?: {
-    readonly key: string;
-    readonly kind: Kind<Value>;
-    readonly doc: string;
-    readonly example: TomlLiteral;
-  };
 }
-
-export interface SectionSpec<Keys> {
-  readonly doc: string;
-  readonly keys: Keys;
-}
-
-type AnyKeys = Readonly<Record<string, KeySpec<unknown>>>;
 
 /** Infers the exact type of a section. */
 export function section<const Keys extends AnyKeys>(doc: string, keys: Keys): SectionSpec<Keys> {
@@ -165,4 +160,17 @@ export function optional<Value>(
   spec: Words & { kind: Kind<Value>; example: TomlLiteral },
 ): KeySpec<Value | null> {
   return { ...spec, kind: spec.kind as Kind<Value | null>, defaultValue: { is: "unset" } };
+}
+
+/** Linux PATH_MAX without the terminating NUL. */
+const PATH_BYTES_MAX = 4095;
+
+/** The path of a file or folder; null if it is unset. */
+export function optionalPath(
+  key: string,
+  example: string,
+  doc: string,
+  bytesMax = PATH_BYTES_MAX,
+): KeySpec<string | null> {
+  return optional({ key, kind: pathKind({ bytesMax, example }), doc, example });
 }

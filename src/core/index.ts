@@ -11,3 +11,4 @@ export * from "./simulated-clock.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";
 export * from "./units.ts";
+export * from "./value-kinds.ts";

@@ -163,7 +163,7 @@ export class EngineShares {
       process.group.wasRefused = true;
       return (
         `process ${process.pid} already has ${process.connections} connections: close some, or ` +
-        "raise engine.clients_per_process"
+        "raise engine.clients_max, an eighth of which one process may use"
       );
     }
     if (this.#connections >= connectionsMax) {

@@ -158,7 +158,7 @@ export const HEALTH_CODES = {
   KV_SSD_SLOW: {
     severity: "warn",
     meaning: "reads from SSD exceed their deadline and count as misses",
-    fix: "check what else uses the drive (iostat -x); lower kv.scrub_rate or kv.ssd_depth",
+    fix: "check what else uses the drive (iostat -x); lower kv.scrub_rate",
   },
   KV_SSD_HUNG: {
     severity: "error",
@@ -323,12 +323,12 @@ export const HEALTH_CODES = {
   ENGINE_HOLDS_ALL: {
     severity: "warn",
     meaning: "one engine is close to its limit of RAM or connections",
-    fix: "restart the process in the details, or raise engine.held_share, clients_per_process",
+    fix: "restart the process in the details, or raise engine.held_share, clients_max",
   },
   FD_LIMIT: {
     severity: "error",
     meaning: "file descriptors are running out: connections wait, and files cannot be opened",
-    fix: "raise LimitNOFILE (ulimit -n) or lower connections_max of [api] and [proxy]; restart",
+    fix: "raise LimitNOFILE (ulimit -n) or lower engine.clients_max or proxy.streams_max; restart",
   },
   KV_SSD_REPLACED: {
     severity: "error",

@@ -7,18 +7,14 @@ import {
 } from "../core/index.ts";
 import { AwaitedFetches, AwaitedReads, type BlockToFetch } from "./awaited-blocks.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
-import type { AcquireOptions } from "./block-store.ts";
-import { TIERS_ALL, Tier } from "./blocks/index.ts";
+import { Tier } from "./blocks/index.ts";
+import type { AcquireOptions, SlotRefs } from "./engine-session.ts";
 import type { FetchOutcome } from "./exchange/peer-blocks.ts";
-import type { SlotRefs } from "./slot-refs.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
-/**
- * Internal markers beside `BlockOutcome`: the block is being read or fetched; the block is not on
- * this host.
- */
-const COMING = 0xffff;
-const ABSENT = 0xfffe;
+const KEY_WORDS = 8;
+/** Internal marker beside `BlockOutcome`: the block is being read or fetched. */
+export const COMING = 0xffff;
 /** Maximum number of queries of the peer tier per request that find no promised block. */
 const VAIN_LOOKS_MAX = 16;
 
@@ -33,7 +29,7 @@ interface Coming {
 }
 
 /** One acquire request. */
-interface Request {
+export interface AcquireRequest {
   readonly batch: AddressBatch;
   readonly namespace: NamespaceIndex;
   readonly tiers: number;
@@ -47,10 +43,7 @@ interface Request {
   vainLooks: number;
 }
 
-/**
- * Acquires blocks for one engine session: blocks in RAM immediately, others after they have been
- * read or fetched.
- */
+/** Reads and fetches blocks that an acquire request of one engine session did not find in RAM. */
 export class Acquiring {
   readonly #slots: SlotRefs;
   /** Fetches from peers that are under way. */
@@ -69,64 +62,12 @@ export class Acquiring {
     for (const fetched of this.#fetched) fetched.cancel();
   }
 
-  /** See `EngineSession.acquire`. */
-  acquire(
-    batch: AddressBatch,
-    options: AcquireOptions,
-    out: HandleBatch,
-  ): Promise<HandleBatch> | null {
-    const { table, found } = this.#slots.store;
-    const tiers = options.tiers === 0 ? TIERS_ALL : options.tiers;
-    const { namespace = this.#slots.namespace } = options;
-    const request: Request = {
-      batch,
-      namespace,
-      tiers,
-      out,
-      coming: [],
-      reads: [],
-      fetches: [],
-      promisedTo: 0,
-      vainLooks: 0,
-    };
-    let skip = false;
-    out.count = batch.count;
-    out.waitedFor = 0;
-    // One call for the whole batch, so that the processor overlaps the cache misses of the index.
-    table.findMany(batch.keys, batch.count, found);
-    for (let i = 0; i < batch.count; i++) {
-      const outcome: number = skip
-        ? BlockOutcome.skipped
-        : this.#acquireOne(found[i] as NodeId, i, request);
-      out.outcome[i] = outcome;
-      skip ||= options.stopAtMiss && outcome !== BlockOutcome.ok && outcome !== COMING;
-    }
-    if (request.coming.length > 0) {
-      const later = { ...request, out: copyHandles(out) };
-      return this.#acquireLater(found.slice(0, batch.count), later, options);
-    }
-    this.#answered(found, out);
-    return null;
-  }
-
-  /** The block's outcome, or COMING if it has to be read or fetched first. */
-  #acquireOne(node: NodeId, i: number, request: Request): number {
-    const outcome = this.#lookHere(node, i, request);
-    return outcome === ABSENT ? this.#lookElsewhere(i, request) : outcome;
-  }
-
-  #lookHere(node: NodeId, i: number, request: Request): number {
-    const { namespace, tiers, out, coming, reads } = request;
-    const { store } = this.#slots;
-    const { table, ssd } = store;
-    if (node === NO_NODE) return ABSENT;
-    // A block of another namespace must not be fetched from peers under the same key either.
-    if (table.namespaceOf(node) !== namespace) return BlockOutcome.miss;
-    if (table.isResident(node, Tier.ram)) {
-      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#slots.grant(node, i, out);
-    }
+  /** A block that is not in RAM: COMING if SSD has it, or as `fetch`. */
+  read(node: NodeId, i: number, request: AcquireRequest): number {
+    const { tiers, coming, reads } = request;
+    const { table, ssd } = this.#slots.store;
     const onSsd = ssd?.readable === true && table.isResident(node, Tier.ssd);
-    if (!onSsd) return table.isWriting(node) ? BlockOutcome.miss : ABSENT;
+    if (!onSsd) return table.isWriting(node) ? BlockOutcome.miss : this.fetch(i, request);
     if ((tiers & Tier.ssd) === 0) return BlockOutcome.miss;
     if (!this.#slots.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
     this.#slots.coming++;
@@ -135,8 +76,8 @@ export class Acquiring {
     return COMING;
   }
 
-  /** COMING if a peer announced the block and can deliver it within the deadline. */
-  #lookElsewhere(i: number, request: Request): number {
+  /** A block that is not on this host: COMING if a peer announced it and can deliver it in time. */
+  fetch(i: number, request: AcquireRequest): number {
     const { store } = this.#slots;
     const { batch, namespace, tiers, coming, fetches } = request;
     if (store.peers === null || (tiers & Tier.peer) === 0) return BlockOutcome.miss;
@@ -159,11 +100,21 @@ export class Acquiring {
 
   /**
    * Waits until all blocks have arrived or the deadline has passed. Blocks that are outstanding
-   * then are `late`.
+   * then are `late`. `found`: the nodes of the batch. The caller may reuse batch, nodes and answer
+   * when this returns.
    */
-  async #acquireLater(
+  finish(
+    found: Int32Array,
+    request: AcquireRequest,
+    options: AcquireOptions,
+  ): Promise<HandleBatch> {
+    const later = { ...request, out: copyHandles(request.out) };
+    return this.#finish(found.slice(0, request.batch.count), later, options);
+  }
+
+  async #finish(
     nodes: Int32Array,
-    request: Request,
+    request: AcquireRequest,
     { deadlineMs, stopAtMiss }: AcquireOptions,
   ): Promise<HandleBatch> {
     const { namespace, out, coming, reads, fetches } = request;
@@ -195,7 +146,7 @@ export class Acquiring {
       if (!this.#over) {
         if (stopAtMiss) this.#skipBehindGap(out);
         this.#count(coming.filter(isUsed), fetched);
-        this.#answered(nodes, out);
+        this.#slots.answered(nodes, out);
       }
     } finally {
       const fetches = coming.filter(({ from }) => from === "peer");
@@ -223,7 +174,7 @@ export class Acquiring {
   }
 
   /** The block's node if it arrived in RAM another way during the fetch; otherwise NO_NODE. */
-  #nodeHere({ key }: BlockToFetch, { namespace, tiers }: Request): NodeId {
+  #nodeHere({ key }: BlockToFetch, { namespace, tiers }: AcquireRequest): NodeId {
     const { store } = this.#slots;
     const node = store.table.find(key, 0);
     if (node === NO_NODE || store.table.namespaceOf(node) !== namespace) return NO_NODE;
@@ -253,19 +204,4 @@ export class Acquiring {
       else if (fetched.nodeOf(at) !== null) stats.acquireHitsPeer++;
     }
   }
-
-  /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
-  #answered(nodes: Int32Array, out: HandleBatch): void {
-    const { ram, stats } = this.#slots.store;
-    const used: NodeId[] = [];
-    for (let i = 0; i < out.count; i++) {
-      const outcome = out.outcome[i];
-      if (outcome === BlockOutcome.ok) used.push(nodes[i] as NodeId);
-      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
-    }
-    stats.acquireHits += used.length;
-    if (used.length > 0) ram.touch(used, "used");
-  }
 }
-
-const KEY_WORDS = 8;

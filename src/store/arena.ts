@@ -36,7 +36,7 @@ function unavailable(error: unknown, options: ArenaOptions, bytes: number): unkn
   const fix =
     options.hugePages === "require"
       ? 'raise vm.nr_hugepages, or set kv.huge_pages to "try"'
-      : "lower kv.ram, or raise the memory limit of the service";
+      : "lower kv.ram_gib, or raise the memory limit of the service";
   const text = `the RAM arena of ${formatBytes(bytes)} cannot be allocated (${error.status})`;
   return new HearthError("ARENA_UNAVAILABLE", text, { cause: error, fix });
 }
@@ -121,7 +121,7 @@ export class ArenaGrowth {
     const locking = this.#options.lockMemory === "require";
     const fix = locking
       ? 'raise LimitMEMLOCK to infinity, or set kv.lock_memory to "try"'
-      : "lower kv.ram, or raise the memory limit of the service";
+      : "lower kv.ram_gib, or raise the memory limit of the service";
     const reason = `${status.replaceAll("_", " ")}, errno ${errno}`;
     const text = `the RAM arena got ${have} of ${want} (${reason})`;
     return new HearthError("ARENA_UNAVAILABLE", text, { fix });

@@ -1,5 +1,5 @@
 import { BLOCK_KEY_BYTES, DIGEST_BYTES } from "../core/index.ts";
-import { MAC_BYTES, type NativeBuffer, nativeBuffer } from "../native/index.ts";
+import { MAC_BYTES, nativeBuffer } from "../native/index.ts";
 
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
@@ -7,30 +7,9 @@ const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
  * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` hold `BlockKey`s of
  * eight words each. `deriveKeys` derives them from digests and layer.
  */
-export interface AddressBatch {
-  count: number;
-  layer: number;
-  readonly capacity: number;
-  /** 32 bytes per block. */
-  readonly digests: Uint8Array;
-  readonly keys: Uint32Array;
-  /**
-   * 32 bytes per block; all zero means no parent. Used only when blocks are written or mirrored.
-   */
-  readonly parents: Uint8Array;
-  readonly parentKeys: Uint32Array;
-  /** The engine's 64-bit hash of the block, if `BlockFlag.aliasGiven` is set. */
-  readonly aliasLo: Uint32Array;
-  readonly aliasHi: Uint32Array;
-  readonly bytes: Uint32Array;
-  readonly flags: Uint32Array;
-  /** Native memory of the columns, for calls that take addresses. */
-  readonly native: { readonly digests: NativeBuffer; readonly parents: NativeBuffer };
-  readonly keyBytes: Uint8Array;
-  readonly parentKeyBytes: Uint8Array;
-}
+export type AddressBatch = ReturnType<typeof createAddressBatch>;
 
-export function createAddressBatch(capacity: number): AddressBatch {
+export function createAddressBatch(capacity: number) {
   const digests = nativeBuffer(capacity * DIGEST_BYTES);
   const parents = nativeBuffer(capacity * DIGEST_BYTES);
   const keys = nativeBuffer(capacity * BLOCK_KEY_BYTES);
@@ -39,14 +18,20 @@ export function createAddressBatch(capacity: number): AddressBatch {
     count: 0,
     layer: 0,
     capacity,
+    /** 32 bytes per block. */
     digests: digests.bytes,
     keys: new Uint32Array(keys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
+    /**
+     * 32 bytes per block; all zero means no parent. Used only when blocks are written or mirrored.
+     */
     parents: parents.bytes,
     parentKeys: new Uint32Array(parentKeys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
+    /** The engine's 64-bit hash of the block, if `BlockFlag.aliasGiven` is set. */
     aliasLo: new Uint32Array(capacity),
     aliasHi: new Uint32Array(capacity),
     bytes: new Uint32Array(capacity),
     flags: new Uint32Array(capacity),
+    /** Native memory of the columns, for calls that take addresses. */
     native: { digests, parents },
     keyBytes: keys.bytes,
     parentKeyBytes: parentKeys.bytes,
@@ -57,37 +42,25 @@ export function createAddressBatch(capacity: number): AddressBatch {
  * Slots by number and generation, with their attributes. Requests fill some columns, answers fill
  * others.
  */
-export interface HandleBatch {
-  count: number;
-  readonly capacity: number;
-  readonly outcome: Uint32Array;
-  readonly slot: Uint32Array;
-  readonly generation: Uint32Array;
-  /** Capacity of a reserved slot, or length of an acquired block. */
-  readonly bytes: Uint32Array;
-  /** Offset of the slot in the arena. */
-  readonly offset: Float64Array;
-  readonly checksum: BigUint64Array;
-  /** 16 bytes per block; all zero means no MAC. */
-  readonly mac: Uint8Array;
-  /** Bits of `CommitFlag`, in a commit. */
-  readonly flags: Uint32Array;
-  /** In an answer: the bit of the slowest tier that the request waited for; 0 for none. */
-  waitedFor: number;
-}
+export type HandleBatch = ReturnType<typeof createHandleBatch>;
 
-export function createHandleBatch(capacity: number): HandleBatch {
+export function createHandleBatch(capacity: number) {
   return {
     count: 0,
     capacity,
     outcome: new Uint32Array(capacity),
     slot: new Uint32Array(capacity),
     generation: new Uint32Array(capacity),
+    /** Capacity of a reserved slot, or length of an acquired block. */
     bytes: new Uint32Array(capacity),
+    /** Offset of the slot in the arena. */
     offset: new Float64Array(capacity),
     checksum: new BigUint64Array(capacity),
+    /** 16 bytes per block; all zero means no MAC. */
     mac: new Uint8Array(capacity * MAC_BYTES),
+    /** Bits of `CommitFlag`, in a commit. */
     flags: new Uint32Array(capacity),
+    /** In an answer: the bit of the slowest tier that the request waited for; 0 for none. */
     waitedFor: 0,
   };
 }

@@ -7,26 +7,71 @@ import {
   NO_NODE,
   type NodeId,
 } from "../core/index.ts";
-import { Acquiring } from "./acquiring.ts";
+import { MAC_BYTES } from "../native/index.ts";
+import { type AcquireRequest, Acquiring, COMING } from "./acquiring.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
-import type {
-  AcquireOptions,
-  EngineSession,
-  EngineSessionOptions,
-  SessionStatus,
-  SlotNames,
-} from "./block-store.ts";
-import { type BlockTable, NODES_PER_ALIAS_MAX, Tier } from "./blocks/index.ts";
+import { ANY_ZONE, type BlockTable, NODES_PER_ALIAS_MAX, TIERS_ALL, Tier } from "./blocks/index.ts";
 import type { EngineMember } from "./engines/engines.ts";
 import { Lookup, type LookupQuery, type LookupState, matchBlocks } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import { type RamVerdict, ReportBudget } from "./ram-check.ts";
-import { commitSlots, Reservation } from "./reservation.ts";
-import { type CopySlot, type CopySource, type SlotRef, SlotRefs } from "./slot-refs.ts";
+import { commitSlots, isWhole, Reservation } from "./reservation.ts";
+import { type CopyEnd, type CopySlot, type CopySource, SlotCopies } from "./slot-copies.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** The slot references of one engine connection, to blocks in RAM or read from a slower tier. */
-export class StoreEngineSession implements EngineSession {
+export interface EngineSessionOptions {
+  readonly namespace: NamespaceIndex;
+  /** Maximum number of slot references at a time. */
+  readonly handlesMax: number;
+  /** Limit shared with other sessions. Default: no limit. */
+  readonly share?: SlotShare;
+}
+
+/** Bytes of slots that several sessions use together, and their limit. */
+export interface SlotShare {
+  /** Whether a slot of this many bytes may be taken now. */
+  mayTake(bytes: number): boolean;
+  /** Adds a slot of this many bytes. */
+  took(bytes: number): void;
+  /** Subtracts a slot of this many bytes, which its session no longer touches. */
+  gave(bytes: number): void;
+}
+
+export interface AcquireOptions {
+  /** Tiers that may answer, as a bit mask; 0 means all. */
+  readonly tiers: number;
+  /** Time after which outstanding blocks are `late`. */
+  readonly deadlineMs: number;
+  /** If set, all blocks after the first unavailable one are `skipped`. */
+  readonly stopAtMiss: boolean;
+  /** Namespace of the blocks. Default: the session's own. */
+  readonly namespace?: NamespaceIndex;
+}
+
+export interface SessionStatus {
+  readonly known: boolean;
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+/** Columns that name slots: entry `i` is handle `i`. */
+export interface SlotNames {
+  readonly slot: Uint32Array;
+  readonly generation: Uint32Array;
+}
+
+/**
+ * The slot references of one engine connection. Guarantees:
+ * - A block of another namespace is treated as absent.
+ * - A reserved block is invisible until `commit` answers `ok` for it. `commit` hashes the bytes
+ *   first and compares them with the writer's checksum if one is given.
+ * - An acquired block is not moved, changed or evicted until it is released.
+ * - No call waits for room: without a free slot the outcome is `full`.
+ * - Handles of another session, of an earlier generation or never issued are `stale`.
+ * - A slot with a device copy under way is not freed, reused or published before the copy ends: a
+ *   commit waits for the copy, an abort takes effect after it.
+ */
+export class StoreEngineSession {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
   readonly #slots: SlotRefs;
@@ -47,14 +92,23 @@ export class StoreEngineSession implements EngineSession {
     this.#reports = new ReportBudget(store.clock);
   }
 
+  /**
+   * Number of slot references, reserved and acquired together. A slot acquired twice counts twice.
+   */
   get held(): number {
     return this.#slots.count;
   }
 
+  /** The engine that the connection belongs to. */
   get engine(): EngineMember {
     return this.#slots.engine;
   }
 
+  /**
+   * Finds the leading blocks of a prefix, and on request reads them into RAM and reserves them for
+   * the engine. If `isOver` of the answer is true, the answer is final; otherwise `done` resolves
+   * with it, and `onPartial` reports blocks that have arrived meanwhile.
+   */
   lookup(query: LookupQuery, onPartial: (state: LookupState) => void): Lookup {
     const store = this.#store;
     const { engines } = store;
@@ -73,22 +127,41 @@ export class StoreEngineSession implements EngineSession {
     return lookup;
   }
 
+  /** Answers all waiting lookups with their current state. */
   endLookups(): void {
     for (const lookup of [...this.#lookups]) lookup.end();
   }
 
+  /**
+   * Prefers slots near this NUMA node, where the device that copies is attached; null means
+   * anywhere.
+   */
   near(node: number | null): void {
     this.#slots.zone = this.#store.zoneNear(node);
   }
 
+  /**
+   * Length of the leading run of blocks present on any tier of `tiers` (0 = all). `best[i]` is the
+   * bit of the fastest tier, and 0 after that run.
+   */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number {
     return matchBlocks(this.#store, this.#namespace, batch, tiers, best);
   }
 
+  /**
+   * Outcomes: `ok` with a slot to write, `present`, `pending`, `full`, `tooLarge` or `rejected`.
+   * `namespace` defaults to the session's own.
+   */
   reserve(batch: AddressBatch, out: HandleBatch, namespace = this.#namespace): void {
     this.#reservation.reserve(batch, out, namespace);
   }
 
+  /**
+   * Publishes written slots. Outcomes: `ok`, `corrupt` (the slot is released) or `stale`. Null
+   * means that `handles` has the outcomes. Otherwise another thread hashes the bytes, after device
+   * copies under way have ended, and the caller must not change the batch until the promise
+   * resolves.
+   */
   commit(handles: HandleBatch): Promise<void> | null {
     const refs: (SlotRef | null)[] = [];
     for (let i = 0; i < handles.count; i++) {
@@ -105,16 +178,22 @@ export class StoreEngineSession implements EngineSession {
     });
   }
 
+  /**
+   * The slot of handle `i`, as the target of a device copy; null if it is not a reserved slot. If
+   * the copy does not end with `done`, a commit of the slot answers `corrupt`.
+   */
   copyTarget(handles: SlotNames, i: number): CopySlot | null {
     const ref = this.#slots.written(handles, i);
     return ref === null ? null : this.#slots.copyTarget(ref);
   }
 
+  /** The slot of handle `i`, as the source of a device copy; null if it was not acquired. */
   copySource(handles: SlotNames, i: number): CopySource | null {
     const ref = this.#slots.find(handles, i);
     return ref === null || ref.reads === 0 ? null : this.#slots.copySource(ref);
   }
 
+  /** Releases reserved slots without publishing them. */
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
       const ref = this.#slots.written(handles, i);
@@ -123,12 +202,58 @@ export class StoreEngineSession implements EngineSession {
     }
   }
 
+  /**
+   * Outcomes: `ok` with a slot to read, its length and checksum; `miss`; `late` (the tier missed
+   * the deadline); `full` (no room in RAM); `skipped`; or `rejected`. Null means that `out` has the
+   * answer. Otherwise some blocks have to be read from a slower tier: the caller may reuse `batch`
+   * and `out`, and the promise resolves with the answer.
+   */
   acquire(
     batch: AddressBatch,
     options: AcquireOptions,
     out: HandleBatch,
   ): Promise<HandleBatch> | null {
-    return this.#acquiring.acquire(batch, options, out);
+    const { table, found } = this.#store;
+    const { namespace = this.#namespace } = options;
+    const tiers = options.tiers === 0 ? TIERS_ALL : options.tiers;
+    const request: AcquireRequest = {
+      batch,
+      namespace,
+      tiers,
+      out,
+      coming: [],
+      reads: [],
+      fetches: [],
+      promisedTo: 0,
+      vainLooks: 0,
+    };
+    let skip = false;
+    out.count = batch.count;
+    out.waitedFor = 0;
+    // One call for the whole batch, so that the processor overlaps the cache misses of the index.
+    table.findMany(batch.keys, batch.count, found);
+    for (let i = 0; i < batch.count; i++) {
+      const outcome: number = skip
+        ? BlockOutcome.skipped
+        : this.#acquireOne(found[i] as NodeId, i, request);
+      out.outcome[i] = outcome;
+      skip ||= options.stopAtMiss && outcome !== BlockOutcome.ok && outcome !== COMING;
+    }
+    if (request.coming.length > 0) return this.#acquiring.finish(found, request, options);
+    this.#slots.answered(found, out);
+    return null;
+  }
+
+  /** The block's outcome, or COMING if it has to be read or fetched first. */
+  #acquireOne(node: NodeId, i: number, request: AcquireRequest): number {
+    const { table } = this.#store;
+    if (node === NO_NODE) return this.#acquiring.fetch(i, request);
+    // A block of another namespace must not be fetched from peers under the same key either.
+    if (table.namespaceOf(node) !== request.namespace) return BlockOutcome.miss;
+    if (!table.isResident(node, Tier.ram)) return this.#acquiring.read(node, i, request);
+    return (request.tiers & Tier.ram) === 0
+      ? BlockOutcome.miss
+      : this.#slots.grant(node, i, request.out);
   }
 
   /**
@@ -147,6 +272,12 @@ export class StoreEngineSession implements EngineSession {
     }
   }
 
+  /**
+   * Releases blocks whose copies did not verify. Outcomes: `stale`; `corrupt`: the bytes in RAM are
+   * damaged and the block was removed from RAM; `ok`: the bytes are correct, or were not checked.
+   * Null means that `handles` has the outcomes. Otherwise the caller must not change the batch
+   * until the promise resolves.
+   */
   report(handles: HandleBatch): Promise<void> | null {
     const judged: Promise<void>[] = [];
     for (let i = handles.count - 1; i >= 0; i--) {
@@ -166,6 +297,7 @@ export class StoreEngineSession implements EngineSession {
     return judged.length === 0 ? null : Promise.all(judged).then(() => undefined);
   }
 
+  /** Records blocks in the engine's GPU memory, for `match` and the router. */
   gpuStored(batch: AddressBatch, out: HandleBatch): void {
     const { mirror, table } = this.#store;
     out.count = batch.count;
@@ -185,6 +317,10 @@ export class StoreEngineSession implements EngineSession {
     }
   }
 
+  /**
+   * Moves the session's lock to this later block. The new lock is taken before the old one is
+   * released.
+   */
   sessionCommit(session: bigint, batch: AddressBatch): number {
     const { table, sessions } = this.#store;
     if (session === 0n) return BlockOutcome.rejected;
@@ -206,6 +342,7 @@ export class StoreEngineSession implements EngineSession {
     return { known: true, ...state.ram };
   }
 
+  /** A page of the namespace's sessions after index `after`; only `session` unless it is 0. */
   sessionList(session: bigint, after: number, max: number): SessionPage {
     const { sessions } = this.#store;
     const namespace = this.#namespace;
@@ -214,6 +351,7 @@ export class StoreEngineSession implements EngineSession {
     return { sessions: found, next: null };
   }
 
+  /** Adds an alias to each block: 64-bit engine hashes, or SHA-256 page keys of 32 bytes. */
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void {
     const { table } = this.#store;
     const words = new DataView(aliases.buffer, aliases.byteOffset);
@@ -231,6 +369,10 @@ export class StoreEngineSession implements EngineSession {
     }
   }
 
+  /**
+   * Looks up `count` engine hashes (u64 little-endian). `digests` receives 32 bytes for each, all
+   * zero for a hash that is unknown in this namespace and layer.
+   */
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void {
     resolveHashes(this.#store.table, this.#namespace, layer, { hashes, count, digests });
   }
@@ -242,6 +384,10 @@ export class StoreEngineSession implements EngineSession {
     return node !== NO_NODE && table.namespaceOf(node) === this.#namespace ? node : NO_NODE;
   }
 
+  /**
+   * Call when the connection has closed but its process may still access its slots. Read slots stay
+   * locked, unfinished writes leave the tree, and no slot of the session is reused before `buried`.
+   */
   abandon(): void {
     if (this.#over) return;
     this.#over = true;
@@ -252,11 +398,15 @@ export class StoreEngineSession implements EngineSession {
     this.#slots.quarantine();
   }
 
+  /** Call when the process has exited. Releases all slots of the session. */
   buried(): void {
     assert(this.#over, "an engine session is abandoned before it is buried");
     this.#slots.bury();
   }
 }
+
+/** The public methods of `StoreEngineSession`. */
+export type EngineSession = Pick<StoreEngineSession, keyof StoreEngineSession>;
 
 /**
  * Digests of the blocks with `count` 64-bit engine hashes (little-endian), each the first block
@@ -280,4 +430,257 @@ function resolveHashes(
     if (node === NO_NODE) digests.fill(0, at, at + DIGEST_BYTES);
     else table.readDigest(node as NodeId, digests, at);
   }
+}
+
+const NO_LIMIT: SlotShare = { mayTake: () => true, took: () => undefined, gave: () => undefined };
+
+/** The slot references of one engine session, and their limit. */
+export class SlotRefs {
+  readonly store: TieredStore;
+  readonly namespace: NamespaceIndex;
+  /** The engine whose reservations are converted into slot references by `grant`. */
+  readonly engine: EngineMember;
+  /** Blocks being read or fetched for this session. Each needs a handle when it arrives. */
+  coming = 0;
+  /** Preferred allocator zone of new slots. */
+  zone: number = ANY_ZONE;
+  readonly #max: number;
+  readonly #share: SlotShare;
+  /** By slot number. This session either writes or reads a slot. */
+  readonly #refs = new Map<number, SlotRef>();
+  /** Unfinished writes that left the tree, but whose slots the process may still write to. */
+  readonly #aside = new Set<SlotRef>();
+  /** Whether the process has exited. */
+  #buried = false;
+  #size = 0;
+
+  constructor(
+    store: TieredStore,
+    namespace: NamespaceIndex,
+    max: number,
+    share: SlotShare = NO_LIMIT,
+  ) {
+    this.store = store;
+    this.namespace = namespace;
+    this.engine = store.engines.open();
+    this.#max = max;
+    this.#share = share;
+  }
+
+  get count(): number {
+    return this.#size + this.coming + this.#aside.size;
+  }
+
+  /** Whether one more reference is within the limit. */
+  get hasRoom(): boolean {
+    return this.count < this.#max;
+  }
+
+  /** The reference of handle `i`; null if the handle is stale. */
+  find(handles: SlotNames, i: number): SlotRef | null {
+    const ref = this.#refs.get(handles.slot[i]!);
+    return ref?.generation === handles.generation[i]! ? ref : null;
+  }
+
+  /** The reference of handle `i` if its slot is reserved for writing; otherwise null. */
+  written(handles: SlotNames, i: number): SlotRef | null {
+    const ref = this.find(handles, i);
+    return ref?.writing && !ref.committing ? ref : null;
+  }
+
+  mayTake(bytes: number): boolean {
+    return this.#share.mayTake(this.store.slots.slotBytesFor(bytes));
+  }
+
+  #took(bytes: number): void {
+    this.#share.took(this.store.slots.slotBytesFor(bytes));
+  }
+
+  #gave(bytes: number): void {
+    this.#share.gave(this.store.slots.slotBytesFor(bytes));
+  }
+
+  keep(ref: SlotRef): void {
+    this.#refs.set(ref.slot, ref);
+    this.#took(ref.bytes);
+    this.#size++;
+  }
+
+  forget(ref: SlotRef): void {
+    this.#refs.delete(ref.slot);
+    this.#gave(ref.bytes);
+    this.#size--;
+  }
+
+  /** Unlocks the node of a failed write, so that the node can be removed. */
+  dropWriter(ref: SlotRef): void {
+    const { table, stats } = this.store;
+    stats.abortedBlocks++;
+    table.endWrite(ref.node);
+    table.unlock(ref.node);
+  }
+
+  /** Grants the session a reference to a block in RAM, as block `i` of the answer. */
+  grant(node: NodeId, i: number, out: HandleBatch): number {
+    const { table, slots } = this.store;
+    const slot = table.slotOf(node);
+    const ref = this.#refs.get(slot);
+    const bytes = table.bytesOf(node);
+    if (!this.hasRoom) return BlockOutcome.rejected;
+    if (ref === undefined && !this.mayTake(bytes)) return BlockOutcome.full;
+    if (!table.lock(node)) return BlockOutcome.rejected;
+    this.engine.taken(node);
+    const generation = table.slotGenerationOf(node);
+    const offset = slots.offsetOf(slot);
+    if (ref !== undefined) ref.reads++;
+    else {
+      this.#took(bytes);
+      const state = { writing: false, committing: false, reads: 1, copies: null };
+      this.#refs.set(slot, { node, slot, generation, offset, bytes, ...state });
+    }
+    this.#size++;
+    slots.addReference(slot);
+    out.slot[i] = slot;
+    out.generation[i] = generation;
+    out.bytes[i] = bytes;
+    out.offset[i] = offset;
+    const words = new Uint32Array(out.checksum.buffer, out.checksum.byteOffset + i * 8, 2);
+    words[0] = table.checksumLoOf(node);
+    words[1] = table.checksumHiOf(node);
+    table.readMac(node, out.mac, i * MAC_BYTES);
+    return BlockOutcome.ok;
+  }
+
+  /** Ends one read reference. */
+  giveBack(ref: SlotRef): void {
+    ref.reads--;
+    this.#size--;
+    if (ref.reads === 0) {
+      this.#refs.delete(ref.slot);
+      this.#gave(ref.bytes);
+    }
+    this.store.slots.dropReference(ref.slot);
+    this.store.table.unlock(ref.node);
+    this.store.ram.letGo(ref.node);
+  }
+
+  /**
+   * Removes unfinished writes from the tree. Their slots are not reused before `bury`, since the
+   * process may still write to them.
+   */
+  quarantine(): void {
+    const { stats } = this.store;
+    for (const ref of [...this.#refs.values()]) {
+      // The bytes are complete: let the commit finish.
+      if (!ref.writing || ref.committing) continue;
+      this.#setAside(ref);
+      stats.quarantinedSlots++;
+    }
+  }
+
+  #setAside(ref: SlotRef): void {
+    this.forget(ref);
+    this.store.slots.quarantine(ref.slot);
+    this.#aside.add(ref);
+    this.#took(ref.bytes);
+    this.dropWriter(ref);
+  }
+
+  /** Releases a reserved slot without publishing it; after the device copy if one is under way. */
+  abort(ref: SlotRef): void {
+    if (ref.copies?.underWay || ref.copies?.leaked) {
+      ref.copies.aborted = true;
+      this.#setAside(ref);
+      this.#freeIfIdle(ref);
+      return;
+    }
+    this.forget(ref);
+    this.store.slots.release(ref.slot);
+    this.dropWriter(ref);
+  }
+
+  /** The slot as the target of a device copy on the writer's behalf. */
+  copyTarget(ref: SlotRef): CopySlot {
+    const { offset, bytes } = ref;
+    ref.copies ??= new SlotCopies();
+    const { copies } = ref;
+    copies.begin();
+    const end = (how: CopyEnd) => {
+      copies.end(how);
+      this.#freeIfIdle(ref);
+    };
+    return { offset, bytes, end };
+  }
+
+  /** The slot as the source of a device copy; null if the block cannot be locked once more. */
+  copySource({ node, slot, offset, bytes }: SlotRef): CopySource | null {
+    const { store } = this;
+    if (!store.table.lock(node)) return null;
+    store.slots.addReference(slot);
+    const end = (how: CopyEnd) => {
+      // The device may read the slot at any time until this process exits: never reuse the slot.
+      if (how === "leaked") return;
+      store.slots.dropReference(slot);
+      store.table.unlock(node);
+      store.ram.letGo(node);
+    };
+    const isRight = async () => {
+      const isRight = await isWhole(store, node, offset, bytes);
+      // If the bytes in RAM are damaged, remove the block, so that the next request gets a miss.
+      if (!isRight) await store.checks.check(node, "gpu");
+      return isRight;
+    };
+    return { offset, bytes, end, isWhole: isRight };
+  }
+
+  #freeIfIdle(ref: SlotRef): void {
+    const { copies } = ref;
+    const mayGo = this.#aside.has(ref) && (this.#buried || copies?.aborted === true);
+    if (!mayGo || copies?.underWay) return;
+    this.#aside.delete(ref);
+    this.#gave(ref.bytes);
+    if (!copies?.leaked) this.store.slots.bury(ref.slot);
+  }
+
+  /** Call when no process touches the slots any more. Releases all of them. */
+  bury(): void {
+    this.#buried = true;
+    for (const ref of [...this.#aside]) this.#freeIfIdle(ref);
+    for (const ref of [...this.#refs.values()].reverse()) {
+      if (!ref.writing) while (ref.reads > 0) this.giveBack(ref);
+      // The process's memory is gone, which a device copy may still be reading.
+      else if (ref.copies?.underWay) ref.copies.failed = true;
+    }
+  }
+
+  /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
+  answered(nodes: Int32Array, out: HandleBatch): void {
+    const { ram, stats } = this.store;
+    const used: NodeId[] = [];
+    for (let i = 0; i < out.count; i++) {
+      const outcome = out.outcome[i];
+      if (outcome === BlockOutcome.ok) used.push(nodes[i] as NodeId);
+      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
+    }
+    stats.acquireHits += used.length;
+    if (used.length > 0) ram.touch(used, "used");
+  }
+}
+
+/**
+ * A slot reference of an engine session: it either writes the slot, or has `reads` read references
+ * to it.
+ */
+export interface SlotRef {
+  readonly node: NodeId;
+  readonly slot: number;
+  readonly generation: number;
+  readonly offset: number;
+  readonly bytes: number;
+  readonly writing: boolean;
+  /** The bytes are being hashed: the slot can be neither aborted nor committed again. */
+  committing: boolean;
+  reads: number;
+  /** Device copies into the slot; null if there was none. */
+  copies: SlotCopies | null;
 }

@@ -1,7 +1,7 @@
-import { type Clock, DIGEST_BYTES, NO_NODE, type NodeId, sleep, toHex } from "../core/index.ts";
+import { type Clock, NO_NODE, type NodeId, sleep, toHex } from "../core/index.ts";
 import { MAC_BYTES } from "../native/index.ts";
 import { Tier } from "./blocks/index.ts";
-import { checksumLater, checksumOf, macBlockOf } from "./reservation.ts";
+import { checksumLater, macBlockOf } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** Sources of a check. Damage is counted by source. */
@@ -143,7 +143,7 @@ export class RamCheck {
     const nodeGeneration = table.generationOf(node);
     const slot = table.slotOf(node);
     const generation = table.slotGenerationOf(node);
-    const wanted = checksumOf(table, node);
+    const wanted = table.checksumOf(node);
     const span = { offset: slots.offsetOf(slot), bytes: table.bytesOf(node) };
     const isThere = () =>
       table.isLive(node, nodeGeneration) &&
@@ -230,9 +230,7 @@ export class RamCheck {
 
   /** First 8 bytes of the block's digest, in hex. */
   #shown(node: NodeId): string {
-    const digest = new Uint8Array(DIGEST_BYTES);
-    this.#store.table.readDigest(node, digest, 0);
-    return toHex(digest.subarray(0, DIGEST_SHOWN_BYTES));
+    return toHex(this.#store.table.digestOf(node).subarray(0, DIGEST_SHOWN_BYTES));
   }
 
   /**
@@ -254,25 +252,20 @@ export class RamCheck {
 }
 
 const IDLE_MS = 1_000;
-/** Table entries visited in one turn of the event loop. */
-const IDS_AT_ONCE = 65_536;
 
-/**
- * Hashes all blocks in RAM in rounds, to find damaged memory before a reader does: one block at a
- * time on a native thread, at a limited average rate. Slots that are being written are not checked.
- */
-export class RamScrub implements AsyncDisposable {
-  readonly #store: TieredStore;
-  readonly #clock: Clock;
+/** Verifies blocks in rounds, one at a time, at a limited average rate. */
+export abstract class Scrub {
+  protected readonly clock: Clock;
   readonly #stop = new AbortController();
   #bytesPerS = 0;
-  #last: NodeId = NO_NODE;
   #running: Promise<void> | null = null;
 
-  constructor(store: TieredStore) {
-    this.#store = store;
-    this.#clock = store.clock;
+  constructor(clock: Clock) {
+    this.clock = clock;
   }
+
+  /** Verifies the next block. Returns its bytes, or 0 if there is nothing to do now. */
+  protected abstract next(): Promise<number>;
 
   /** Sets the rate in bytes per second; 0 pauses the scrub. */
   setRate(bytesPerS: number): void {
@@ -283,14 +276,36 @@ export class RamScrub implements AsyncDisposable {
   async #run(): Promise<void> {
     const { signal } = this.#stop;
     while (!signal.aborted) {
-      const bytes = this.#bytesPerS === 0 ? 0 : await this.#next();
+      const bytes = this.#bytesPerS === 0 ? 0 : await this.next();
       const waitMs = bytes === 0 ? IDLE_MS : (bytes / this.#bytesPerS) * 1_000;
-      await sleep(this.#clock, waitMs, signal).catch(() => undefined);
+      await sleep(this.clock, waitMs, signal).catch(() => undefined);
     }
   }
 
-  /** Hashes the next block. Returns its bytes, or 0 at the end of a round. */
-  async #next(): Promise<number> {
+  /** Ends the scrub. Resolves when the block under way is done. */
+  protected async end(): Promise<void> {
+    this.#stop.abort();
+    await this.#running;
+  }
+}
+
+/** Table entries visited in one turn of the event loop. */
+const IDS_AT_ONCE = 65_536;
+
+/**
+ * Hashes all blocks in RAM on a native thread, to find damaged memory before a reader does. Slots
+ * that are being written are not checked.
+ */
+export class RamScrub extends Scrub implements AsyncDisposable {
+  readonly #store: TieredStore;
+  #last: NodeId = NO_NODE;
+
+  constructor(store: TieredStore) {
+    super(store.clock);
+    this.#store = store;
+  }
+
+  protected async next(): Promise<number> {
     const { table, checks } = this.#store;
     const node = this.#nextNode();
     if (node === NO_NODE) return 0;
@@ -311,7 +326,6 @@ export class RamScrub implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#stop.abort();
-    await this.#running;
+    await this.end();
   }
 }

@@ -64,8 +64,7 @@ function enterAliases({ table }: TieredStore, nodes: readonly NodeId[], rows: Ui
   for (let at = 0; at < rows.length; at += ALIAS_ROW_BYTES) {
     const node = nodes[view.getUint32(at, true)];
     if (node === undefined) continue;
-    if (view.getUint32(at + 4, true) === 32) table.addSha256(node, rows, at + 8);
-    else table.addAlias(node, view.getUint32(at + 8, true), view.getUint32(at + 12, true));
+    table.addName(node, rows.subarray(at + 8, at + 8 + view.getUint32(at + 4, true)));
   }
 }
 
@@ -86,7 +85,7 @@ function describeBlock(
   into.flags[i] = table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : 0;
   into.offsets[i] = slots.offsetOf(table.slotOf(node));
   table.readMac(node, into.macs, i * MAC_BYTES);
-  into.checksums[i] = (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
+  into.checksums[i] = table.checksumOf(node);
 }
 
 /**
@@ -142,7 +141,10 @@ function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord
 }
 
 /** State of the RAM tier for a planned restart, beside the memory itself. */
-export interface RamRecord {
+export type RamRecord = ReturnType<typeof createRamRecord>;
+
+/** The part of a record that is not one entry per block. */
+interface AboutRam {
   /** Identifies the arena to the caller. */
   readonly arena: string;
   readonly arenaBytes: number;
@@ -152,21 +154,6 @@ export interface RamRecord {
   /** Identifier of each namespace's MAC key; null if it has none or is unknown. */
   readonly macKeyIds: readonly (string | null)[];
   readonly count: number;
-  /** 32 bytes per block; all zero in `parents` means no parent. */
-  readonly digests: Uint8Array;
-  readonly parents: Uint8Array;
-  readonly layers: Uint32Array;
-  readonly namespaces: Uint32Array;
-  readonly bytes: Uint32Array;
-  readonly lastSeen: Uint32Array;
-  readonly uses: Uint32Array;
-  /** Bit 0: transient. */
-  readonly flags: Uint32Array;
-  readonly checksums: BigUint64Array;
-  /** 16 bytes per block; all zero means no MAC. */
-  readonly macs: Uint8Array;
-  /** In ascending order. */
-  readonly offsets: Float64Array;
   /** `ALIAS_ROW_BYTES` per row: block as u32, length of the alias as u32 (8 or 32), the alias. */
   readonly aliases: Uint8Array;
   /** Pins and leases; null if a ledger stores them, or there are none. */
@@ -209,24 +196,14 @@ function rowBytesOf(columns: readonly Column[]): number {
   return columns.reduce((sum, [, width]) => sum + width, 0);
 }
 
-function createRamRecord(
-  about: Pick<
-    RamRecord,
-    | "arena"
-    | "arenaBytes"
-    | "extentBytes"
-    | "namespaceKeys"
-    | "macKeyIds"
-    | "count"
-    | "aliases"
-    | "holds"
-  >,
-): RamRecord {
+function createRamRecord(about: AboutRam) {
   const { count } = about;
   return {
     ...about,
     checksums: new BigUint64Array(count),
+    /** In ascending order. */
     offsets: new Float64Array(count),
+    /** 32 bytes per block; all zero in `parents` means no parent. */
     digests: new Uint8Array(count * 32),
     parents: new Uint8Array(count * 32),
     layers: new Uint32Array(count),
@@ -234,7 +211,9 @@ function createRamRecord(
     bytes: new Uint32Array(count),
     lastSeen: new Uint32Array(count),
     uses: new Uint32Array(count),
+    /** Bit 0: transient. */
     flags: new Uint32Array(count),
+    /** 16 bytes per block; all zero means no MAC. */
     macs: new Uint8Array(count * 16),
   };
 }
@@ -341,7 +320,7 @@ function readHolds(
   return written === null ? null : { holds, lastSeen: written.lastSeen };
 }
 
-type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds" | "macKeyIds"> & {
+type About = Omit<AboutRam, "aliases" | "holds" | "macKeyIds"> & {
   /** Absent in earlier versions. */
   readonly macKeyIds?: RamRecord["macKeyIds"];
   readonly aliasBytes: number;

@@ -3,6 +3,7 @@ import { ANY_ZONE, type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "./
 import { type Cause, type Departures, EVICTED } from "./departures.ts";
 import type { Sessions } from "./pins/index.ts";
 import type { VictimOrder } from "./policy/victim-order.ts";
+import type { SsdTier } from "./ssd/ssd-tier.ts";
 
 /** Extents examined when a size class needs room that another class occupies. */
 const EXTENTS_TRIED = 4;
@@ -17,23 +18,8 @@ const SENT_DOWN_AT_ONCE = 16;
 /** Blocks dropped at once to empty an extent: about a millisecond of work. */
 const DROPS_AT_ONCE = 1024;
 
-/** Interface of the tier below RAM, to which RAM offers blocks before it drops them. */
-export interface TierBelow {
-  /**
-   * `go`: the tier has the block, or does not want it. `sent`: the block is being copied down,
-   * locked until the copy ends. `busy`: the tier wants the block but cannot take it now.
-   */
-  leaving(node: NodeId): "go" | "sent" | "busy";
-  /**
-   * RAM has no room and no victim. Starts to copy blocks that may not leave RAM before they are
-   * copied. Returns whether copies are under way, so that room will become free.
-   */
-  catchUp(): boolean;
-  /** Bytes of blocks that leave RAM as soon as they are copied. */
-  readonly leavingBytes: number;
-  /** Records a use of the block at `now`; its previous use was at `before`. Seconds. */
-  used(node: NodeId, before: number, now: number): void;
-}
+/** The tier below RAM, to which RAM offers blocks before it drops them. */
+type TierBelow = Pick<SsdTier, "leaving" | "catchUp" | "leavingBytes" | "used">;
 
 interface RamTierParts {
   readonly table: BlockTable;
@@ -325,6 +311,14 @@ export interface WaterMarks {
   readonly low: number;
 }
 
+interface EvictorParts {
+  readonly ram: RamTier;
+  readonly slots: SlotAllocator;
+  readonly stats: StoreStats;
+  readonly clock: Clock;
+  readonly sessions: Sessions;
+}
+
 /** Blocks dropped before the loop yields: a fraction of a millisecond of work. */
 const DROPS_A_SLICE = 128;
 
@@ -333,39 +327,22 @@ const DROPS_A_SLICE = 128;
  * a writer that found it above the high-water mark.
  */
 export class Evictor implements AsyncDisposable {
-  readonly #ram: RamTier;
-  readonly #slots: SlotAllocator;
-  readonly #stats: StoreStats;
-  readonly #clock: Clock;
-  readonly #sessions: Sessions;
+  readonly #parts: EvictorParts;
   #marks: WaterMarks;
   #timer: Disposable | null = null;
   #walk: Promise<void> | null = null;
   #stopped = false;
   #growthOver = false;
 
-  constructor(
-    parts: {
-      ram: RamTier;
-      slots: SlotAllocator;
-      stats: StoreStats;
-      clock: Clock;
-      sessions: Sessions;
-    },
-    marks: WaterMarks,
-  ) {
-    this.#ram = parts.ram;
-    this.#slots = parts.slots;
-    this.#stats = parts.stats;
-    this.#clock = parts.clock;
-    this.#sessions = parts.sessions;
+  constructor(parts: EvictorParts, marks: WaterMarks) {
+    this.#parts = parts;
     this.#marks = marks;
   }
 
   start(intervalMs: number): void {
     this.#timer?.[Symbol.dispose]();
-    this.#timer = this.#clock.every(intervalMs, () => {
-      this.#sessions.endIdle();
+    this.#timer = this.#parts.clock.every(intervalMs, () => {
+      this.#parts.sessions.endIdle();
       this.wake();
     });
   }
@@ -383,7 +360,7 @@ export class Evictor implements AsyncDisposable {
   /** Starts an eviction run if the arena is above the high-water mark and no run is active. */
   wake(): void {
     if (this.#walk !== null || this.#stopped || !this.#above(this.#marks.high)) return;
-    this.#stats.evictionRuns++;
+    this.#parts.stats.evictionRuns++;
     this.#walk = this.#run().finally(() => {
       this.#walk = null;
     });
@@ -394,15 +371,15 @@ export class Evictor implements AsyncDisposable {
    * drops.
    */
   #above(share: number): boolean {
-    const { usedBytes, readyBytes, arenaBytes } = this.#slots;
+    const { usedBytes, readyBytes, arenaBytes } = this.#parts.slots;
     const grown = this.#growthOver || readyBytes === arenaBytes;
-    return grown && usedBytes - this.#ram.leavingBytes > share * readyBytes;
+    return grown && usedBytes - this.#parts.ram.leavingBytes > share * readyBytes;
   }
 
   async #run(): Promise<void> {
     while (!this.#stopped) {
       for (let i = 0; i < DROPS_A_SLICE; i++) {
-        if (!this.#above(this.#marks.low) || this.#ram.dropOne() === "none") return;
+        if (!this.#above(this.#marks.low) || this.#parts.ram.dropOne() === "none") return;
       }
       await yieldToLoop();
     }
@@ -416,59 +393,33 @@ export class Evictor implements AsyncDisposable {
 }
 
 /** Store counters since the start. Read by metrics and status; written only by the store. */
-export interface StoreStats {
-  matchBlocks: number;
-  acquireHits: number;
+export class StoreStats {
+  matchBlocks = 0;
+  acquireHits = 0;
   /** Acquired blocks that were read from SSD. Included in `acquireHits`. */
-  acquireHitsSsd: number;
+  acquireHitsSsd = 0;
   /** Acquired blocks that were fetched from peers. Included in `acquireHits`. */
-  acquireHitsPeer: number;
-  acquireMisses: number;
-  reservedBlocks: number;
-  presentBlocks: number;
-  fullBlocks: number;
-  committedBlocks: number;
-  committedBytes: number;
-  abortedBlocks: number;
-  corruptBlocks: number;
-  evictedBlocks: number;
-  evictedBytes: number;
-  evictionRuns: number;
-  quarantinedSlots: number;
+  acquireHitsPeer = 0;
+  acquireMisses = 0;
+  reservedBlocks = 0;
+  presentBlocks = 0;
+  fullBlocks = 0;
+  committedBlocks = 0;
+  committedBytes = 0;
+  abortedBlocks = 0;
+  corruptBlocks = 0;
+  evictedBlocks = 0;
+  evictedBytes = 0;
+  evictionRuns = 0;
+  quarantinedSlots = 0;
   /**
    * Blocks received from peers that passed verification, and those that failed it and were
    * discarded.
    */
-  pulledBlocks: number;
-  pulledBytes: number;
-  peerCorruptBlocks: number;
+  pulledBlocks = 0;
+  pulledBytes = 0;
+  peerCorruptBlocks = 0;
   /** Blocks served to peers. */
-  lentBlocks: number;
-  lentBytes: number;
-}
-
-export function emptyStats(): StoreStats {
-  return {
-    matchBlocks: 0,
-    acquireHits: 0,
-    acquireHitsSsd: 0,
-    acquireHitsPeer: 0,
-    acquireMisses: 0,
-    reservedBlocks: 0,
-    presentBlocks: 0,
-    fullBlocks: 0,
-    committedBlocks: 0,
-    committedBytes: 0,
-    abortedBlocks: 0,
-    corruptBlocks: 0,
-    evictedBlocks: 0,
-    evictedBytes: 0,
-    evictionRuns: 0,
-    quarantinedSlots: 0,
-    pulledBlocks: 0,
-    pulledBytes: 0,
-    peerCorruptBlocks: 0,
-    lentBlocks: 0,
-    lentBytes: 0,
-  };
+  lentBlocks = 0;
+  lentBytes = 0;
 }

@@ -2,7 +2,6 @@ import {
   BlockFlag,
   BlockOutcome,
   CommitFlag,
-  DIGEST_BYTES,
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
@@ -15,30 +14,18 @@ import {
   isRefusal,
   NO_SLOT,
   NodeFlag,
-  type TableView,
   Tier,
 } from "./blocks/index.ts";
-import type { SlotRef } from "./slot-refs.ts";
+import type { SlotRef, SlotRefs } from "./engine-session.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** Maximum number of evictions per block to free a table entry. */
 const TABLE_RETRIES = 4;
 
-/** Owner of reserved slots. */
-interface SlotTaker {
-  /** Whether one more slot reference is within the owner's limit. */
-  readonly hasRoom: boolean;
-  /** Whether a slot of this many bytes is within the owner's share. */
-  mayTake(bytes: number): boolean;
-  /** Preferred allocator zone. */
-  readonly zone: number;
-  keep(ref: SlotRef): void;
-}
-
 /** Finds room for the blocks of a frame and inserts them as being written. */
 export class Reservation {
   readonly #store: TieredStore;
-  readonly #holder: SlotTaker;
+  readonly #holder: SlotRefs;
   /** Namespace of the current frame. */
   #namespace = 0 as NamespaceIndex;
   /** Smallest block size, in bytes, for which the current frame found no room. */
@@ -46,7 +33,7 @@ export class Reservation {
   /** In the current frame, evicting blocks did not free a table entry. */
   #tableFull = false;
 
-  constructor(store: TieredStore, holder: SlotTaker) {
+  constructor(store: TieredStore, holder: SlotRefs) {
     this.#store = store;
     this.#holder = holder;
   }
@@ -278,9 +265,7 @@ export function macBlockOf(
   offset: number,
   bytes: number,
 ): MacBlock {
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  return { region, offset, bytes, digest, layer: table.layerOf(node) };
+  return { region, offset, bytes, digest: table.digestOf(node), layer: table.layerOf(node) };
 }
 
 /** XXH3-64 of the bytes, computed on a native thread; null if the agent is stopping. */
@@ -297,11 +282,6 @@ export async function checksumLater(
   }
 }
 
-/** XXH3-64 of the block's bytes, as committed. */
-export function checksumOf(table: TableView, node: NodeId): bigint {
-  return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
-}
-
 /** Whether the bytes at `offset` match the node's committed checksum. */
 export async function isWhole(
   store: TieredStore,
@@ -310,7 +290,7 @@ export async function isWhole(
   bytes: number,
 ): Promise<boolean> {
   const { table, region } = store;
-  const wanted = checksumOf(table, node);
+  const wanted = table.checksumOf(node);
   if (bytes <= INLINE_BYTES) return region.checksum(offset, bytes) === wanted;
   return (await checksumLater(store, { offset, bytes })) === wanted;
 }

@@ -280,48 +280,65 @@ function indexOf(tier: Tier): number {
 /** Maximum number of hashes in one change. */
 const CHANGE_HASHES_MAX = 4_096;
 
-/** Blocks stored on a tier, joined to chains of consecutive blocks. */
-class StoredNotes {
-  readonly #hashes: Uint32Array;
-  readonly #parents: Uint32Array;
-  #count = 0;
+/** Hashes of blocks that left a tier. */
+class RemovedNotes {
+  protected readonly hashes: Uint32Array;
+  count = 0;
 
   constructor(capacity: number) {
-    this.#hashes = new Uint32Array(capacity * 2);
-    this.#parents = new Uint32Array(capacity * 2);
-  }
-
-  get count(): number {
-    return this.#count;
+    this.hashes = new Uint32Array(capacity * 2);
   }
 
   /** `words`: the hash, then the parent's; two zeros if it has no parent. */
   add(words: Uint32Array): void {
-    const at = this.#count++ * 2;
-    this.#hashes[at] = words[0]!;
-    this.#hashes[at + 1] = words[1]!;
-    this.#parents[at] = words[2]!;
-    this.#parents[at + 1] = words[3]!;
+    const at = this.count++ * 2;
+    this.hashes[at] = words[0]!;
+    this.hashes[at + 1] = words[1]!;
   }
 
   drop(): void {
-    this.#count = 0;
+    this.count = 0;
   }
 
   /** Moves the changes since the last call into `into`. */
   take(tier: ResidencyTier, into: ResidencyChange[]): void {
+    for (let from = 0; from < this.count; from += CHANGE_HASHES_MAX) {
+      const end = Math.min(this.count, from + CHANGE_HASHES_MAX);
+      into.push({ kind: "removed", tier, hashes: wordsToHashes(this.hashes, from, end) });
+    }
+    this.count = 0;
+  }
+}
+
+/** Blocks stored on a tier, joined to chains of consecutive blocks. */
+class StoredNotes extends RemovedNotes {
+  readonly #parents: Uint32Array;
+
+  constructor(capacity: number) {
+    super(capacity);
+    this.#parents = new Uint32Array(capacity * 2);
+  }
+
+  override add(words: Uint32Array): void {
+    const at = this.count * 2;
+    this.#parents[at] = words[2]!;
+    this.#parents[at + 1] = words[3]!;
+    super.add(words);
+  }
+
+  override take(tier: ResidencyTier, into: ResidencyChange[]): void {
     let from = 0;
-    for (let i = 1; i <= this.#count; i++) {
-      if (i < this.#count && i - from < CHANGE_HASHES_MAX && this.#follows(i)) continue;
-      const hashes = wordsToHashes(this.#hashes, from, i);
+    for (let i = 1; i <= this.count; i++) {
+      if (i < this.count && i - from < CHANGE_HASHES_MAX && this.#follows(i)) continue;
+      const hashes = wordsToHashes(this.hashes, from, i);
       into.push({ kind: "stored", tier, parent: this.#parentOf(from), hashes, tokenHashes: null });
       from = i;
     }
-    this.#count = 0;
+    this.count = 0;
   }
 
   #follows(i: number): boolean {
-    const [hashes, parents, at] = [this.#hashes, this.#parents, i * 2];
+    const [hashes, parents, at] = [this.hashes, this.#parents, i * 2];
     return parents[at] === hashes[at - 2] && parents[at + 1] === hashes[at - 1];
   }
 
@@ -329,38 +346,6 @@ class StoredNotes {
     const lo = this.#parents[i * 2]!;
     const hi = this.#parents[i * 2 + 1]!;
     return lo === 0 && hi === 0 ? null : (BigInt(hi) << 32n) | BigInt(lo);
-  }
-}
-
-/** Blocks that left a tier. */
-class RemovedNotes {
-  readonly #hashes: Uint32Array;
-  #count = 0;
-
-  constructor(capacity: number) {
-    this.#hashes = new Uint32Array(capacity * 2);
-  }
-
-  get count(): number {
-    return this.#count;
-  }
-
-  add(words: Uint32Array): void {
-    const at = this.#count++ * 2;
-    this.#hashes[at] = words[0]!;
-    this.#hashes[at + 1] = words[1]!;
-  }
-
-  drop(): void {
-    this.#count = 0;
-  }
-
-  take(tier: ResidencyTier, into: ResidencyChange[]): void {
-    for (let from = 0; from < this.#count; from += CHANGE_HASHES_MAX) {
-      const end = Math.min(this.#count, from + CHANGE_HASHES_MAX);
-      into.push({ kind: "removed", tier, hashes: wordsToHashes(this.#hashes, from, end) });
-    }
-    this.#count = 0;
   }
 }
 

@@ -1,5 +1,4 @@
 import {
-  assert,
   type Clock,
   loopTurns,
   type NamespaceIndex,
@@ -11,24 +10,13 @@ import {
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
 import type { ArenaPart } from "./arena.ts";
 import type { AddressBatch } from "./batches.ts";
-import type {
-  ArenaAccess,
-  BlockStore,
-  EngineSession,
-  EngineSessionOptions,
-} from "./block-store.ts";
-import {
-  ANY_ZONE,
-  type BlockTable,
-  createBlockTable,
-  createSlotAllocator,
-  type SizeClass,
-  SLOT_ALIGN,
-  type SlotAllocator,
-  Tier,
-} from "./blocks/index.ts";
+import { ANY_ZONE, BlockTable, SLOT_ALIGN, SlotAllocator, Tier } from "./blocks/index.ts";
 import { Departures } from "./departures.ts";
-import { StoreEngineSession } from "./engine-session.ts";
+import {
+  type EngineSession,
+  type EngineSessionOptions,
+  StoreEngineSession,
+} from "./engine-session.ts";
 import type { ClaimLimits } from "./engines/claims.ts";
 import { Engines } from "./engines/engines.ts";
 import { IncomingBlocks } from "./exchange/incoming-blocks.ts";
@@ -38,21 +26,14 @@ import { GpuMirror } from "./gpu-mirror.ts";
 import type { BlockIndex } from "./index/index.ts";
 import { NamespaceMacs, Namespaces } from "./namespaces.ts";
 import { type PinEvictionLevel, Sessions } from "./pins/index.ts";
-import type { VictimOrder } from "./policy/victim-order.ts";
-import { createOrder, type PolicyName } from "./policy/victim-order.ts";
-import { RamCheck, type RamCheckStats } from "./ram-check.ts";
-import { Evictor, emptyStats, RamTier, type StoreStats, type WaterMarks } from "./ram-tier.ts";
+import { createOrder, type PolicyName, type VictimOrder } from "./policy/victim-order.ts";
+import { RamCheck } from "./ram-check.ts";
+import { Evictor, RamTier, StoreStats, type WaterMarks } from "./ram-tier.ts";
 import { StoreResidency } from "./residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
 import { IoSlots } from "./ssd/io-slots.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
-import {
-  emptySsdStats,
-  type HealthSink,
-  type SsdParts,
-  type SsdSnapshot,
-  type SsdStats,
-} from "./ssd/ssd-parts.ts";
+import { type HealthSink, type SsdParts, SsdStats } from "./ssd/ssd-parts.ts";
 import { type SsdSettings, SsdTier } from "./ssd/ssd-tier.ts";
 
 export interface TieredStoreOptions {
@@ -103,29 +84,8 @@ export type EvictPins = (tier: "ram" | "ssd", why: string, level: PinEvictionLev
 
 type ReportLost = (node: NodeId, why: string) => void;
 
-/** Store figures for status and metrics. */
-export interface StoreSnapshot {
-  readonly stats: Readonly<StoreStats>;
-  readonly checks: Readonly<RamCheckStats>;
-  readonly ramBlocks: number;
-  readonly ramBytes: number;
-  readonly gpuBlocks: number;
-  readonly gpuBytes: number;
-  readonly tableNodes: number;
-  readonly tableNodesMax: number;
-  readonly aliases: number;
-  readonly sessions: number;
-  readonly arenaBytes: number;
-  readonly readyBytes: number;
-  readonly slotsUsed: number;
-  readonly slotsQuarantined: number;
-  readonly classes: SizeClass[];
-  /** Null without an SSD tier. */
-  readonly ssd: (SsdSnapshot & { readonly stats: Readonly<SsdStats> }) | null;
-}
-
 /** The agent's block store: one table, one arena in RAM, and an optional SSD tier below it. */
-export class TieredStore implements BlockStore, AsyncDisposable {
+export class TieredStore implements AsyncDisposable {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
   readonly region: Region;
@@ -139,8 +99,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly departures = new Departures(() => this.nowSeconds());
   /** Residency changes of all tiers, for publishers. */
   readonly residency: StoreResidency;
-  readonly stats: StoreStats = emptyStats();
-  readonly ssdStats: SsdStats = emptySsdStats();
+  readonly stats = new StoreStats();
+  readonly ssdStats = new SsdStats();
   readonly namespaces: Namespaces;
   readonly macs: NamespaceMacs;
   readonly incoming: IncomingBlocks;
@@ -152,6 +112,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   /** Upper limit of every wait for SSD, in milliseconds. */
   readDeadlineMs = 0;
   readonly arena: ArenaAccess;
+  /** Maximum block size in bytes. */
   readonly blockBytesMax: number;
   /** Nodes of the current batch. Sessions fill and read it synchronously. */
   readonly found = new Int32Array(BATCH_MAX);
@@ -179,7 +140,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#native = options.native;
     this.blockBytesMax = blockBytesMax(region.bytes);
     let order: VictimOrder | null = null;
-    this.table = createBlockTable({
+    this.table = new BlockTable({
       nodesMax: blocksMax,
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
@@ -194,7 +155,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const slotBytesMax = this.blockBytesMax;
     this.#parts = options.parts ?? [];
     const zoneEnds = this.#parts.map(({ offset, bytes }) => offset + bytes);
-    this.slots = createSlotAllocator({
+    this.slots = new SlotAllocator({
       arenaBytes: region.bytes,
       slotBytesMax,
       ...(zoneEnds.length > 1 ? { zoneEnds } : {}),
@@ -330,6 +291,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     }
   }
 
+  /** Derives `keys` from `digests` and `layer`; with `withParents`, also `parentKeys`. */
   deriveKeys(batch: AddressBatch, withParents: boolean): void {
     const bytes = batch.count * 32;
     const { digests, parents, keyBytes, parentKeyBytes, layer } = batch;
@@ -342,6 +304,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
 
+  /** Whether RAM or SSD has block `i` of `keys` in this namespace. */
   isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean {
     const { table, ssd } = this;
     const node = table.find(keys, 8 * i);
@@ -350,11 +313,13 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return ssd?.readable === true && table.isResident(node, Tier.ssd);
   }
 
+  /** Opens the session of one engine connection. Only this session can release its slots. */
   openEngineSession(options: EngineSessionOptions): EngineSession {
     return new StoreEngineSession(this, options);
   }
 
-  snapshot(): StoreSnapshot {
+  /** Store figures for status and metrics. */
+  snapshot() {
     const { table, slots } = this;
     return {
       stats: { ...this.stats },
@@ -372,29 +337,9 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       slotsUsed: slots.usedSlots,
       slotsQuarantined: slots.quarantinedSlots,
       classes: slots.classes(),
+      /** Null without an SSD tier. */
       ssd: this.#ssd === null ? null : { ...this.#ssd.snapshot(), stats: { ...this.ssdStats } },
     };
-  }
-
-  /**
-   * Checks table and allocator, and that each refers to the other correctly. For tests and the
-   * doctor.
-   */
-  verifyIntegrity(): void {
-    const { table, slots } = this;
-    table.verifyIntegrity();
-    slots.verifyIntegrity();
-    const blocks = table.residentBlocks(Tier.ram);
-    assert(blocks <= slots.usedSlots, "every resident block has a slot");
-    for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
-      const slot = table.slotOf(node);
-      assert(slots.nodeOf(slot) === node, "a block's slot names the block");
-      assert(
-        slots.isCurrent(slot, table.slotGenerationOf(node)),
-        "a block's slot has the block's generation",
-      );
-      node = table.nextOn(node, Tier.ram);
-    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -402,6 +347,22 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     await this.#ssd?.close();
   }
 }
+
+/** Shared memory of the RAM tier. */
+export interface ArenaAccess {
+  readonly fd: number;
+  readonly bytes: number;
+  /** Bytes that are backed by memory and usable for blocks. Grows up to `bytes`. */
+  readyBytes(): number;
+}
+
+/** The store as the engine plane uses it. */
+export type BlockStore = Pick<
+  TieredStore,
+  "arena" | "blockBytesMax" | "deriveKeys" | "isStored" | "openEngineSession"
+>;
+
+export type StoreSnapshot = ReturnType<TieredStore["snapshot"]>;
 
 /**
  * Limits of RAM reservations: `share` of the arena for one engine, `shareAll` for all engines
@@ -414,7 +375,7 @@ function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimi
   };
 }
 
-/** Maximum number of blocks in a batch: the upper limit of `engine.items_max`. */
+/** Maximum number of blocks in a batch: the limit of the engine protocol. */
 const BATCH_MAX = 65_536;
 /** Recovered blocks whose sizes are sampled: about a millisecond of work. */
 const LOOKED_AT_MAX = 4_096;

@@ -80,7 +80,7 @@ export class AgentProcess implements AsyncDisposable {
   /** Writes the configuration anew. What it does not name is small and fit for any host. */
   configure(keys: ConfigKeys): void {
     const sections = {
-      kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
+      kv: { ram_gib: 16 / 1_024, lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
       ...{ node: { ...keys.node }, control: { ...keys.control }, nats: { ...keys.nats } },
       ...{

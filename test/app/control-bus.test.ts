@@ -32,7 +32,7 @@ describeNats("commands rejected before decoding", () => {
       await using bus = ControlBus.open({
         ...{ clock: systemClock, random: systemRandom, incarnation: 1n, version: "1.2.3" },
         ...{ logger: { log: nothing }, health: { clear: nothing, raise: nothing } },
-        ...{ control: { plane, events: {} } },
+        ...{ control: { plane, events: { listen: () => ({ [Symbol.dispose]: nothing }) } } },
         config: {
           ...{ node: { id: "w" }, control: { issuers: [] } },
           nats: { ...NATS, url: server.tcpUrl },

@@ -7,7 +7,7 @@ import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
 
 const keyOf = (name: string) => digestOf(name).toHex();
 
-const SSD = (folder: string) => ({ ssd_dir: join(folder, "ssd"), ssd: "64MiB" });
+const SSD = (folder: string) => ({ ssd_dir: join(folder, "ssd"), ssd_gib: 64 / 1_024 });
 
 interface Events {
   readonly events: readonly { readonly kind: string }[];

@@ -99,7 +99,7 @@ describeNative("an agent's RDMA", () => {
   const trusted = {
     ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: "test" },
     ...{ listen_stream: "127.0.0.1:0", listen_quic: "off", listen_rdma: "127.0.0.1:0" },
-    ...{ lanes_port: 0, summaries: "off", trusted_network: true },
+    ...{ summaries: "off", trusted_network: true },
   };
 
   /** An agent with peers on RDMA devices of this plan. */

@@ -33,7 +33,8 @@ function configOf(server: NatsServer, folder: string, events: ConfigKeys["events
     node: { id: WORKER },
     kv: { ssd_dir: join(folder, "ssd"), ssd_gib: 0.25 },
     nats: { url: server.tcpUrl },
-    events: { cluster: "test", heartbeat: "100ms", ...events },
+    peers: { cluster: "test" },
+    events: { ...events },
   };
 }
 

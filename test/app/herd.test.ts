@@ -32,7 +32,7 @@ describeNative("a herd on agents", () => {
         const start = async (worker: string, peers: Record<string, unknown>) => {
           const { certFile, keyFile, caFile } = cluster.files(worker);
           const files = { cert_file: certFile, key_file: keyFile, ca_file: caFile };
-          const ports = { listen_stream: "127.0.0.1:0", listen_quic: "off", lanes_port: 0 };
+          const ports = { listen_stream: "127.0.0.1:0", listen_quic: "off" };
           const own = { ...files, ...ports, cluster: cluster.name, summaries: "200ms", ...peers };
           return stack.use(
             await AgentProcess.start({ config: { node: { id: worker }, peers: own } }),

@@ -121,14 +121,14 @@ describeNative("an agent that cannot start", () => {
   });
 
   test("unavailable memory is refused with the limit to raise", async () => {
-    const huge = await refusal({ config: { kv: { ram: "1GiB", huge_pages: "require" } } });
+    const huge = await refusal({ config: { kv: { ram_gib: 1, huge_pages: "require" } } });
     // A host that has so many huge pages is a host that can.
     if (huge.code !== 0) {
       expect([huge.code, huge.words]).toEqual([4, expect.stringContaining("vm.nr_hugepages")]);
     }
-    const more = await refusal({ config: { kv: { ram: "60TiB" } } });
+    const more = await refusal({ config: { kv: { ram_gib: 60 * 1_024 } } });
     expect(more.code).toBe(3);
-    expect(more.words).toContain("kv.ram");
+    expect(more.words).toContain("kv.ram_gib");
   });
 
   // Root may lock what it likes, unless that one right is taken from it.

@@ -12,7 +12,7 @@ const BYTES = 8_192;
 const SLOTS = 128;
 const TIMEOUT_MS = 60_000;
 const CONFIG: ConfigKeys = {
-  kv: { ram: "1MiB", high_water: 1.0, low_water: 0.99, policy: "lru" },
+  kv: { ram_gib: 1 / 1_024, high_water: 1.0, low_water: 0.99, policy: "lru" },
   control: { pin_share: 0.95, pin_share_owner: 0.95 },
 };
 
@@ -158,7 +158,7 @@ describeNative("over-pinning an agent", () => {
     "with an SSD full of pins, pins in RAM are evicted for space",
     () =>
       withTempDir(async (dir) => {
-        const ssd = { ssd_dir: join(dir, "ssd"), ssd: "1MiB" };
+        const ssd = { ssd_dir: join(dir, "ssd"), ssd_gib: 1 / 1_024 };
         await using crowd = await Crowd.start({ ...CONFIG, kv: { ...CONFIG.kv, ...ssd } });
         // Ten pins and a lease fill the SSD but for one file; fifteen pins fill RAM after that.
         const below = names("s", 80);

@@ -17,8 +17,8 @@ describeNats("what a host announces", () => {
         const cluster = makeCluster(join(folder, "ca"));
         const { certFile, keyFile, caFile } = cluster.files("a");
         const files = { cert_file: certFile, key_file: keyFile, ca_file: caFile };
-        const listen = { listen_stream: "127.0.0.1:0", listen_quic: "off", lanes_port: 0 };
-        const rest = { cluster: cluster.name, announce: "500ms" };
+        const listen = { listen_stream: "127.0.0.1:0", listen_quic: "off" };
+        const rest = { cluster: cluster.name };
         const start = (serveNamespaces: string) =>
           AgentProcess.start({
             config: {

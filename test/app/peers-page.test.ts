@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { METRICS } from "../../src/api/index.ts";
 import { createLocalBus, LocalHub } from "../../src/bus/index.ts";
-import { parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
+import { lanesPortOf, parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { type Json, systemClock, type WorkerId } from "../../src/core/index.ts";
 import { HEALTH_CODES } from "../../src/observability/index.ts";
 import { announcementSubject, BusLocator, readAnnouncement } from "../../src/peers/index.ts";
@@ -66,10 +66,10 @@ describe("docs/internals/peers.md", () => {
   test("names the ports that are listened on", () => {
     const config = parseConfig("[kv]\nram_gib = 1\n", "f", { hostname: "h", memoryBytes: null });
     if (!config.ok) throw new Error("refused");
-    const { listenStream, listenQuic, lanesPort } = config.config.peers;
+    const { listenStream, listenQuic } = config.config.peers;
     if (listenStream === "off" || listenQuic === "off") throw new Error("off");
     expect(page).toContain(`| TCP ${listenStream.port} |`);
-    expect(page).toContain(`| TCP ${lanesPort} |`);
+    expect(page).toContain(`| TCP ${lanesPortOf(listenStream)} |`);
     expect(page).toContain(`| UDP ${listenQuic.port} |`);
   });
 

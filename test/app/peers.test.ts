@@ -32,7 +32,7 @@ function hostConfig(
 function keysOf({ certFile, keyFile, caFile }: HostFiles, { name }: TestCluster) {
   return {
     ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: name },
-    ...{ listen_stream: "127.0.0.1:0", listen_quic: "127.0.0.1:0", lanes_port: 0 },
+    ...{ listen_stream: "127.0.0.1:0", listen_quic: "127.0.0.1:0" },
     summaries: "200ms",
   };
 }
@@ -100,7 +100,7 @@ describeNative("agents of one cluster", () => {
     );
   }
 
-  const clear = { encrypt: false, trusted_network: true };
+  const clear = { cipher: "none", trusted_network: true };
   test.each([
     ["AES where that is one host's policy", { cipher: "aes-128-gcm" }, {}],
     ["nothing around them on a network that both trust", clear, clear],
@@ -144,7 +144,7 @@ describeNative("agents of one cluster", () => {
     "a host that dies is a miss, an event and a health code; it comes back as another",
     () =>
       withTempDir(async (folder) => {
-        await using hosts = await pair(folder, { cooldown: "100ms", cooldown_max: "500ms" });
+        await using hosts = await pair(folder, { cooldown_max: "500ms" });
         const { a, b, there, here, reads, cluster } = hosts;
         await there.put("a", "a/b");
         await waitFor(() => reads("a"), TIMEOUT_MS, "a block of the other host");
@@ -209,11 +209,11 @@ describeNative("agents of one cluster", () => {
         const { certificate, key } = issueHost({ authority, name, key: null, validity });
         const credentials = { ...cluster.host("b"), certificates: certificate, key };
         writeCredentials(join(folder, "ca", "b"), credentials);
-        const more = { peers: await placeOf(a, "a"), dial: "3s" };
+        const more = { peers: await placeOf(a, "a"), progress: "3s" };
         b.configure({ node: { id: "b" }, peers: { ...keysOf(files, cluster), ...more } });
         b.process.kill("SIGHUP");
         const { changed } = await b.logged("configuration reloaded");
-        expect(changed).toBe("peers.peers peers.dial");
+        expect(changed).toBe("peers.peers peers.progress");
         await waitFor(async () => (await endsOf()) !== before, TIMEOUT_MS, "the new certificate");
         const got = async () => (await here.get("a"))[0] === "ok";
         await waitFor(got, TIMEOUT_MS, "a block of a host that was named later");
@@ -281,7 +281,7 @@ describeNats("agents on one broker", () => {
         const start = (worker: string) =>
           AgentProcess.start({
             config: {
-              ...hostConfig(cluster, worker, { announce: "500ms" }),
+              ...hostConfig(cluster, worker),
               nats: { url: server.tcpUrl },
             },
           });

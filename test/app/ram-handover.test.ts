@@ -129,10 +129,10 @@ describeNative("RAM over a restart", () => {
 
     test("a restart with another RAM size drops the inherited RAM", async () => {
       await using agent = await started();
-      agent.configure({ kv: { ram: "32MiB" } });
+      agent.configure({ kv: { ram_gib: 32 / 1_024 } });
       await restarted(agent, "SIGUSR1");
       const dropped = agent.log.find((line) => line.message.endsWith("previous process dropped"));
-      expect(dropped!.why).toBe("kv.ram has changed");
+      expect(dropped!.why).toBe("kv.ram_gib has changed");
       expect(await found(agent)).toEqual(NONE);
     });
 

@@ -29,7 +29,7 @@ function start({ cluster, worker, verbs, peers }: Host): Promise<AgentProcess> {
     rdma: { library: standIn("libibverbs.so.1").path },
     peers: {
       ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: cluster.name },
-      ...{ listen_stream: "127.0.0.1:0", listen_quic: "off", lanes_port: 0 },
+      ...{ listen_stream: "127.0.0.1:0", listen_quic: "off" },
       ...{ summaries: "200ms", trusted_network: true, ...peers },
     },
   };

@@ -31,7 +31,7 @@ describeNative("SIGHUP", () => {
 
   test("a reload applies the log level and reports keys that need a restart", async () => {
     await using agent = await AgentProcess.start();
-    const debug = await reload(agent, { log: { level: "debug" }, kv: { ram: "32MiB" } });
+    const debug = await reload(agent, { log: { level: "debug" }, kv: { ram_gib: 32 / 1_024 } });
     expect(debug).toMatchObject({ changed: "log.level" });
     const restart = agent.log.find(({ key }) => String(key).startsWith("kv.ram"));
     expect(restart).toMatchObject({

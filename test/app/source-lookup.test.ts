@@ -20,7 +20,7 @@ async function pair(folder: string) {
       node: { id: worker },
       peers: {
         ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: cluster.name },
-        ...{ listen_stream: "127.0.0.1:0", listen_quic: "127.0.0.1:0", lanes_port: 0 },
+        ...{ listen_stream: "127.0.0.1:0", listen_quic: "127.0.0.1:0" },
         ...{ summaries: "10m", ...peers },
       },
     };

@@ -16,7 +16,7 @@ describeNative("an agent whose ssd_dir is replaced while it runs", () => {
   test("writes nothing, says so, and goes on once the former folder is back", async () => {
     const folder = tempDir();
     const [dir, away] = [join(folder, "ssd"), join(folder, "away")];
-    const config = { kv: { ssd_dir: dir, ssd: "64MiB" } };
+    const config = { kv: { ssd_dir: dir, ssd_gib: 64 / 1_024 } };
     await using agent = await AgentProcess.start({ folder, config });
     const problemOf = async () => {
       const { health } = (await agent.status()) as { health: Problem[] };

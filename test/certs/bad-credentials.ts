@@ -4,6 +4,7 @@ import {
   certificatePem,
   commonName,
   decodePem,
+  extension,
   generateKey,
   keyUsage,
   OID,
@@ -254,7 +255,7 @@ const USES: readonly BadCredential[] = [
 ];
 
 /** RFC 5280, 4.2.1.11, critical as it must be: requireExplicitPolicy 0. */
-const POLICY_CONSTRAINTS = Uint8Array.fromHex("300f0603551d240101ff04053003800100");
+const POLICY_CONSTRAINTS = extension(OID.policyConstraints, true, Uint8Array.fromHex("3003800100"));
 
 export const BAD_CREDENTIALS: readonly BadCredential[] = [
   ...DATES,

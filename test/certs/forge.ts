@@ -2,6 +2,7 @@ import type { WorkerId } from "../../src/core/index.ts";
 import {
   authorityKeyIdentifier,
   basicConstraints,
+  type CertificateSpec,
   type Credentials,
   certificatePem,
   commonName,
@@ -27,9 +28,9 @@ export interface Forgery {
   readonly validity?: Validity;
   /** OIDs; null: no such extension. */
   readonly extendedKeyUsage?: readonly string[] | null;
-  readonly extensions?: readonly Uint8Array[];
+  readonly extensions?: CertificateSpec["extensions"];
   /** Replaces the extensions of a host's certificate (no authority, key usage). */
-  readonly constraints?: readonly Uint8Array[];
+  readonly constraints?: CertificateSpec["extensions"];
   /** The signer; default: the cluster's authority. `self`: its own key. */
   readonly signer?: Signer | "self";
   readonly key?: string;

@@ -133,9 +133,13 @@ describe("ca init and issue", () => {
 
   const REFUSED: [string, (dir: string) => string[], RegExp][] = [
     ["no folder", () => ["issue", join(folder, "none"), "--worker", "a"], /cannot read .*: ENOENT/],
-    ["a worker of no name", (dir) => ["issue", dir, "--worker", "a.b"], /must be 1 to 64 letters/],
+    ["a worker of no name", (dir) => ["issue", dir, "--worker", "a.b"], /write 1 to 64 letters/],
     ["a worker called ca", (dir) => ["issue", dir, "--worker", "CA"], /choose another worker name/],
-    ["no days", (dir) => ["issue", dir, "--worker", "a", "--days", "0"], /is below 1/],
+    [
+      "no days",
+      (dir) => ["issue", dir, "--worker", "a", "--days", "0"],
+      /is 0, which is too small/,
+    ],
   ];
   test.each(REFUSED)("refuse in words: %s", async (_what, words, expected) => {
     const out = fresh();

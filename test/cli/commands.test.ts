@@ -24,8 +24,8 @@ describe("check", () => {
   const folder = tempDir();
   const good = join(folder, "good.toml");
   const bad = join(folder, "bad.toml");
-  writeFileSync(good, '[kv]\nram = "64MiB"\n');
-  writeFileSync(bad, '[kv]\nram = "64MiB"\nrma = 1\n');
+  writeFileSync(good, "[kv]\nram_gib = 0.0625\n");
+  writeFileSync(bad, "[kv]\nram_gib = 0.0625\nrma = 1\n");
 
   test("a file that is right", async () => {
     expect(await hearth("check", good)).toEqual({ code: 0, out: `${good}: ok\n`, err: "" });
@@ -104,7 +104,7 @@ describe("reference", () => {
   test("of nothing else", async () => {
     const { code, err } = await hearth("reference", "poems");
     expect(code).toBe(2);
-    expect(err).toContain("is not one of commands, config, errors, health, metrics");
+    expect(err).toContain('use one of "commands", "config", "errors", "health", "metrics"');
   });
 });
 
@@ -175,7 +175,7 @@ describe("doctor", () => {
 
   test("measures the host against a configuration", async () => {
     const config = join(tempDir(), "hearth.toml");
-    writeFileSync(config, '[kv]\nram = "64MiB"\n[engine]\nsocket = "/nowhere/at/all.sock"\n');
+    writeFileSync(config, '[kv]\nram_gib = 0.0625\n[engine]\nsocket = "/nowhere/at/all.sock"\n');
     const { out } = await hearth("doctor", "--config", config, "--path", tempDir());
     expect(out).toContain("/nowhere/at");
     writeFileSync(config, "[kv]\n");

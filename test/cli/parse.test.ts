@@ -1,14 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import {
-  bytes,
-  choice,
-  decimal,
-  duration,
   flagName,
-  integer,
   jsonFlag,
-  list,
   optional,
   optionalArgument,
   type ParsedWords,
@@ -17,35 +11,45 @@ import {
   required,
   requiredArgument,
   restArguments,
-  text,
   toggle,
   withDefault,
 } from "../../src/cli/index.ts";
-import { formatBytes, HearthError } from "../../src/core/index.ts";
+import {
+  choiceKind,
+  durationKind,
+  formatBytes,
+  HearthError,
+  integerKind,
+  listKind,
+  numberKind,
+  readWord,
+  sizeKind,
+  textKind,
+} from "../../src/core/index.ts";
 
 const TAKES = {
   flags: {
-    blockBytes: withDefault(bytes({ min: 64, max: 2 ** 30 }), 256 * 1024, "length of a block"),
-    timeout: withDefault(duration(), 5_000, "how long"),
-    speed: optional(decimal({ min: 0 }), "how fast"),
-    offset: withDefault(integer({ min: -10, max: 10 }), 0, "where"),
-    capacity: withDefault(list(integer({ min: 1 })), [1000], "sizes"),
-    policy: withDefault(list(choice(["lru", "fifo", "lfu"])), ["lru"], "which"),
-    trace: repeated(text("FILE"), "traces"),
+    blockBytes: withDefault(sizeKind({ min: 64, max: 2 ** 30 }), 256 * 1024, "length of a block"),
+    timeout: withDefault(durationKind(), 5_000, "how long"),
+    speed: optional(numberKind({ min: 0 }), "how fast"),
+    offset: withDefault(integerKind({ min: -10, max: 10 }), 0, "where"),
+    capacity: withDefault(listKind(integerKind({ min: 1 })), [1000], "sizes"),
+    policy: withDefault(listKind(choiceKind(["lru", "fifo", "lfu"])), ["lru"], "which"),
+    trace: repeated(textKind("FILE"), "traces"),
     dryRun: toggle("only look"),
     json: jsonFlag,
   },
   arguments: {
-    file: requiredArgument(text("FILE"), "the file"),
-    other: optionalArgument(integer(), "a number"),
+    file: requiredArgument(textKind("FILE"), "the file"),
+    other: optionalArgument(integerKind(), "a number"),
   },
 };
 
 const NEGATIVE = {
   flags: { json: jsonFlag },
   arguments: {
-    file: requiredArgument(text("FILE"), "the file"),
-    other: optionalArgument(integer({}), "a number"),
+    file: requiredArgument(textKind("FILE"), "the file"),
+    other: optionalArgument(integerKind({}), "a number"),
   },
 };
 
@@ -105,7 +109,10 @@ describe("words become typed values", () => {
     expect(parseWords(["f", "--json", "-3"], NEGATIVE)).toMatchObject({
       arguments: { file: "f", other: -3 },
     });
-    const rest = { flags: { json: jsonFlag }, arguments: { all: restArguments(text("F"), "all") } };
+    const rest = {
+      flags: { json: jsonFlag },
+      arguments: { all: restArguments(textKind("F"), "all") },
+    };
     expect(parseWords(["a", "-", "--", "--json", "-h"], rest)).toEqual({
       kind: "values",
       flags: { json: false },
@@ -127,31 +134,40 @@ describe("words are refused", () => {
     [["f", "-x"], "unknown flag -x: flags here are"],
     [["f", "--block-bytes"], "--block-bytes needs a value: --block-bytes BYTES"],
     [["f", "--block-bytes", "--json"], "--block-bytes needs a value"],
-    [["f", "--block-bytes="], "--block-bytes wants a number and a unit (B, KiB, MiB, GiB, TiB)"],
-    [["f", "--block-bytes", "256"], "--block-bytes wants a number and a unit"],
-    [["f", "--block-bytes", "1KB"], '--block-bytes unknown unit "KB"'],
-    [["f", "--block-bytes", "1B"], "--block-bytes is below 64B"],
-    [["f", "--block-bytes", "2GiB"], "--block-bytes is above 1GiB"],
-    [["f", "--timeout", "5"], "--timeout wants a number and a unit (ms, s, m, h, d)"],
-    [["f", "--offset", "1.5"], "--offset must be a whole number"],
-    [["f", "--offset", "0x10"], "--offset must be a whole number"],
-    [["f", "--offset", "11"], "--offset is above 10"],
-    [["f", "--speed", "fast"], "--speed must be a number, as in 0.5"],
-    [["f", "--speed", "1e400"], "--speed must be a number"],
-    [["f", "--capacity", "1000,,3000"], '--capacity has "", which must be a whole number'],
-    [["f", "--policy", "lru,mru"], '--policy has "mru", which is not one of lru, fifo, lfu'],
+    [
+      ["f", "--block-bytes="],
+      '--block-bytes is "": wants a number and a unit (B, KiB, MiB, GiB, TiB)',
+    ],
+    [["f", "--block-bytes", "256"], '--block-bytes is "256": wants a number and a unit'],
+    [["f", "--block-bytes", "1KB"], '--block-bytes is "1KB": unknown unit "KB"'],
+    [["f", "--block-bytes", "1B"], "--block-bytes is 1B, which is too small: use 64B to 1GiB"],
+    [["f", "--block-bytes", "2GiB"], "--block-bytes is 2GiB, which is too large: use 64B to 1GiB"],
+    [["f", "--timeout", "5"], '--timeout is "5": wants a number and a unit (ms, s, m, h, d)'],
+    [["f", "--offset", "1.5"], "--offset is the number 1.5, not a whole number"],
+    [["f", "--offset", "0x10"], '--offset is the string "0x10", not a whole number'],
+    [["f", "--offset", "11"], "--offset is 11, which is too large: use -10 to 10"],
+    [["f", "--speed", "fast"], '--speed is the string "fast", not a number'],
+    [["f", "--speed", "1e400"], '--speed is the string "1e400", not a number'],
+    [
+      ["f", "--capacity", "1000,,3000"],
+      '--capacity has a part that is the string "", not a whole number',
+    ],
+    [
+      ["f", "--policy", "lru,mru"],
+      '--policy has a part that is the string "mru": use one of "lru", "fifo", "lfu"',
+    ],
     [["f", "--json=yes"], "--json takes no value"],
     [["f", "--json", "--json"], "--json is given twice"],
     [["f", "--trace", ""], "--trace is empty"],
     [[], "FILE is missing"],
     [["f", "1", "2"], 'one argument too many: "2"'],
-    [["f", "x"], "N must be a whole number"],
+    [["f", "x"], 'N is the string "x", not a whole number'],
   ])("%p: %s", (words, expected) => {
     expect(refusal(words)).toStartWith(expected);
   });
 
   test("a required flag that is not given", () => {
-    const takes = { flags: { config: required(text("FILE"), "which") }, arguments: {} };
+    const takes = { flags: { config: required(textKind("FILE"), "which") }, arguments: {} };
     expect(() => parseWords([], takes)).toThrow("--config FILE is missing");
   });
 
@@ -169,13 +185,13 @@ test("flag names are kebab-case", () => {
 
 test("what help shows of a value is read back as that value", () => {
   const kinds = fc.oneof(
-    fc.nat().map((value) => [integer(), value] as const),
-    fc.nat(10_000_000).map((ms) => [duration(), ms] as const),
-    fc.nat(1_000).map((kib) => [bytes(), kib * 1_024] as const),
+    fc.nat().map((value) => [integerKind(), value] as const),
+    fc.nat(10_000_000).map((ms) => [durationKind(), ms] as const),
+    fc.nat(1_000).map((kib) => [sizeKind(), kib * 1_024] as const),
   );
   fc.assert(
     fc.property(kinds, ([kind, value]) => {
-      expect(kind.read(kind.show(value))).toEqual({ ok: true, value });
+      expect(readWord(kind, String(kind.write(value)))).toEqual({ ok: true, value });
     }),
     { seed: 7 },
   );

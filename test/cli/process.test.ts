@@ -123,7 +123,7 @@ test.each([
     const file = join(folder, "hearth.toml");
     const socket = join(folder, "engine.sock");
     const nats = `[nats]\nurl = "nats://127.0.0.1:1"\n${key} = "${path}"`;
-    writeFileSync(file, `[kv]\nram = "64MiB"\n[engine]\nsocket = "${socket}"\n${nats}\n`);
+    writeFileSync(file, `[kv]\nram_gib = 0.0625\n[engine]\nsocket = "${socket}"\n${nats}\n`);
     for (const words of [
       ["check", file],
       ["agent", "--config", file],

@@ -10,16 +10,15 @@ import {
   optionalArgument,
   parseWords,
   runCli,
-  text,
 } from "../../src/cli/index.ts";
-import { ERROR_CODES, type ErrorCode, HearthError } from "../../src/core/index.ts";
+import { ERROR_CODES, type ErrorCode, HearthError, textKind } from "../../src/core/index.ts";
 import { memoryIo } from "./memory-io.ts";
 
 function entry(name: string, run: Command["run"]): Entry {
   const command = defineCommand({
     description: ["Does it."],
     flags: { json: jsonFlag },
-    arguments: { what: optionalArgument(text("WHAT"), "what") },
+    arguments: { what: optionalArgument(textKind("WHAT"), "what") },
     examples: [{ words: name, what: "does it" }],
     exits: [],
     run,

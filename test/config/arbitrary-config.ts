@@ -40,10 +40,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     ramPages: fc.integer({ min: MIB / PAGE, max: 2 ** 28 }),
     low: fc.double({ min: 0, max: 0.9, noNaN: true }),
     room: fc.double({ min: 0.06, max: 0.1, noNaN: true }),
-    evictIntervalMs: fc.integer({ min: 10, max: 1000 }),
     lockMemory: word("try", "require", "off"),
     hugePages: word("try", "require", "off"),
-    slicePages: fc.integer({ min: 1, max: 2 ** 18 }),
     ramHandover: fc.boolean(),
     policy: word("hearth", "lru"),
     ssd: fc.option(
@@ -56,9 +54,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     ssdTtlMs: word(0, 1000, 604_800_000),
     writePolicy: word("write_through", "write_through_selective", "write_back"),
     ssdIo: word("auto", "io_uring", "threads"),
-    ssdDepth: fc.integer({ min: 1, max: 1024 }),
     ssdWriteQueueBytes: fc.integer({ min: MIB, max: 2 ** 36 }),
-    ssdReadDeadlineMs: fc.integer({ min: 1, max: 60_000 }),
     scrubBytesPerSecond: word(0, 4096, 2 ** 24),
     sessionIdleMs: fc.integer({ min: 1000, max: 86_400_000 }),
     reservedShare: fc.double({ min: 0, max: 0.95, noNaN: true }),
@@ -66,13 +62,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     socket: absolutePath(60),
     socketGroup: fc.option(word("hearth", "_svc", "1000")),
     clientsMax: fc.integer({ min: 1, max: 4096 }),
-    itemsMax: fc.integer({ min: 16, max: 65_536 }),
-    frameRoom: fc.integer({ min: 512, max: 2 ** 20 }),
-    unreadRoom: fc.nat(2 ** 24),
     leaseMs: fc.integer({ min: 1000, max: 3_600_000 }),
     acquireShare: fc.double({ min: 0.001, max: 0.999, noNaN: true }),
-    drainStallMs: fc.integer({ min: 100, max: 300_000 }),
-    gpuWindowBlocks: fc.nat(2 ** 26),
     listen,
     tokenFile: absolutePath(80),
     access: word("none", "token", "tokens", "certificates"),
@@ -85,10 +76,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       )
       .map(([pinShare, part]) => ({ pinShare, pinShareOwner: pinShare * part })),
     leaseTtlMaxMs: fc.integer({ min: 1_000, max: 86_400_000 }),
-    retainIdleMs: fc.integer({ min: 1_000, max: 86_400_000 }),
     commands: fc.integer({ min: 1, max: 1_000_000 }),
     warmPages: fc.integer({ min: 1, max: 2 ** 30 }),
-    warmReads: fc.integer({ min: 1, max: 1_024 }),
     auditFile: fc.option(absolutePath(60)),
     natsUrl: fc.option(word("nats://a:4222", "wss://b.example/x,wss://c", "tls://u:p@d")),
     natsFile: word("none", "creds", "nkey", "token", "user"),
@@ -111,11 +100,6 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       gidIndex: fc.option(fc.nat(255)),
       rails: fc.integer({ min: 1, max: 8 }),
       trafficClass: fc.nat(255),
-      serviceLevel: fc.nat(15),
-      timeout: fc.integer({ min: 8, max: 20 }),
-      retries: fc.integer({ min: 1, max: 6 }),
-      readBytes: word(65_536, 2 ** 20, 2 ** 24),
-      windowBytes: fc.integer({ min: 2 ** 26, max: 2 ** 40 }),
     }),
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
@@ -123,7 +107,6 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
   .map((draw) => {
     const ramBytes = draw.ramPages * PAGE;
     const ssdBytes = draw.ssd === null ? null : draw.ssd.pages * PAGE;
-    const frameBytesMax = 8 * Math.ceil((32 + 80 * draw.itemsMax) / 8 + draw.frameRoom);
     return {
       node: draw.node as Config["node"],
       kv: {
@@ -131,14 +114,12 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         policy: draw.policy,
         highWater: Math.max(0.05, draw.low + draw.room),
         lowWater: draw.low,
-        evictIntervalMs: draw.evictIntervalMs,
         lockMemory: draw.lockMemory,
         hugePages: draw.hugePages,
-        prefaultSliceBytes: draw.slicePages * PAGE,
         blocksMax:
           draw.blocks === null
-            ? deriveBlocksMax({ ramBytes, ssdBytes, ...draw })
-            : Math.max(64, draw.blocks + draw.gpuWindowBlocks),
+            ? deriveBlocksMax({ ramBytes, ssdBytes })
+            : Math.max(64, draw.blocks),
         ramHandover: draw.ramHandover,
         mirrorPulls: draw.natsFlag,
         ...ssdOf(draw),
@@ -147,21 +128,15 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       engine: {
         socket: draw.socket,
         ...{ socketGroup: draw.socketGroup, commandRole: draw.apiRole },
-        ...{ clientsMax: draw.clientsMax, clientsPerProcess: draw.clientsMax, heldShare: 1 },
-        frameBytesMax,
-        itemsMax: draw.itemsMax,
-        handlesMax: Math.max(draw.itemsMax, draw.clientsMax),
+        clientsMax: draw.clientsMax,
+        heldShare: 1,
         leaseMs: draw.leaseMs,
-        unreadBytesMax: Math.max(65_536, frameBytesMax + draw.unreadRoom),
-        drainStallMs: draw.drainStallMs,
         acquireDeadlineMs: Math.max(
           1,
           Math.floor(Math.min(60_000, draw.leaseMs) * draw.acquireShare),
         ),
-        gpuWindowBlocks: draw.gpuWindowBlocks,
         sessionIdleMs: draw.sessionIdleMs,
         reservedShare: draw.reservedShare,
-        reservedShareAll: 0.95 - draw.reservedShare,
         ...draw.engineEvents,
       },
       gpu: draw.gpu,
@@ -172,16 +147,12 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,
-        retainIdleMs: draw.retainIdleMs,
         commandsPerSecond: draw.commands,
-        commandsBurst: draw.commands,
         warmBytesMax: draw.warmPages * PAGE,
-        warmReads: draw.warmReads,
         issuers: draw.natsFlag ? [{ name: "router-1", role: "operate" as const, key: null }] : [],
         auditFile: draw.auditFile,
         auditBytesMax:
           draw.auditFile === null ? 64 * 2 ** 20 : Math.min(2 ** 40, draw.warmPages * PAGE),
-        auditFiles: draw.auditFile === null ? 5 : draw.clientsMax % 1_000 || 1,
       },
       nats: natsOf(draw),
       peers: draw.peers,
@@ -196,15 +167,12 @@ interface SsdDraw {
   readonly ssdTtlMs: number;
   readonly writePolicy: Config["kv"]["writePolicy"];
   readonly ssdIo: Config["kv"]["ssdIo"];
-  readonly ssdDepth: number;
   readonly ssdWriteQueueBytes: number;
-  readonly ssdReadDeadlineMs: number;
   readonly scrubBytesPerSecond: number;
 }
 
 function ssdOf(draw: SsdDraw) {
-  const { ssdTtlMs, writePolicy, ssdIo, ssdDepth } = draw;
-  const { ssdWriteQueueBytes, ssdReadDeadlineMs, scrubBytesPerSecond } = draw;
+  const { ssdTtlMs, writePolicy, ssdIo, ssdWriteQueueBytes, scrubBytesPerSecond } = draw;
   const dir = draw.ssd?.dir ?? null;
   const indexDir = draw.ssd?.indexDir ?? null;
   return {
@@ -214,11 +182,8 @@ function ssdOf(draw: SsdDraw) {
     ssdTtlMs,
     writePolicy,
     ssdIo,
-    ssdDepth,
     ssdWriteQueueBytes,
-    ssdReadDeadlineMs,
     scrubBytesPerSecond,
-    ramScrubBytesPerSecond: scrubBytesPerSecond,
   };
 }
 
@@ -245,9 +210,6 @@ function apiOf({ listen, tokenFile, access, apiRole, hasTls }: ApiDraw): Config[
     tlsKeyFile: file(isHttps, ".key"),
     tlsClientCaFile: file(access === "certificates"),
     tlsClientRole: apiRole,
-    connectionsMax: 8 + listen.port,
-    bodyBudgetBytes: 2 ** 20 + listen.port,
-    bodyTimeoutMs: 100 + listen.port,
     flushByGet: hasTls,
   };
 }
@@ -261,8 +223,6 @@ interface NatsDraw {
   readonly tokenFile: string;
   readonly apiRole: Config["nats"]["role"];
   readonly broadcast: Config["nats"]["broadcast"];
-  readonly commands: number;
-  readonly unreadRoom: number;
 }
 
 function natsOf(draw: NatsDraw): Config["nats"] {
@@ -275,14 +235,11 @@ function natsOf(draw: NatsDraw): Config["nats"] {
     nkeyFile: draw.natsFile === "nkey" ? draw.tokenFile : null,
     tokenFile: draw.natsFile === "token" ? draw.tokenFile : null,
     userFile: draw.natsFile === "user" ? draw.tokenFile : null,
-    queueMessages: draw.commands,
-    queueBytes: draw.unreadRoom,
     inboxPrefix: draw.natsFlag ? "_INBOX" : "_INBOX_w.x",
     replyPrefixes: draw.natsFlag ? ["_INBOX"] : ["_INBOX_a", "_REPLY"],
     role: draw.apiRole,
     broadcast: draw.broadcast,
     receipts: draw.natsFlag,
-    events: !draw.natsFlag,
     commandStream: draw.natsUrl !== null && draw.hasTls ? "KV_CONTROL" : null,
     workersBucket: draw.natsUrl !== null && draw.natsFlag ? "kv-workers" : null,
   };

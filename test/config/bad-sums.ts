@@ -16,7 +16,6 @@ export const SUMS: readonly BadFile[] = [
     ssd("/m", 'index_dir = "/m/x/../0f/index"'),
     ["5:13 kv.index_dir", "block files"],
   ],
-  ["both ways to say the SSD", ssd("/m", 'ssd = "4GiB"'), ["5:1 kv.ssd", "duplicates kv.ssd_gib"]],
   [
     "more SSD than its table has memory",
     '[kv]\nram_gib = 8\nssd_dir = "/m"\nssd_gib = 10000\n',
@@ -27,42 +26,12 @@ export const SUMS: readonly BadFile[] = [
     `${KV}[control]\naudit_bytes = "1MiB"\n`,
     ["4:15 control.audit_bytes", "without audit_file"],
   ],
-  [
-    "a number of no audit logs",
-    `${KV}[control]\naudit_files = 6\n`,
-    ["4:15 control.audit_files", "without audit_file"],
-  ],
   ["low above high", kv("low_water = 0.97"), ["3:13 kv.low_water", "not below high_water 0.95"]],
   ["low equals high", kv("high_water = 0.9\nlow_water = 0.9"), ["4:13 kv.low_water", "not below"]],
   [
     "high below the default of low",
     kv("high_water = 0.5"),
     ["3:14 kv.high_water", "low_water 0.9"],
-  ],
-  [
-    "frame too small for its items",
-    engine('frame_max = "64KiB"'),
-    ["4:13 engine.frame_max", "321KiB"],
-  ],
-  [
-    "items too many for the frame",
-    engine("items_max = 20000"),
-    ["4:13 engine.items_max", "at most 13106"],
-  ],
-  [
-    "frame not in eights",
-    engine('frame_max = "500001B"'),
-    ["4:13 engine.frame_max", "multiple of 8B"],
-  ],
-  [
-    "fewer handles than items",
-    engine("handles_max = 100"),
-    ["4:15 engine.handles_max", "at least 4096"],
-  ],
-  [
-    "unread below one frame",
-    engine('unread_max = "512KiB"'),
-    ["4:14 engine.unread_max", "at least 1MiB"],
   ],
   [
     "deadline beyond the lease",
@@ -74,7 +43,6 @@ export const SUMS: readonly BadFile[] = [
     engine('lease = "5s"', 'acquire_deadline = "5s"'),
     ["5:20 engine.acquire_deadline", "use less than 5s"],
   ],
-  ["table smaller than the mirror", kv("blocks_max = 1000"), ["3:14 kv.blocks_max", "262144"]],
   [
     "open to the network without a token",
     api('listen = "0.0.0.0:7171"'),
@@ -113,11 +81,6 @@ export const SUMS: readonly BadFile[] = [
     ["4:13 nats.cert_file", "both or none"],
   ],
   ["more RAM than the machine", "[kv]\nram_gib = 17\n", ["2:11 kv.ram_gib", "use less than 16GiB"]],
-  [
-    "more RAM than the machine, as a size",
-    '[kv]\nram = "64GiB"\n',
-    ["2:7 kv.ram", "64GiB is more"],
-  ],
   [
     "all of the machine's RAM",
     "[kv]\nram_gib = 16\n",

@@ -40,8 +40,8 @@ describe("the files of a cluster", () => {
   test("agree on the cluster, the broker and the model", () => {
     const { events, nats, workers, models } = router();
     const port = nats.url!.split(":").at(-1);
-    for (const { events: told, nats: theirs, engine } of agents) {
-      expect(told.cluster).toBe(events.cluster);
+    for (const { peers, nats: theirs, engine } of agents) {
+      expect(peers.cluster).toBe(events.cluster);
       expect(theirs.url).toEndWith(`:${port}`);
       expect(workers.map(({ model }) => model)).toContain(engine.kvModel);
       expect(workers.map(({ blockTokens }) => blockTokens)).toContain(engine.kvBlockTokens);

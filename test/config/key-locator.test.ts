@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { parse } from "smol-toml";
-import { mapKeys, positionsOf } from "../../src/config/index.ts";
+import { parseText } from "../../src/config/index.ts";
 
 type Tree = { [key: string]: Tree | string | number };
 
@@ -60,19 +59,20 @@ const documentOf = fc
     return { text, paths };
   });
 
-describe("where keys stand", () => {
+describe("positions of keys", () => {
   test("every key of a valid document is found at its value", () => {
     let seen = 0;
     fc.assert(
       fc.property(documentOf, ({ text, paths }) => {
-        const root = parse(text) as Tree;
-        const map = mapKeys(text);
+        const { document, problems } = parseText(text, "f");
+        expect(problems).toEqual([]);
+        const root = document!.root as Tree;
         for (const [index, path] of paths.entries()) {
           expect((root[path[0]!] as Tree)[path[1]!]).toBe(index);
-          const place = map.locate(path)!;
+          const place = document!.locate(path)!;
           expect(text.slice(place.value)).toMatch(new RegExp(`^${index}(?![0-9])`));
           const key = text.slice(place.key, place.value).replace(/[ \t]*=[ \t]*$/, "");
-          expect(parse(`${key} = 1`)).toEqual({ [path[1]!]: 1 });
+          expect(Bun.TOML.parse(`${key} = 1`)).toEqual({ [path[1]!]: 1 });
           seen++;
         }
       }),
@@ -81,30 +81,32 @@ describe("where keys stand", () => {
     expect(seen).toBeGreaterThan(1000);
   });
 
-  test("no text makes it throw or stand still", () => {
+  test("every text gives a document or a problem with a position inside the text", () => {
     const piece = fc.constantFrom(..."[]{}=.,#'\"\\\n\r ab1".split(""));
     fc.assert(
       fc.property(fc.array(piece, { maxLength: 40 }), (parts) => {
         const text = parts.join("");
-        for (const { start, end } of mapKeys(text).statements) {
-          expect(start).toBeLessThan(end);
-          expect(end).toBeLessThanOrEqual(text.length);
+        const { document, problems } = parseText(text, "f");
+        expect(document !== null || problems.length > 0).toBe(true);
+        const lines = text.split("\n");
+        for (const { line, column } of problems) {
+          expect(line).toBeWithin(1, lines.length + 1);
+          expect(column).toBeWithin(1, lines[line - 1]!.length + 2);
         }
       }),
       { seed: 20_260_731, numRuns: 5000 },
     );
   });
 
-  test("the first of several places counts, and tables on the way are places too", () => {
-    const text = "a.b.c = 1\n[t]\nk = 1\nk = 2\n[[l]]\nx = 1\n[[l]]\nx = 2\n";
-    const map = mapKeys(text);
-    const at = positionsOf(text);
-    expect(at(map.locate(["a"])!.key)).toEqual({ line: 1, column: 1 });
-    expect(at(map.locate(["a", "b"])!.key)).toEqual({ line: 1, column: 3 });
-    expect(at(map.locate(["a", "b", "c"])!.value)).toEqual({ line: 1, column: 9 });
-    expect(at(map.locate(["t", "k"])!.key)).toEqual({ line: 3, column: 1 });
-    expect(at(map.locate(["l"])!.key)).toEqual({ line: 5, column: 3 });
-    expect(at(map.locate(["l", "x"])!.key)).toEqual({ line: 6, column: 1 });
-    expect(map.locate(["b"])).toBeNull();
+  test("the first of several places counts, and tables on the way have places too", () => {
+    const text = "a.b.c = 1\n[t]\nk = 1\n[[l]]\nx = 1\n[[l]]\nx = 2\n";
+    const document = parseText(text, "f").document!;
+    expect(document.locate(["a"])!.key).toBe(text.indexOf("a"));
+    expect(document.locate(["a", "b"])!.key).toBe(text.indexOf("b"));
+    expect(document.locate(["a", "b", "c"])!.value).toBe(text.indexOf("1"));
+    expect(document.locate(["t", "k"])!.key).toBe(text.indexOf("k"));
+    expect(document.locate(["l"])!.key).toBe(text.indexOf("l"));
+    expect(document.locate(["l", "x"])!.key).toBe(text.indexOf("x"));
+    expect(document.locate(["b"])).toBeNull();
   });
 });

@@ -10,7 +10,6 @@ import {
   renderSampleConfig,
   SCHEMA_KEYS,
 } from "../../src/config/index.ts";
-import type { WorkerId } from "../../src/core/index.ts";
 import { arbitraryConfig, configOf, NO_FACTS } from "./arbitrary-config.ts";
 import { DEFAULTS } from "./defaults.ts";
 
@@ -29,11 +28,10 @@ describe("good files", () => {
     expect(Object.isFrozen(config.api.listen)).toBe(true);
   });
 
-  test("the RAM can be said in GiB, in fractions of it, and as a size", () => {
+  test("RAM is given in GiB and in fractions of it, rounded down to pages", () => {
     expect(configOf("[kv]\nram_gib = 0.5").kv.ramBytes).toBe(GIB / 2);
-    expect(configOf('[kv]\nram = "750MiB"').kv.ramBytes).toBe(750 * 2 ** 20);
     expect(configOf("[kv]\nram_gib = 0.3").kv.ramBytes % 4096).toBe(0);
-    expect(configOf('[kv]\nram = "1048577B"').kv.ramBytes).toBe(2 ** 20);
+    expect(configOf(`[kv]\nram_gib = ${1_048_577 / GIB}`).kv.ramBytes).toBe(2 ** 20);
   });
 
   test("inline tables, dotted keys, quoted keys and comments mean the same", () => {
@@ -73,8 +71,6 @@ describe("good files", () => {
     expect(kv).toMatchObject({ ssdDir: "/mnt/nvme", ssdBytes: 4 * GIB });
     expect(kv.indexDir).toBe("/mnt/nvme/index");
     expect(kv.blocksMax).toBe(8 * 32_768 + 4 * 4_096 + 262_144);
-    const sized = configOf(`${MINIMAL}ssd_dir = "/mnt/nvme"\nssd = "4GiB"\n`);
-    expect(sized.kv).toEqual(kv);
   });
 
   test("the index may lie elsewhere, and below ssd_dir outside the folders of block files", () => {
@@ -89,13 +85,6 @@ describe("good files", () => {
       const { kv } = configOf(`${MINIMAL}ssd_ttl = ${off}\nscrub_rate = ${off}\n`);
       expect([kv.ssdTtlMs, kv.scrubBytesPerSecond]).toEqual([0, 0]);
     }
-  });
-
-  test("a read from SSD may take as long as an acquire, unless said otherwise", () => {
-    const acquire = '[engine]\nacquire_deadline = "500ms"\n';
-    expect(configOf(`${MINIMAL}${acquire}`).kv.ssdReadDeadlineMs).toBe(500);
-    const read = `${MINIMAL}ssd_read_deadline = "1s"\n${acquire}`;
-    expect(configOf(read).kv.ssdReadDeadlineMs).toBe(1000);
   });
 
   test("the SSD is compared with its file system only where that is known", () => {
@@ -137,31 +126,21 @@ describe("config/hearth.toml", () => {
     expect(configOf(text)).toEqual(configOf(MINIMAL));
   });
 
-  test("names every key, and what it names in comments is the default", () => {
-    for (const { spec } of SCHEMA_KEYS) {
-      expect(text).toMatch(new RegExp(`^#?${spec.key} = `, "m"));
-      if (spec.also !== undefined) expect(text).toMatch(new RegExp(`^#?${spec.also.key} = `, "m"));
-    }
-    const examples = SCHEMA_KEYS.filter(({ spec }) => spec.defaultValue.is !== "literal");
-    const others = ["ram", "ssd", ...examples.map(({ spec }) => spec.key)].join("|");
-    const uncommented = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
-    expect(uncommented).toContain('\npolicy = "hearth"');
-    expect(configOf(uncommented)).toEqual(configOf(MINIMAL));
+  test("shows ten keys, one line of comment for each, and names the page of all keys", () => {
+    const keys = text.match(/^#?[a-z_]+ = /gm) ?? [];
+    expect(keys).toHaveLength(10);
+    expect(text.match(/^# .*\n#?[a-z_]+ = /gm)).toHaveLength(10);
+    expect(text).toContain("docs/reference/config-agent.md");
   });
 
   test("parses with every example in it, too", () => {
-    // Of the ways to write one thing, or to say who we are to NATS, a file uses one.
-    const others = "ram|ssd|creds_file|nkey_file|user_file";
-    const all = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
-    const config = configOf(all);
+    const config = configOf(text.replace(/^#([a-z_]+ = )/gm, "$1"));
     expect(config.engine.socketGroup).toBe("hearth");
     expect(config.kv.ssdDir).toBe("/var/cache/hearth");
     expect(config.kv.indexDir).toBe("/var/cache/hearth/index");
-    expect(configOf(all.replace("ssd_gib = 500", 'ssd = "500GiB"'))).toEqual(config);
-    expect(config.api.tokenFile).toBe("/etc/hearth/token");
-    const place = { host: "10.0.0.2", streamPort: 7172, quicPort: 7173, rdmaPort: 7175 };
-    expect(config.peers.peers).toEqual([{ worker: "gpu-02" as WorkerId, ...place }]);
-    expect(configOf(all.replace("ram_gib = 8", 'ram = "8GiB"'))).toEqual(config);
+    expect(config.control.auditFile).toBe("/var/log/hearth/audit.jsonl");
+    expect(config.nats.url).toBe("nats://127.0.0.1:4222");
+    expect(config.peers.certFile).toBe("/etc/hearth/peer.pem");
   });
 });
 
@@ -177,13 +156,11 @@ describe("the reference page", () => {
       expect(spec.doc.length).toBeGreaterThan(40);
       expect(entry).toContain(spec.reload ? "| reload |" : "| restart |");
     }
-    expect(page).toContain("### kv.ram\n");
   });
 
   test("shows only examples that are allowed", () => {
     for (const { spec } of SCHEMA_KEYS) {
       expect(spec.kind.read(spec.example).ok).toBe(true);
-      if (spec.also !== undefined) expect(spec.also.kind.read(spec.also.example).ok).toBe(true);
     }
   });
 });

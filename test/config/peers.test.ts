@@ -37,8 +37,9 @@ describe("[peers]", () => {
   test("where RDMA is not used its port is in nobody's way", () => {
     const mine = 'listen_stream = "0.0.0.0:7175"';
     expect(peersOf(mine).listenStream).toMatchObject({ port: 7175 });
-    expect(peersOf("lanes_port = 7175").lanesPort).toBe(7175);
-    expect(() => peersOf(`${mine}\ntrusted_network = true`)).toThrow("7175 is the port of");
+    expect(() => peersOf(`${mine}\ntrusted_network = true`)).toThrow("7175 is also the port of");
+    const lanes = 'listen_stream = "0.0.0.0:7173"\ntrusted_network = true';
+    expect(() => peersOf(lanes)).toThrow("the port of its block data");
   });
 
   test("others reach a host where it listens, or under its name", () => {
@@ -55,7 +56,7 @@ describe("[peers]", () => {
     const files = 'cert_file = "/c"\nkey_file = "/k"\nca_file = "/a"';
     const nats = '[nats]\nurl = "nats://a"';
     expect(() => peersOf(`${files}\n${nats}`, "not_a_name")).toThrow("advertise");
-    expect(peersOf(`${files}\nannounce = "off"\n${nats}`, "not_a_name").announceMs).toBe(0);
+    expect(peersOf(files, "not_a_name").advertise).toBeNull();
     expect(peersOf(`${files}\n${nats}`).advertise).toBe("gpu-01");
   });
 

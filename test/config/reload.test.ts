@@ -23,7 +23,7 @@ describe("reload", () => {
   });
 
   test("the same configuration changes nothing", () => {
-    const diff = diffReload(configOf(KV), configOf('[kv]\nram = "1024MiB"'));
+    const diff = diffReload(configOf(KV), configOf("[kv]\nram_gib = 1.0"));
     expect(diff).toEqual({ changed: [], needsRestart: [], effective: configOf(KV) });
   });
 

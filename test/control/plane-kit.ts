@@ -229,7 +229,11 @@ class FakeLifecycle implements Lifecycle {
     return this.#run(name, blocks, o.remember, () => "done");
   }
 
-  prune(after: BlockName, _origin: unknown, o: { onProgress?: OnProgress; signal?: AbortSignal }) {
+  prune(
+    after: BlockName,
+    _origin: unknown,
+    o: { onProgress?: OnProgress; signal?: AbortSignal } = {},
+  ) {
     return this.#run("prune", [after], undefined, () => "done", o);
   }
 

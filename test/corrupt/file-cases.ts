@@ -135,7 +135,7 @@ interface Judged {
 /** What was found out stays out: neither the store nor the folder has it under its name. */
 async function judgeAgain(rig: Rig, { blocks, files, fates, tally, where }: Judged): Promise<void> {
   const got = await rig.get(blocks);
-  await rig.store.ssd!.room.settled();
+  await rig.store.ssd!.room.removals.settled();
   for (const [i, fate] of fates.entries()) {
     const isRight = got[i] === "right";
     if (fate === "control" || (fate !== "swapped" && isHarmless(fate))) {

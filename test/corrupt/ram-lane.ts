@@ -73,9 +73,9 @@ class Lane {
   }
 
   async run(count: number): Promise<void> {
-    const ssd = { ssd_dir: this.#options.dir, ssd: "256MiB" };
+    const ssd = { ssd_dir: this.#options.dir, ssd_gib: 256 / 1_024 };
     // So slow that readers, not the scrub, find most of it.
-    const kv = { ram: "64MiB", ram_scrub_rate: "64KiB", ...(this.#hasSsd ? ssd : {}) };
+    const kv = { ram_gib: 64 / 1_024, scrub_rate: "64KiB", ...(this.#hasSsd ? ssd : {}) };
     await using agent = await AgentProcess.start({ config: { kv } });
     const report = this.#report;
     const readers = await openReaders(agent, (why) => report.skipped.push(why));

@@ -211,7 +211,7 @@ export class Rig implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#holder.abandon();
     this.#holder.buried();
-    await this.store.ssd!.room.settled();
+    await this.store.ssd!.room.removals.settled();
     await this.store[Symbol.asyncDispose]();
     const closed = await this.index.close(60_000);
     this.#folder[Symbol.dispose]();

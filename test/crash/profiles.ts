@@ -8,14 +8,14 @@ export interface Profile {
   readonly commands?: { readonly pinShare: number; readonly flood: number | null };
 }
 
-const ROOMY = { ram: "32MiB", ssd: "128MiB", ssd_ttl: "off", scrub_rate: "64MiB" };
+const ROOMY = { ram_gib: 32 / 1_024, ssd_gib: 128 / 1_024, ssd_ttl: "off", scrub_rate: "64MiB" };
 
 export const PROFILES: readonly Profile[] = [
   { name: "roomy", keeps: true, kv: { ...ROOMY, write_policy: "write_through" } },
   {
     name: "evicting",
     keeps: false,
-    kv: { ram: "2MiB", ssd: "4MiB", ssd_ttl: "off", write_policy: "write_through" },
+    kv: { ram_gib: 2 / 1_024, ssd_gib: 4 / 1_024, ssd_ttl: "off", write_policy: "write_through" },
   },
   {
     name: "roomy, write back, threads",
@@ -26,8 +26,8 @@ export const PROFILES: readonly Profile[] = [
     name: "expiring",
     keeps: false,
     kv: {
-      ram: "2MiB",
-      ssd: "8MiB",
+      ram_gib: 2 / 1_024,
+      ssd_gib: 8 / 1_024,
       ssd_ttl: "1s",
       write_policy: "write_through_selective",
       scrub_rate: "64MiB",
@@ -37,8 +37,8 @@ export const PROFILES: readonly Profile[] = [
     name: "write back",
     keeps: false,
     kv: {
-      ram: "2MiB",
-      ssd: "64MiB",
+      ram_gib: 2 / 1_024,
+      ssd_gib: 64 / 1_024,
       ssd_ttl: "off",
       write_policy: "write_back",
       ssd_write_queue: "1MiB",
@@ -54,7 +54,7 @@ export const PROFILES: readonly Profile[] = [
 
 const MIB = 2 ** 20;
 /** A few blocks stay in RAM for engines, and what is kept fits all profiles. */
-const SMALL = { ram: "4MiB", ssd: "8MiB" };
+const SMALL = { ram_gib: 4 / 1_024, ssd_gib: 8 / 1_024 };
 const [ROOMY_COMMANDS, SMALL_COMMANDS] = [
   { pinShare: 0.015, flood: null },
   { pinShare: 0.2, flood: 36 * MIB },
@@ -99,8 +99,8 @@ export function configOf({ kv, commands }: Profile, { socket, ssdDir, indexDir }
   const dirs = { ssd_dir: ssdDir, index_dir: indexDir };
   const own = { lock_memory: "off", huge_pages: "off", blocks_max: 4096, ...dirs };
   const sections = {
-    kv: { ...own, ssd_depth: 16, evict_interval: "50ms", ...kv },
-    engine: { socket, acquire_deadline: "5s", gpu_window_blocks: 64 },
+    kv: { ...own, ...kv },
+    engine: { socket, acquire_deadline: "5s" },
     api: { listen: "127.0.0.1:0", loopback_role: "purge" },
     log: { format: "json" },
     ...(commands === undefined ? {} : { control: shares(commands.pinShare) }),

@@ -13,6 +13,7 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
 import { type BlockStore, type PolicyName, TieredStore } from "../../src/store/index.ts";
+import { verifyStore } from "../store/verify-store.ts";
 import { waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { Engine } from "./engine.ts";
@@ -163,7 +164,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     throw error;
   }
   const expectNothingHeld = () => {
-    store.verifyIntegrity();
+    verifyStore(store);
     const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
     const left = { ...server.held(), lost: slotsUsed - ramBlocks, slotsQuarantined };
     if (Object.values(left).some((count) => count !== 0)) throw new Error(JSON.stringify(left));

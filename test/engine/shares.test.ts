@@ -97,7 +97,7 @@ describe("limits of connections", () => {
     expect(lines.map(({ refusal }) => refusal)).toEqual([null, null, null, null]);
     const refused = shares.open(process_(1));
     expect(refused.refusal).toContain("process 1 already has 4 connections");
-    expect(refused.refusal).toContain("engine.clients_per_process");
+    expect(refused.refusal).toContain("engine.clients_max");
     refused[Symbol.dispose]();
     lines[0]!.ended();
     expect(shares.open(process_(1)).refusal).toBeNull();
@@ -164,7 +164,7 @@ describeNative("engines of several processes", () => {
     using refused = await agent.raw();
     const answer = await refused.next();
     expect(answer).toMatchObject({ op: 0, status: FrameStatus.limit });
-    expect(answer.text).toContain("engine.clients_per_process");
+    expect(answer.text).toContain("engine.clients_max");
     await using other = await EngineProcess.start(agent.socketPath);
     expect(await other.ask("put", "x")).toEqual(["ok"]);
     for (const raw of own) raw[Symbol.dispose]();

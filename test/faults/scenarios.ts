@@ -31,7 +31,7 @@ function agentOptions(
   folder: string,
   keys: Record<string, unknown> = {},
 ): AgentProcessOptions {
-  const kv = { ssd_dir: join(folder, "ssd"), ssd: "256MiB", scrub_rate: "off", ...keys };
+  const kv = { ssd_dir: join(folder, "ssd"), ssd_gib: 256 / 1_024, scrub_rate: "off", ...keys };
   return { command, folder, config: { kv } };
 }
 
@@ -228,7 +228,8 @@ async function bother(engine: Engine, cold: readonly string[], stop: AbortSignal
 /** RAM hits stay as fast while the disk hangs for `ms`, and the tier comes back by itself. */
 export function frozenDisk(ms: number): Promise<ScenarioOutcome> {
   return withFolder(async (folder) => {
-    const options = agentOptions(FREEZABLE, folder, { ssd_read_deadline: "500ms" });
+    const { config, ...rest } = agentOptions(FREEZABLE, folder);
+    const options = { ...rest, config: { ...config, engine: { acquire_deadline: "500ms" } } };
     await using agent = await AgentProcess.start(options);
     await using engine = await agent.connect();
     await using other = await agent.connect();

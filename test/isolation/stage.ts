@@ -49,7 +49,7 @@ export class AgentStage implements AsyncDisposable {
     const agent = await AgentProcess.start({
       config: {
         node: { id: "isolation" },
-        kv: { ram: "256MiB", lock_memory: "off" },
+        kv: { ram_gib: 256 / 1_024, lock_memory: "off" },
         ...(nats === null ? {} : { nats: { url: nats.tcpUrl, role: "purge" } }),
         engine: { kv_events: endpoint, kv_events_model: "test", kv_events_block_tokens: 16 },
       },

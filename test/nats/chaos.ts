@@ -1,4 +1,4 @@
-import { type Bus, openBus } from "../../src/bus/index.ts";
+import { BUS_LIMITS, type Bus, openBus } from "../../src/bus/index.ts";
 import { connectControl } from "../../src/control/client/index.ts";
 import { type Random, randomBelow, seededRandom, systemClock } from "../../src/core/index.ts";
 import { NatsServer } from "../support/nats.ts";
@@ -55,8 +55,8 @@ export interface ChaosFigures {
 
 const WORKER = "chaos-1";
 const MAX_PAYLOAD = "8MB";
-/** Small: that it is full must be seen, and said. */
-const AGENT_QUEUE = 256;
+/** Messages that the bus of an agent queues while disconnected; a full queue must be reported. */
+const AGENT_QUEUE = BUS_LIMITS.queueMessages;
 const WARM_UP_MS = 4_000;
 const POISON_MS = 200;
 const ONCE_MS = 200;
@@ -94,7 +94,7 @@ export class Chaos implements AsyncDisposable {
     const server = await NatsServer.start({ maxPayload: MAX_PAYLOAD });
     try {
       const { executable, folder, carrier } = options;
-      const nats = { url: server[`${carrier}Url`], queue_messages: AGENT_QUEUE };
+      const nats = { url: server[`${carrier}Url`] };
       const host = await Host.start({ executable, folder, worker: WORKER, nats });
       await host.store(...PROMPTS, ...SESSIONS);
       return new Chaos(options, server, host);

@@ -208,10 +208,15 @@ function configOf({ folder, worker, nats }: HostOptions): string {
   const sections = {
     node: { id: worker },
     kv: {
-      ...{ ram: `${RAM}B`, ssd: `${SSD}B`, ssd_dir: join(folder, "ssd"), blocks_max: 4096 },
-      ...{ lock_memory: "off", huge_pages: "off", ssd_ttl: "off", ssd_read_deadline: "10s" },
+      ...{
+        ram_gib: RAM / 2 ** 30,
+        ssd_gib: SSD / 2 ** 30,
+        ssd_dir: join(folder, "ssd"),
+        blocks_max: 4096,
+      },
+      ...{ lock_memory: "off", huge_pages: "off", ssd_ttl: "off" },
     },
-    engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s", gpu_window_blocks: 64 },
+    engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s" },
     api: { listen: "127.0.0.1:0", loopback_role: "purge" },
     nats: { role: "purge", ...nats },
     control: { audit_file: join(folder, "audit.jsonl"), audit_bytes: "1GiB" },

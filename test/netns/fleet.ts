@@ -14,17 +14,14 @@ export interface FleetOptions {
   readonly transport: string;
 }
 
-/** What a breaker waits for at first and at the most, so that recovery has one bound. */
+/** What a breaker waits for at most, so that recovery has one bound. */
 export const COOLDOWN_MS = 3_000;
 const SUMMARIES = "200ms";
 export const ACQUIRE_MS = 4_000;
 const STREAM_PORT = 7172;
 const QUIC_PORT = 7173;
-const LANES_PORT = 7174;
 const API_PORT = 7171;
 const TOKEN = "netns-token-0123456789abcdef";
-/** A dial that meets a cut ends well within a cooldown. */
-const DIAL = "1s";
 /** So long after a cut began or ended, a pull that it caught is given up. */
 const PROGRESS = "1s";
 /** Bytes of a block: some dozens of packets. */
@@ -95,16 +92,15 @@ export class Fleet implements AsyncDisposable {
       command: [...network.within(host), ...command],
       config: {
         node: { id: workerOf(host) },
-        kv: { ram: "192MiB" },
+        kv: { ram_gib: 192 / 1_024 },
         engine: { acquire_deadline: `${ACQUIRE_MS}ms` },
         api: { listen: `${address}:${API_PORT}`, token_file: tokenFile },
         peers: {
           ...{ cluster: this.#cluster.name, advertise: address, peers: this.#others(host) },
           ...{ cert_file: files.certFile, key_file: files.keyFile, ca_file: files.caFile },
-          ...{ listen_stream: `${address}:${STREAM_PORT}`, lanes_port: LANES_PORT },
+          ...{ listen_stream: `${address}:${STREAM_PORT}` },
           ...{ listen_quic: `${address}:${QUIC_PORT}`, summaries: SUMMARIES },
-          ...{ cooldown: `${COOLDOWN_MS}ms`, cooldown_max: `${COOLDOWN_MS}ms` },
-          ...{ dial: DIAL, progress: PROGRESS, transport },
+          ...{ cooldown_max: `${COOLDOWN_MS}ms`, progress: PROGRESS, transport },
         },
       },
     });

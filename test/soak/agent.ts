@@ -118,7 +118,7 @@ export class SoakAgent implements AsyncDisposable {
 function configFor(socketPath: string, { ramBytes, leaseMs }: SoakAgentOptions): string {
   return [
     "[kv]",
-    `ram = "${ramBytes}B"`,
+    `ram_gib = ${ramBytes / 2 ** 30}`,
     "blocks_max = 8192",
     // The flood must evict every older block; the learned policy keeps some that were reused.
     'policy = "lru"',
@@ -128,7 +128,6 @@ function configFor(socketPath: string, { ramBytes, leaseMs }: SoakAgentOptions):
     `socket = ${JSON.stringify(socketPath)}`,
     `lease = "${leaseMs}ms"`,
     'acquire_deadline = "500ms"',
-    "gpu_window_blocks = 512",
     "[api]",
     'listen = "127.0.0.1:0"',
     "[log]",

@@ -35,7 +35,7 @@ describeNative("the arena", () => {
   test("refused by the kernel fails with a fix in the error", () => {
     const fault = faultOf(() => createArena(loadNative(), options(2 ** 52)));
     expect(fault.code).toBe("ARENA_UNAVAILABLE");
-    expect(fault.text).toContain("lower kv.ram");
+    expect(fault.text).toContain("lower kv.ram_gib");
   });
 
   test("without the required huge pages fails with a fix in the error", () => {

@@ -14,7 +14,7 @@ export interface ContractStore extends AsyncDisposable {
 const RAM = 2;
 const SSD = 4;
 
-/** The contract suite of `BlockStore`, see block-store.ts. */
+/** The contract suite of `BlockStore`, see tiered-store.ts. */
 export function blockStoreContract(
   kind: string,
   open: (slots: number) => ContractStore | Promise<ContractStore>,

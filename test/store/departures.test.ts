@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { type NodeId, seededRandom } from "../../src/core/index.ts";
-import { createBlockTable, Tier } from "../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../src/store/blocks/index.ts";
 import { DEPARTURES, Departures, EVICTED } from "../../src/store/index.ts";
 import { must, SPACE } from "./blocks/blocks.ts";
 
@@ -10,7 +10,7 @@ function keyOf(place: number, other = 0): Uint32Array {
 }
 
 function open() {
-  const table = createBlockTable({ nodesMax: 8, random: seededRandom(1) });
+  const table = new BlockTable({ nodesMax: 8, random: seededRandom(1) });
   let now = 1_000;
   const departures = new Departures(() => now++);
   const nodeOf = (keys: Uint32Array): NodeId => {

@@ -18,6 +18,7 @@ import { describeNative } from "../support/index.ts";
 import { batchOf, chain, digestOf } from "./names.ts";
 import { StoreEngine } from "./store-engine.ts";
 import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
+import { verifyStore } from "./verify-store.ts";
 
 const NAMESPACE = new Uint8Array(32).fill(7);
 
@@ -62,7 +63,7 @@ describeNative("RAM after a handover", () => {
     const store = successor(kit);
     const theirs = new Namespaces();
     expect(adoptRam(store, theirs, record)).toBe(true);
-    store.verifyIntegrity();
+    verifyStore(store);
     const index = theirs.indexOf(NAMESPACE)!;
     const holder = store.openEngineSession({ namespace: index, handlesMax: 100 });
     const reader = new StoreEngine(store, kit.region, holder);

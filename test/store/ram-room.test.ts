@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { createSlotAllocator } from "../../src/store/blocks/index.ts";
+import { SlotAllocator } from "../../src/store/blocks/index.ts";
 import { describeNative } from "../support/index.ts";
 import { type BlockName, chain } from "./names.ts";
 import { openStoreKit, PAGE } from "./store-kit.ts";
@@ -151,7 +151,7 @@ describeNative("room in RAM", () => {
 
   test("has longer slots above 512 GiB, which reclaim takes into account", () => {
     const arenaBytes = 600 * 2 ** 30;
-    const slots = createSlotAllocator({ arenaBytes, slotBytesMax: 2 ** 30 });
+    const slots = new SlotAllocator({ arenaBytes, slotBytesMax: 2 ** 30 });
     slots.addReady(arenaBytes);
     expect(slots.slotBytesFor(1)).toBe(2 * PAGE);
     expect(slots.slotBytesOf(slots.reserve(1))).toBe(slots.slotBytesFor(1));

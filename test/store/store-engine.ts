@@ -1,11 +1,11 @@
 import { nativeBuffer, type Region } from "../../src/native/index.ts";
 import {
   type AddressBatch,
-  type BlockStore,
   CommitFlag,
   createHandleBatch,
   type EngineSession,
   type HandleBatch,
+  type TieredStore,
 } from "../../src/store/index.ts";
 import {
   type BlockName,
@@ -17,6 +17,7 @@ import {
   seedOf,
   specOf,
 } from "./names.ts";
+import { verifyStore } from "./verify-store.ts";
 
 type Blocks = readonly (BlockName | BlockSpec)[];
 
@@ -43,22 +44,26 @@ export interface AcquireWish {
 
 export type Read = OutcomeName | "wrong bytes";
 
-export interface Checked {
-  verifyIntegrity(): void;
-}
-
 /**
  * An engine as the store sees it: a session and the bytes of its blocks. Verifies the store's
  * integrity after each call.
  */
 export class StoreEngine {
   readonly holder: EngineSession;
-  readonly #store: BlockStore & Checked;
+  readonly #store: TieredStore;
+  readonly #verify: () => void;
   readonly #region: Region;
   #alive = true;
 
-  constructor(store: BlockStore & Checked, region: Region, holder: EngineSession) {
+  /** `verify`: called after each call. Default: checks every invariant of the store. */
+  constructor(
+    store: TieredStore,
+    region: Region,
+    holder: EngineSession,
+    verify: () => void = () => verifyStore(store),
+  ) {
     this.#store = store;
+    this.#verify = verify;
     this.#region = region;
     this.holder = holder;
   }
@@ -78,7 +83,7 @@ export class StoreEngine {
     this.#store.deriveKeys(batch, true);
     const out = createHandleBatch(batch.capacity);
     this.holder.reserve(batch, out);
-    this.#store.verifyIntegrity();
+    this.#verify();
     return blocks.map(specOf).map(({ name }, i) => ({
       name,
       outcome: outcomeOf(out.outcome[i]!),
@@ -114,9 +119,9 @@ export class StoreEngine {
       batch.flags[i] = CommitFlag.checksumGiven;
     });
     const later = this.holder.commit(batch);
-    this.#store.verifyIntegrity();
+    this.#verify();
     await later;
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcomesOf(batch);
   }
 
@@ -127,7 +132,7 @@ export class StoreEngine {
   abort(handles: readonly Handle[]): OutcomeName[] {
     const batch = handleBatch(handles);
     this.holder.abort(batch);
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcomesOf(batch);
   }
 
@@ -150,7 +155,7 @@ export class StoreEngine {
   async fetch(names: readonly BlockName[], options: AcquireWish = {}): Promise<Handle[]> {
     const { out, later } = this.#acquire(names, options);
     const answer = (await later) ?? out;
-    this.#store.verifyIntegrity();
+    this.#verify();
     return handlesOf(names, answer);
   }
 
@@ -160,7 +165,7 @@ export class StoreEngine {
     const out = createHandleBatch(batch.capacity);
     const { tiers = 0, deadlineMs = 1_000, stopAtMiss = false } = options;
     const later = this.holder.acquire(batch, { tiers, deadlineMs, stopAtMiss }, out);
-    this.#store.verifyIntegrity();
+    this.#verify();
     return { out, later };
   }
 
@@ -173,7 +178,7 @@ export class StoreEngine {
   release(handles: readonly Handle[]): OutcomeName[] {
     const batch = handleBatch(handles);
     this.holder.release(batch);
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcomesOf(batch);
   }
 
@@ -181,9 +186,9 @@ export class StoreEngine {
   async report(handles: readonly Handle[]): Promise<OutcomeName[]> {
     const batch = handleBatch(handles);
     const later = this.holder.report(batch);
-    this.#store.verifyIntegrity();
+    this.#verify();
     await later;
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcomesOf(batch);
   }
 
@@ -235,13 +240,13 @@ export class StoreEngine {
     const batch = batchOf([name]);
     this.#store.deriveKeys(batch, false);
     const outcome = outcomeOf(this.holder.sessionCommit(session, batch));
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcome;
   }
 
   sessionRelease(session: bigint): OutcomeName {
     const outcome = outcomeOf(this.holder.sessionRelease(session));
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcome;
   }
 
@@ -272,14 +277,14 @@ export class StoreEngine {
     this.#store.deriveKeys(batch, withParents);
     const out = createHandleBatch(batch.capacity);
     run(batch, out);
-    this.#store.verifyIntegrity();
+    this.#verify();
     return outcomesOf(out);
   }
 
   /** Closes the connection; the process lives. */
   abandon(): void {
     this.holder.abandon();
-    this.#store.verifyIntegrity();
+    this.#verify();
   }
 
   /** Ends the process. May be called more than once. */
@@ -287,7 +292,7 @@ export class StoreEngine {
     if (this.#alive) this.abandon();
     this.#alive = false;
     this.holder.buried();
-    this.#store.verifyIntegrity();
+    this.#verify();
   }
 }
 

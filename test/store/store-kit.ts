@@ -10,6 +10,7 @@ import {
 } from "../../src/store/index.ts";
 import { endlessTurns, ManualClock } from "../support/index.ts";
 import { StoreEngine } from "./store-engine.ts";
+import { verifyStore } from "./verify-store.ts";
 
 export interface StoreKitOptions {
   readonly arenaBytes: number;
@@ -86,7 +87,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     snapshot: () => store.snapshot(),
     expectNothingLeft() {
       for (const engine of engines) engine.die();
-      store.verifyIntegrity();
+      verifyStore(store);
       const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
       const left = { lost: slotsUsed - ramBlocks, quarantined: slotsQuarantined };
       if (left.lost !== 0 || left.quarantined !== 0) throw new Error(JSON.stringify(left));

@@ -57,8 +57,8 @@ export class RegionServer implements PeerServer {
   #end = 0;
   /** Everything that was asked, calls and pulls. */
   asked = 0;
-  /** Who asked last. */
-  asker: WorkerId | null = null;
+  /** The peer that asked last. */
+  client: WorkerId | null = null;
   /** Blocks that are lent now, and the most there were at once. */
   lent = 0;
   lentMost = 0;
@@ -118,7 +118,7 @@ export class RegionServer implements PeerServer {
 
   async call(peer: PeerIdentity, request: Call, signal: AbortSignal): Promise<PeerAnswer> {
     this.asked++;
-    this.asker = peer.worker;
+    this.client = peer.worker;
     const own = await this.onCall(request, signal);
     if (own !== null) return own;
     if (request.op === "hello") return request;
@@ -138,7 +138,7 @@ export class RegionServer implements PeerServer {
     signal: AbortSignal,
   ): AsyncIterable<Served> {
     this.asked++;
-    this.asker = peer.worker;
+    this.client = peer.worker;
     this.signals.push(signal);
     this.servingMost = Math.max(this.servingMost, ++this.serving);
     try {

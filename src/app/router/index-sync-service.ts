@@ -32,6 +32,8 @@ interface IndexSyncServiceParts {
 const HEARD_MS = 2_000;
 /** Time allowed at shutdown for queued messages to be sent. */
 const CLOSE_MS = 1_000;
+/** Interval at which the index is written to `events.state_dir`. */
+const STATE_EVERY_MS = 30_000;
 
 /** Owns the bus and the index sync over it: table, index and load. */
 export class IndexSyncService implements AsyncDisposable {
@@ -48,29 +50,26 @@ export class IndexSyncService implements AsyncDisposable {
     this.#parts = parts;
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
     const name = `hearth router ${router.id}`;
-    const { queueMessages, queueBytes } = config.nats;
     const basics = { clock, random, log };
     // Without a NATS server: engine events and predictions need no broker.
-    const limits = { queueMessages, queueBytes };
     this.bus =
       parts.bus ??
       openConfiguredBus(config.nats, name, basics) ??
-      createLocalBus(new LocalHub(), { ...basics, limits });
-    const { workersMax: targetsMax, staleBeats, goneBeats } = events;
+      createLocalBus(new LocalHub(), basics);
     this.sync = new IndexSync({
       ...{ bus: this.bus, clock, random, log, table, index, load },
       cluster: events.cluster,
       blockTokens: router.blockTokens,
-      ingest: { ...INGEST_DEFAULTS, targetsMax, staleBeats, goneBeats },
+      ingest: INGEST_DEFAULTS,
       isConfigured: parts.isConfigured,
-      replicas: replicas.sync ? { ...REPLICA_DEFAULTS, everyMs: replicas.announceMs } : null,
+      replicas: replicas.sync ? REPLICA_DEFAULTS : null,
       applyThresholds: parts.applyThresholds,
       keep:
         events.stateDir === null
           ? null
           : {
               folder: events.stateDir,
-              everyMs: events.stateEveryMs,
+              everyMs: STATE_EVERY_MS,
               snapshotThreshold: replicas.snapshotThreshold,
             },
       streamConsumer: events.stream ? router.id : null,

@@ -66,18 +66,11 @@ function policySettings({ policies }: RouterConfig): PolicySettings {
     ...POLICY_DEFAULTS,
     coldWorker: { ...coldWorker, mode: policies.coldWorker, bytesMax: policies.warmBytes },
     idleSession: {
-      ...{ ...idleSession, mode: policies.idleSession },
-      ...{ idleMs: policies.idleAfterMs, ttlMs: policies.leaseTtlMs },
+      ...{ ...idleSession, mode: policies.idleSession, ttlMs: policies.leaseTtlMs },
     },
-    cacheControl: {
-      ...{ ...cacheControl, mode: policies.cacheControl, ttlMs: policies.pinTtlMs },
-      ownerTokensMax: policies.pinOwnerTokens,
-      workerTokensMax: policies.pinWorkerTokens,
-    },
+    cacheControl: { ...cacheControl, mode: policies.cacheControl },
     reasoning: { ...reasoning, mode: policies.reasoning },
-    contextRewrite: {
-      ...{ ...contextRewrite, mode: policies.contextRewrite, settleMs: policies.rewriteAfterMs },
-    },
+    contextRewrite: { ...contextRewrite, mode: policies.contextRewrite },
   };
 }
 

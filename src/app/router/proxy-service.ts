@@ -13,6 +13,7 @@ import { type Health, type Logger, raiseDescriptorLimit } from "../../observabil
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
 import {
   OpenAiProxy,
+  PROXY_DEFAULTS,
   type ProxyModel,
   type ProxyObserver,
   type ProxyOptions,
@@ -56,7 +57,7 @@ export class ProxyService {
    */
   static async open(parts: ProxyServiceParts): Promise<ProxyService | null> {
     const { config, native, clock, random, logger, router, table, policies } = parts;
-    const { listen, drainMs, connectionsMax, corsOrigins } = config.proxy;
+    const { listen, drainMs, streamsMax, corsOrigins } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
     const settings = proxySettings(config, access.tokens !== null);
@@ -70,6 +71,7 @@ export class ProxyService {
     });
     try {
       const { bodyBytesMax } = settings;
+      const connectionsMax = streamsMax * CONNECTIONS_PER_STREAM;
       const api = createProxyApi(proxy, {
         ...{ clock, native, access, bodyBytesMax, connectionsMax, stopMs: drainMs, corsOrigins },
         onFault: (_path, thrown) => onFault(thrown),
@@ -161,6 +163,11 @@ function tokenReports({
   };
 }
 
+/** Idle connections are kept, so there are more of them than requests. */
+const CONNECTIONS_PER_STREAM = 4;
+/** Bytes of request bodies for each concurrent request, on average. */
+const BODY_BYTES_PER_STREAM = 128 * 1024;
+
 /**
  * Proxy settings from the router's configuration. `hasTokens`: the router requires tokens from its
  * clients. Throws CONFIG_INVALID if the engines' token file is unreadable.
@@ -168,18 +175,13 @@ function tokenReports({
 export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySettings {
   const { proxy, api, models } = config;
   return {
+    ...PROXY_DEFAULTS,
     ...proxy,
-    retriesMax: proxy.retries,
-    isRetriedAfterSent: proxy.resend,
-    healthEveryMs: proxy.healthCheck ? proxy.healthEveryMs : null,
-    retryStatuses: [503],
+    bodyBudgetBytes: Math.max(proxy.bodyBytesMax, proxy.streamsMax * BODY_BYTES_PER_STREAM),
+    healthEveryMs: proxy.healthCheck ? PROXY_DEFAULTS.healthEveryMs : null,
     busyStatus: api.busyStatus,
-    retryAfterSeconds: Math.ceil(proxy.retryAfterMs / 1_000),
     authorization: authorizationOf(proxy, hasTokens),
-    showsWorker: proxy.answerHeaders,
     clientsMayRoute: proxy.clientRouting,
-    tokeniseMs: proxy.tokenTimeoutMs,
-    tokenCacheTokens: proxy.tokenCache,
     models: proxyModels(models),
   };
 }

@@ -6,6 +6,7 @@ import type { Native } from "../../native/index.ts";
 import { Health, type Logger, type LoopLag, watchLoopLag } from "../../observability/index.ts";
 import {
   type ActiveLoad,
+  INGEST_DEFAULTS,
   NativeIndex,
   type PolicyMarks,
   type PrefixIndex,
@@ -35,6 +36,8 @@ export interface RouterServiceParts {
 export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
 
 const LOOK_MS = 250;
+/** Time after which `/readyz` reports ready even if a worker has not sent its residency. */
+const COMPLETE_WITHIN_MS = 10_000;
 
 /** Composes the parts of a router: starts them in order and stops them in reverse order. */
 export class RouterService {
@@ -69,7 +72,7 @@ export class RouterService {
     this.#counts = new RouteCounts(clock, this.metrics.observeSeconds);
     loopTurns.measureCpu(() => native.threadCpuMs());
     this.lag = watchLoopLag(clock);
-    this.table = new WorkerTable({ targetsMax: config.events.workersMax });
+    this.table = new WorkerTable({ targetsMax: INGEST_DEFAULTS.targetsMax });
     this.index = new NativeIndex({ native, random, bytesMax: config.events.indexBytes });
     const { table, index, health } = this;
     const counts = this.#counts;
@@ -182,8 +185,8 @@ export class RouterService {
   }
 
   #look(): void {
-    const { config, clock } = this.#parts;
-    const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
+    const { clock } = this.#parts;
+    const hasWaited = clock.monotonicMs() - this.#startedMs >= COMPLETE_WITHIN_MS;
     // Latched: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.workers.isSettled);
     if (!this.#isComplete) return;

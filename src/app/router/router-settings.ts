@@ -1,12 +1,18 @@
 import type { ListedWorker, RouterConfig } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
 import type { KeySpace } from "../../observability/activity/index.ts";
-import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
+import {
+  type CostSettings,
+  ROUTER_DEFAULTS,
+  type RouterSettings,
+  type WorkerSpec,
+} from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
 
 /** Routing settings from the router's configuration. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {
   return {
+    ...ROUTER_DEFAULTS,
     ...router,
     cost: costOf(router),
     useKvEvents: router.kvEvents,
@@ -17,12 +23,7 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
       besideEventsMs: router.besideEventsMs,
     },
     queue: { requestsMax: router.queueRequests, waitMs: router.queueWaitMs },
-    affinity: {
-      ttlMs: router.sessionAffinityTtlMs,
-      sessionsMax: router.sessionAffinitySessions,
-      extraCostMax: router.sessionAffinityExtraCost,
-    },
-    explanationsMax: router.explanations,
+    affinity: { ...ROUTER_DEFAULTS.affinity, ttlMs: router.sessionAffinityTtlMs },
   };
 }
 

@@ -59,6 +59,9 @@ export async function runRouter(options: RunRouterOptions): Promise<void> {
   });
 }
 
+/** Bytes of all request bodies together: prompts as tokens are longer than commands of agents. */
+const BODY_BUDGET_BYTES = 256 * 2 ** 20;
+
 /** Starts the HTTP server of a running router. */
 export function startRouterHttp(service: RouterService, parts: HttpParts): Promise<HttpServer> {
   const { router, table, load, index, metrics, health, config } = service;
@@ -75,7 +78,8 @@ export function startRouterHttp(service: RouterService, parts: HttpParts): Promi
       metricsText: () => metrics.text(() => ({ ...service.sources, refusals: api.refusals() })),
       metricsContentType: metrics.contentType,
     };
-    const api = createRouterApi(services, { ...common, busyStatus: config.api.busyStatus });
+    const limits = { busyStatus: config.api.busyStatus, bodyBudgetBytes: BODY_BUDGET_BYTES };
+    const api = createRouterApi(services, { ...common, ...limits });
     return api;
   });
 }

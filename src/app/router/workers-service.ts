@@ -22,6 +22,8 @@ export interface WorkersParts {
   readonly authorization: string | null;
 }
 
+/** Interval at which the state of each engine is written. */
+const STATE_EVERY_MS = 30_000;
 /** Subfolder for engine state in the router's snapshot folder. */
 const SAVES_FOLDER = "engines";
 
@@ -105,7 +107,11 @@ export class WorkersService implements AsyncDisposable {
 }
 
 function savesOf({ config, logger }: WorkersParts): EngineStateStore | null {
-  const { stateDir, stateEveryMs: everyMs } = config.events;
+  const { stateDir } = config.events;
   if (stateDir === null) return null;
-  return new EngineStateStore({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
+  return new EngineStateStore({
+    folder: join(stateDir, SAVES_FOLDER),
+    everyMs: STATE_EVERY_MS,
+    logger,
+  });
 }

@@ -1,7 +1,15 @@
 import { runAgent, runRouter } from "../../app/index.ts";
 import type { Overrides } from "../../config/index.ts";
-import { defineCommand, type FlagValues, optional, required, toggle } from "../command.ts";
-import { choice, decimal, duration, integer, text } from "../kinds.ts";
+import { choiceKind, durationKind, integerKind, numberKind, textKind } from "../../core/index.ts";
+import {
+  defineCommand,
+  type FlagValues,
+  fileKind,
+  optional,
+  required,
+  toggle,
+  urlKind,
+} from "../command.ts";
 
 export const agentCommand = defineCommand({
   description: [
@@ -13,9 +21,9 @@ export const agentCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    config: required(text("FILE"), "configuration, as config/hearth.toml"),
+    config: required(fileKind, "configuration, as config/hearth.toml"),
     private: optional(
-      text("FOLDER"),
+      textKind("FOLDER"),
       "exit at the end of standard input, then remove FOLDER (used by demo and replay)",
     ),
   },
@@ -36,34 +44,40 @@ export const agentCommand = defineCommand({
   },
 });
 
-const share = decimal({ min: 0, max: 1 });
+const share = numberKind({ min: 0, max: 1 });
 
 const flags = {
-  config: optional(text("FILE"), "configuration, as config/router.toml; without it the defaults"),
-  listen: optional(text("ADDRESS"), "listen address of the HTTP API: api.listen"),
-  nats: optional(text("URL"), "the NATS server: nats.url"),
+  config: optional(fileKind, "configuration, as config/router.toml; without it the defaults"),
+  listen: optional(textKind("ADDRESS"), "listen address of the HTTP API: api.listen"),
+  nats: optional(urlKind, "the NATS server: nats.url"),
   mode: optional(
-    choice(["kv", "round-robin", "random", "direct", "least-loaded"]),
+    choiceKind(["kv", "round-robin", "random", "direct", "least-loaded"]),
     "how to choose a worker: router.mode",
   ),
-  temperature: optional(decimal({ min: 0 }), "0: the lowest cost; above: softmax"),
-  cost: optional(choice(["credits", "classic"]), "the formula of kv: router.cost"),
-  overlapScoreWeight: optional(decimal({ min: 0 }), "of prefill blocks, with --cost classic"),
-  blockTokens: optional(integer({ min: 1 }), "tokens in a block of the cost formula"),
+  temperature: optional(numberKind({ min: 0 }), "0: the lowest cost; above: softmax"),
+  cost: optional(choiceKind(["credits", "classic"]), "the formula of kv: router.cost"),
+  overlapScoreWeight: optional(numberKind({ min: 0 }), "of prefill blocks, with --cost classic"),
+  blockTokens: optional(integerKind({ min: 1 }), "tokens in a block of the cost formula"),
   noKvEvents: toggle("predict the blocks of workers from routed requests"),
   noTrackActiveBlocks: toggle("do not count blocks of live requests"),
   noTrackPrefillTokens: toggle("do not count prompt tokens waiting for prefill"),
   activeDecodeBlocksThreshold: optional(share, "share of KV blocks above which a worker is busy"),
-  activePrefillTokensThreshold: optional(integer(), "waiting tokens above which a worker is busy"),
-  ttl: optional(duration({ min: 1 }), "of predicted blocks, with --no-kv-events"),
-  maxTreeSize: optional(integer({ min: 1 }), "predicted blocks, with --no-kv-events"),
+  activePrefillTokensThreshold: optional(
+    integerKind(),
+    "waiting tokens above which a worker is busy",
+  ),
+  ttl: optional(durationKind({ min: 1 }), "of predicted blocks, with --no-kv-events"),
+  maxTreeSize: optional(integerKind({ min: 1 }), "predicted blocks, with --no-kv-events"),
   pruneTargetRatio: optional(share, "share of --max-tree-size at which pruning stops"),
-  sessionAffinityTtl: optional(duration({ min: 1_000 }), "how long a session stays with a worker"),
+  sessionAffinityTtl: optional(
+    durationKind({ min: 1_000 }),
+    "how long a session stays with a worker",
+  ),
   replicaSync: toggle("share load with other routers over NATS"),
   resetStates: toggle("start with an empty index; only for the first router of a fleet"),
-  snapshotThreshold: optional(integer({ min: 1 }), "messages in the stream before a snapshot"),
+  snapshotThreshold: optional(integerKind({ min: 1 }), "messages in the stream before a snapshot"),
   private: optional(
-    text("FOLDER"),
+    textKind("FOLDER"),
     "exit at the end of standard input, then remove FOLDER (used by demo)",
   ),
 };

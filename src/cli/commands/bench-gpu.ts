@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { HearthError } from "../../core/index.ts";
+import { choiceKind, HearthError, integerKind, listKind, sizeKind } from "../../core/index.ts";
 import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchGpu,
@@ -9,8 +9,16 @@ import {
   TTFT_SHAPES,
   type TtftShape,
 } from "../../workload/bench/index.ts";
-import { defineCommand, jsonFlag, optional, toggle, withDefault } from "../command.ts";
-import { bytes, choice, integer, list, text } from "../kinds.ts";
+import {
+  defineCommand,
+  fileKind,
+  folderKind,
+  jsonFlag,
+  nameKind,
+  optional,
+  toggle,
+  withDefault,
+} from "../command.ts";
 import { createProgress, printRecord, printRows } from "../terminal.ts";
 
 const MIB = 2 ** 20;
@@ -31,10 +39,14 @@ export const benchGpuCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    bytes: withDefault(bytes({ min: UNIT }), 512 * MIB, "copied each way by each measurement"),
-    rounds: withDefault(integer({ min: 1, max: 10_000 }), 9, "measurements of each rate"),
-    device: withDefault(integer({ min: 0, max: 63 }), 0, "which GPU, counted as the driver does"),
-    library: optional(text("FILE"), "the driver's library; libcuda.so.1 by default"),
+    bytes: withDefault(sizeKind({ min: UNIT }), 512 * MIB, "copied each way by each measurement"),
+    rounds: withDefault(integerKind({ min: 1, max: 10_000 }), 9, "measurements of each rate"),
+    device: withDefault(
+      integerKind({ min: 0, max: 63 }),
+      0,
+      "which GPU, counted as the driver does",
+    ),
+    library: optional(fileKind, "the driver's library; libcuda.so.1 by default"),
     json: jsonFlag,
   },
   examples: [
@@ -100,18 +112,22 @@ export const benchTtftCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    shapes: withDefault(choice(SHAPE_NAMES), "qwen3-14b", "of the transformer"),
-    prompts: withDefault(list(integer({ min: 1, max: 2 ** 20 })), TTFT_PROMPTS, "tokens of each"),
-    rounds: withDefault(integer({ min: 1, max: 1000 }), 3, "measurements of each time"),
-    device: withDefault(text("NAME"), "cuda:0", "of PyTorch; cpu with a --library for tests"),
-    compute: withDefault(choice(TTFT_COMPUTES), "torch", "hash: hashes, without PyTorch"),
-    blockTokens: withDefault(integer({ min: 1, max: 4096 }), 128, "tokens in a block"),
-    connections: withDefault(integer({ min: 1, max: 16 }), 2, "that load layers in turn"),
-    dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
+    shapes: withDefault(choiceKind(SHAPE_NAMES), "qwen3-14b", "of the transformer"),
+    prompts: withDefault(
+      listKind(integerKind({ min: 1, max: 2 ** 20 })),
+      TTFT_PROMPTS,
+      "tokens of each",
+    ),
+    rounds: withDefault(integerKind({ min: 1, max: 1000 }), 3, "measurements of each time"),
+    device: withDefault(nameKind, "cuda:0", "of PyTorch; cpu with a --library for tests"),
+    compute: withDefault(choiceKind(TTFT_COMPUTES), "torch", "hash: hashes, without PyTorch"),
+    blockTokens: withDefault(integerKind({ min: 1, max: 4096 }), 128, "tokens in a block"),
+    connections: withDefault(integerKind({ min: 1, max: 16 }), 2, "that load layers in turn"),
+    dir: optional(folderKind, "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     withoutSsd: toggle("do not measure from SSD"),
-    python: withDefault(text("FILE"), "python3", "an interpreter that has PyTorch"),
-    driver: optional(text("DIR"), "the folder of hearth_bench, if this is not a checkout"),
-    library: optional(text("FILE"), "the driver's library; libcuda.so.1 by default"),
+    python: withDefault(fileKind, "python3", "an interpreter that has PyTorch"),
+    driver: optional(folderKind, "the folder of hearth_bench, if this is not a checkout"),
+    library: optional(fileKind, "the driver's library; libcuda.so.1 by default"),
     json: jsonFlag,
   },
   examples: [

@@ -1,3 +1,4 @@
+import { choiceKind, integerKind, listKind, sizeKind } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   BENCH_TRANSPORTS,
@@ -8,8 +9,15 @@ import {
   Iperf,
   servePeerBench,
 } from "../../workload/bench/index.ts";
-import { defineCommand, jsonFlag, optional, toggle, withDefault } from "../command.ts";
-import { bytes, choice, integer, list, text } from "../kinds.ts";
+import {
+  defineCommand,
+  fileKind,
+  jsonFlag,
+  optional,
+  toggle,
+  urlKind,
+  withDefault,
+} from "../command.ts";
 import { createProgress, printRecord, printRows } from "../terminal.ts";
 
 const KIB = 2 ** 10;
@@ -40,31 +48,39 @@ export const benchPeerCommand = defineCommand({
   arguments: {},
   flags: {
     transport: withDefault(
-      list(choice(BENCH_TRANSPORTS)),
+      listKind(choiceKind(BENCH_TRANSPORTS)),
       ["quic", "stream"],
       "transports to measure; rdma needs a device whose ports reach each other",
     ),
-    library: optional(text("FILE"), "the verbs' library for rdma; libibverbs.so.1 by default"),
+    library: optional(fileKind, "the verbs' library for rdma; libibverbs.so.1 by default"),
     blockBytes: withDefault(
-      list(bytes({ min: 4 * KIB, max: 64 * MIB })),
+      listKind(sizeKind({ min: 4 * KIB, max: 64 * MIB })),
       [256 * KIB, MIB, 4 * MIB, 16 * MIB],
       "lengths of a block",
     ),
-    inFlight: withDefault(list(integer({ min: 1, max: 64 })), [1, 8], "blocks asked for at once"),
+    inFlight: withDefault(
+      listKind(integerKind({ min: 1, max: 64 })),
+      [1, 8],
+      "blocks asked for at once",
+    ),
     bytes: withDefault(
-      bytes({ min: MIB }),
+      sizeKind({ min: MIB }),
       512 * MIB,
       "pulled by each in each round; by quic an eighth",
     ),
-    rounds: withDefault(integer({ min: 0, max: 1000 }), 5, "passes over each rate; 0: no rates"),
-    lanes: withDefault(integer({ min: 1, max: 16 }), 4, "connections of a stream link"),
+    rounds: withDefault(
+      integerKind({ min: 0, max: 1000 }),
+      5,
+      "passes over each rate; 0: no rates",
+    ),
+    lanes: withDefault(integerKind({ min: 1, max: 16 }), 4, "connections of a stream link"),
     pulls: withDefault(
-      integer({ min: 0, max: 2 ** 24 }),
+      integerKind({ min: 0, max: 2 ** 24 }),
       10_000,
       "by each transport, to find the longest; 0: none",
     ),
     resumptions: withDefault(
-      integer({ min: 0, max: 1_000 }),
+      integerKind({ min: 0, max: 1_000 }),
       5,
       "connections by quic that are made twice; 0: none",
     ),
@@ -128,20 +144,24 @@ export const benchControlCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    nats: optional(text("URL"), "a server to use; by default one is started"),
-    carrier: withDefault(choice(["tcp", "ws"]), "tcp", "how to reach the server that is started"),
-    encoding: withDefault(choice(["json", "msgpack"]), "json", "of commands and receipts"),
-    hashes: withDefault(integer({ min: 1, max: 1_024 }), 64, "blocks of one command"),
-    inFlight: withDefault(integer({ min: 1, max: 768 }), 128, "commands under way at once"),
+    nats: optional(urlKind, "a server to use; by default one is started"),
+    carrier: withDefault(
+      choiceKind(["tcp", "ws"]),
+      "tcp",
+      "how to reach the server that is started",
+    ),
+    encoding: withDefault(choiceKind(["json", "msgpack"]), "json", "of commands and receipts"),
+    hashes: withDefault(integerKind({ min: 1, max: 1_024 }), 64, "blocks of one command"),
+    inFlight: withDefault(integerKind({ min: 1, max: 768 }), 128, "commands under way at once"),
     ramOnly: toggle("an agent without SSD and ledger: nothing is durable"),
-    seconds: withDefault(integer({ min: 1, max: 3_600 }), 5, "of each round of commands"),
-    rounds: withDefault(integer({ min: 1, max: 1_000 }), 5, "of commands"),
+    seconds: withDefault(integerKind({ min: 1, max: 3_600 }), 5, "of each round of commands"),
+    rounds: withDefault(integerKind({ min: 1, max: 1_000 }), 5, "of commands"),
     pruneBlocks: withDefault(
-      integer({ min: 0, max: 2 ** 24 }),
+      integerKind({ min: 0, max: 2 ** 24 }),
       1_000_000,
       "blocks of the tree, 4 KiB of RAM each; 0: no prune",
     ),
-    pruneRounds: withDefault(integer({ min: 1, max: 1_000 }), 3, "of the prune"),
+    pruneRounds: withDefault(integerKind({ min: 1, max: 1_000 }), 3, "of the prune"),
     json: jsonFlag,
   },
   examples: [

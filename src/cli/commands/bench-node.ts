@@ -1,7 +1,14 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { HearthError } from "../../core/index.ts";
+import {
+  choiceKind,
+  HearthError,
+  integerKind,
+  listKind,
+  sizeKind,
+  textKind,
+} from "../../core/index.ts";
 import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchEngine,
@@ -15,8 +22,15 @@ import {
   serveFilesBench,
   startBenchServer,
 } from "../../workload/bench/index.ts";
-import { defineCommand, jsonFlag, optional, toggle, withDefault } from "../command.ts";
-import { bytes, choice, integer, list, text } from "../kinds.ts";
+import {
+  defineCommand,
+  fileKind,
+  folderKind,
+  jsonFlag,
+  optional,
+  toggle,
+  withDefault,
+} from "../command.ts";
 import { createProgress, printRecord, printRows, type Row } from "../terminal.ts";
 
 const MIB = 2 ** 20;
@@ -40,14 +54,18 @@ export const benchEngineCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    blockBytes: withDefault(bytes({ min: 4096, max: 16 * MIB }), MIB, "length of a block"),
-    rounds: withDefault(integer({ min: 1, max: 1000 }), 15, "passes over each rate"),
-    samples: withDefault(integer({ min: 10, max: 1_000_000 }), 3000, "round trips of each latency"),
+    blockBytes: withDefault(sizeKind({ min: 4096, max: 16 * MIB }), MIB, "length of a block"),
+    rounds: withDefault(integerKind({ min: 1, max: 1000 }), 15, "passes over each rate"),
+    samples: withDefault(
+      integerKind({ min: 10, max: 1_000_000 }),
+      3000,
+      "round trips of each latency",
+    ),
     mac: toggle("also measure a namespace with a key: each copy is verified by its MAC"),
-    client: withDefault(choice(["typescript", "python"]), "typescript", "client to measure"),
-    python: optional(text("FILE"), "an interpreter with redis and hiredis; by default made once"),
-    driver: optional(text("DIR"), "the folder of hearth_bench; defaults to the checkout's"),
-    serve: optional(text("FOLDER"), "run as the child process (used by the benchmark)"),
+    client: withDefault(choiceKind(["typescript", "python"]), "typescript", "client to measure"),
+    python: optional(fileKind, "an interpreter with redis and hiredis; by default made once"),
+    driver: optional(folderKind, "the folder of hearth_bench; defaults to the checkout's"),
+    serve: optional(textKind("FOLDER"), "run as the child process (used by the benchmark)"),
     json: jsonFlag,
   },
   examples: [
@@ -122,7 +140,11 @@ export const benchHashCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    runs: withDefault(integer({ min: 1, max: 100_000 }), 1_000, "measurements of each of the two"),
+    runs: withDefault(
+      integerKind({ min: 1, max: 100_000 }),
+      1_000,
+      "measurements of each of the two",
+    ),
     json: jsonFlag,
   },
   examples: [
@@ -154,8 +176,12 @@ export const benchIndexCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    blocks: withDefault(integer({ min: 1_000, max: 2 ** 26 }), 1_000_000, "blocks in the table"),
-    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random keys"),
+    blocks: withDefault(
+      integerKind({ min: 1_000, max: 2 ** 26 }),
+      1_000_000,
+      "blocks in the table",
+    ),
+    seed: withDefault(integerKind({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random keys"),
     json: jsonFlag,
   },
   examples: [
@@ -192,26 +218,26 @@ export const benchSsdCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
+    dir: optional(folderKind, "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     blockBytes: withDefault(
-      list(bytes({ min: 4 * KIB, max: 64 * MIB })),
+      listKind(sizeKind({ min: 4 * KIB, max: 64 * MIB })),
       [256 * KIB, MIB, 4 * MIB],
       "lengths of a block",
     ),
-    bytes: withDefault(bytes({ min: MIB }), GIB, "written by each side in each round"),
+    bytes: withDefault(sizeKind({ min: MIB }), GIB, "written by each side in each round"),
     depth: withDefault(
-      integer({ min: 1, max: 1024 }),
+      integerKind({ min: 1, max: 1024 }),
       64,
       "operations under way at once, on both sides",
     ),
-    rounds: withDefault(integer({ min: 1, max: 1000 }), 5, "passes over each figure"),
-    method: withDefault(choice(METHODS), "auto", "I/O method"),
+    rounds: withDefault(integerKind({ min: 1, max: 1000 }), 5, "passes over each figure"),
+    method: withDefault(choiceKind(METHODS), "auto", "I/O method"),
     withoutFio: toggle("do not compare with fio"),
     files: optional(
-      integer({ min: 160, max: 2 ** 26 }),
+      integerKind({ min: 160, max: 2 ** 26 }),
       "measure this many files instead of speed; needs one --block-bytes",
     ),
-    serve: optional(text("FOLDER"), "run as the child process (used by the benchmark)"),
+    serve: optional(textKind("FOLDER"), "run as the child process (used by the benchmark)"),
     json: jsonFlag,
   },
   examples: [

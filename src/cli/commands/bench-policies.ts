@@ -1,4 +1,13 @@
-import { formatBytes, HearthError } from "../../core/index.ts";
+import {
+  choiceKind,
+  formatBytes,
+  HearthError,
+  integerKind,
+  type Kind,
+  listKind,
+  numberKind,
+  refuse,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   benchPin,
@@ -13,6 +22,8 @@ import {
 import { openTrace } from "../../workload/traces/index.ts";
 import {
   defineCommand,
+  fileKind,
+  folderKind,
   jsonFlag,
   optional,
   repeated,
@@ -20,8 +31,22 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { choice, fraction, integer, list, text } from "../kinds.ts";
 import { createProgress, printJson, printRows, type Row } from "../terminal.ts";
+
+const scaleLimits = numberKind({ min: 1 / 2560, max: 1 });
+
+/** A share as a fraction or a decimal number: `1/64`, `0.5`. */
+const scaleKind: Kind<number> = {
+  ...scaleLimits,
+  placeholder: "FRACTION",
+  isNumber: false,
+  read(raw) {
+    const match = /^([0-9]+(?:\.[0-9]+)?)(?:\/([1-9][0-9]*))?$/.exec(String(raw));
+    if (match === null) return refuse(`is "${raw}"`, "give a fraction, as in 1/64");
+    return scaleLimits.read(Number(match[1]) / Number(match[2] ?? 1));
+  },
+  write: (value) => (value < 1 && Number.isInteger(1 / value) ? `1/${1 / value}` : value),
+};
 
 export const benchPolicyCommand = defineCommand({
   description: [
@@ -33,13 +58,16 @@ export const benchPolicyCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    trace: repeated(text("FILE"), "a trace, or a RAGPulse folder; at least one"),
-    capacity: required(list(integer({ min: 1, max: 2 ** 32 - 1 })), "sizes of the cache in blocks"),
+    trace: repeated(fileKind, "a trace, or a RAGPulse folder; at least one"),
+    capacity: required(
+      listKind(integerKind({ min: 1, max: 2 ** 32 - 1 })),
+      "sizes of the cache in blocks",
+    ),
     sessions: optional(
-      text("FILE"),
+      fileKind,
       "sessions that a composed trace was made from: simulate their own, smaller blocks",
     ),
-    policy: withDefault(list(choice(POLICY_NAMES)), ["lru"], "eviction policies to run"),
+    policy: withDefault(listKind(choiceKind(POLICY_NAMES)), ["lru"], "eviction policies to run"),
     json: jsonFlag,
   },
   examples: [
@@ -96,16 +124,16 @@ export const benchPoliciesCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    trace: required(text("FILE"), "a trace, or a RAGPulse folder"),
+    trace: required(fileKind, "a trace, or a RAGPulse folder"),
     sessions: optional(
-      text("FILE"),
+      fileKind,
       "sessions that a composed trace was made from: simulate their own, smaller blocks",
     ),
-    workers: withDefault(integer({ min: 2, max: 64 }), 4, "agents"),
-    ram: optional(integer({ min: 1, max: 2 ** 31 }), "RAM of each, in blocks of the trace"),
-    ssd: optional(integer({ min: 0, max: 2 ** 31 }), "SSD of each, in blocks"),
+    workers: withDefault(integerKind({ min: 2, max: 64 }), 4, "agents"),
+    ram: optional(integerKind({ min: 1, max: 2 ** 31 }), "RAM of each, in blocks of the trace"),
+    ssd: optional(integerKind({ min: 0, max: 2 ** 31 }), "SSD of each, in blocks"),
     leadMs: withDefault(
-      integer({ min: 0, max: 600_000 }),
+      integerKind({ min: 0, max: 600_000 }),
       5_000,
       "how long before its request a user's return is announced",
     ),
@@ -163,12 +191,12 @@ export const benchPinCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
-    tier: withDefault(list(choice(PIN_TIERS)), PIN_TIERS, "which rows"),
-    depth: withDefault(list(integer()), PIN_DEPTHS, "depth: turns of the conversation"),
-    scale: withDefault(fraction({ min: 1 / 2560, max: 1 }), 1 / 64, "of 160 KiB a token"),
-    runs: withDefault(integer({ min: 1, max: 1000 }), 3, "passes over each depth"),
-    policy: withDefault(choice(POLICIES), "hearth", "which blocks leave RAM first"),
+    dir: optional(folderKind, "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
+    tier: withDefault(listKind(choiceKind(PIN_TIERS)), PIN_TIERS, "which rows"),
+    depth: withDefault(listKind(integerKind()), PIN_DEPTHS, "depth: turns of the conversation"),
+    scale: withDefault(scaleKind, 1 / 64, "of 160 KiB a token"),
+    runs: withDefault(integerKind({ min: 1, max: 1000 }), 3, "passes over each depth"),
+    policy: withDefault(choiceKind(POLICIES), "hearth", "which blocks leave RAM first"),
     withoutFio: toggle("do not compare with fio"),
     json: jsonFlag,
   },

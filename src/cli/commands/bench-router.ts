@@ -1,4 +1,12 @@
-import { type Clock, seededRandom } from "../../core/index.ts";
+import {
+  type Clock,
+  choiceKind,
+  integerKind,
+  listKind,
+  numberKind,
+  seededRandom,
+  sizeKind,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { NativeIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
 import {
@@ -10,8 +18,7 @@ import {
 } from "../../workload/bench/index.ts";
 import { PrivateRouter } from "../../workload/replay/index.ts";
 import { bundledTrace, openTrace } from "../../workload/traces/index.ts";
-import { defineCommand, jsonFlag, optional, withDefault } from "../command.ts";
-import { bytes, choice, decimal, integer, list, text } from "../kinds.ts";
+import { defineCommand, fileKind, jsonFlag, optional, withDefault } from "../command.ts";
 import { createProgress, printRecord, printRows } from "../terminal.ts";
 
 const ROUTE_INDEX_BYTES = 2 ** 30;
@@ -30,20 +37,26 @@ export const benchRouteCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    trace: optional(text("FILE"), "a trace; defaults to the bundled trace"),
-    workers: withDefault(integer({ min: 1, max: 1024 }), 10, "how many workers"),
+    trace: optional(fileKind, "a trace; defaults to the bundled trace"),
+    workers: withDefault(integerKind({ min: 1, max: 1024 }), 10, "how many workers"),
     capacity: withDefault(
-      integer({ min: 1, max: 2 ** 24 }),
+      integerKind({ min: 1, max: 2 ** 24 }),
       5_859,
       "blocks of the trace that one worker holds",
     ),
-    policy: optional(list(choice(ROUTE_POLICIES)), "how workers are chosen; all if left out"),
-    overlapCredit: withDefault(decimal({ min: 0 }), 2, "of kv: overlap_credit"),
-    prefillLoadScale: withDefault(decimal({ min: 0 }), 32, "of kv: prefill_load_scale"),
-    temperature: withDefault(decimal({ min: 0 }), 0, "of kv: temperature"),
-    prefillTokensPerSecond: optional(integer({ min: 1 }), "of one worker; no queues if left out"),
-    decodeTokensPerSecond: withDefault(integer({ min: 1 }), 30, "of one request"),
-    seed: withDefault(integer({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random numbers"),
+    policy: optional(
+      listKind(choiceKind(ROUTE_POLICIES)),
+      "how workers are chosen; all if left out",
+    ),
+    overlapCredit: withDefault(numberKind({ min: 0 }), 2, "of kv: overlap_credit"),
+    prefillLoadScale: withDefault(numberKind({ min: 0 }), 32, "of kv: prefill_load_scale"),
+    temperature: withDefault(numberKind({ min: 0 }), 0, "of kv: temperature"),
+    prefillTokensPerSecond: optional(
+      integerKind({ min: 1 }),
+      "of one worker; no queues if left out",
+    ),
+    decodeTokensPerSecond: withDefault(integerKind({ min: 1 }), 30, "of one request"),
+    seed: withDefault(integerKind({ min: 0, max: 2 ** 32 - 1 }), 1, "of the random numbers"),
     json: jsonFlag,
   },
   examples: [
@@ -103,18 +116,22 @@ export const benchPrefixCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    trace: optional(text("FILE"), "the trace; defaults to the bundled trace"),
-    workers: withDefault(integer({ min: 1, max: 65_536 }), 128, "how many workers"),
+    trace: optional(fileKind, "the trace; defaults to the bundled trace"),
+    workers: withDefault(integerKind({ min: 1, max: 65_536 }), 128, "how many workers"),
     heldBlocks: withDefault(
-      integer({ min: 1, max: 10 ** 9 }),
+      integerKind({ min: 1, max: 10 ** 9 }),
       10_000_000,
       "pairs of a block and a worker, at least",
     ),
-    memory: withDefault(bytes({ min: 4096, max: 2 ** 37 }), 400_000_000, "that the index may use"),
-    blocks: withDefault(integer({ min: 1, max: 4096 }), 69, "of each prompt that is looked up"),
-    lookups: withDefault(integer({ min: 1, max: 10 ** 8 }), 200_000, "of each way"),
-    batch: withDefault(integer({ min: 1, max: 4096 }), 64, "prompts in one call"),
-    removalBlocks: withDefault(integer({ min: 1, max: 4096 }), 1, "that one removal names"),
+    memory: withDefault(
+      sizeKind({ min: 4096, max: 2 ** 37 }),
+      400_000_000,
+      "that the index may use",
+    ),
+    blocks: withDefault(integerKind({ min: 1, max: 4096 }), 69, "of each prompt that is looked up"),
+    lookups: withDefault(integerKind({ min: 1, max: 10 ** 8 }), 200_000, "of each way"),
+    batch: withDefault(integerKind({ min: 1, max: 4096 }), 64, "prompts in one call"),
+    removalBlocks: withDefault(integerKind({ min: 1, max: 4096 }), 1, "that one removal names"),
     json: jsonFlag,
   },
   examples: [
@@ -156,17 +173,25 @@ export const benchDecideCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    workers: withDefault(integer({ min: 1, max: 4096 }), 128, "how many workers"),
-    tokens: withDefault(integer({ min: 16, max: 2 ** 20 }), 15_000, "of each prompt"),
-    live: withDefault(integer({ min: 1, max: 2 ** 16 }), 1_024, "requests that are live at a time"),
+    workers: withDefault(integerKind({ min: 1, max: 4096 }), 128, "how many workers"),
+    tokens: withDefault(integerKind({ min: 16, max: 2 ** 20 }), 15_000, "of each prompt"),
+    live: withDefault(
+      integerKind({ min: 1, max: 2 ** 16 }),
+      1_024,
+      "requests that are live at a time",
+    ),
     heldBlocks: withDefault(
-      integer({ max: 2 ** 22 }),
+      integerKind({ max: 2 ** 22 }),
       20_000,
       "blocks of other prompts that each worker holds",
     ),
-    decisions: withDefault(integer({ min: 1, max: 2 ** 24 }), 3_000, "how many are measured"),
-    httpTokens: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000, "of prompts over HTTP"),
-    httpSeconds: withDefault(integer({ max: 600 }), 5, "how long HTTP is measured; 0: not at all"),
+    decisions: withDefault(integerKind({ min: 1, max: 2 ** 24 }), 3_000, "how many are measured"),
+    httpTokens: withDefault(integerKind({ min: 1, max: 2 ** 20 }), 1_000, "of prompts over HTTP"),
+    httpSeconds: withDefault(
+      integerKind({ max: 600 }),
+      5,
+      "how long HTTP is measured; 0: not at all",
+    ),
     json: jsonFlag,
   },
   examples: [

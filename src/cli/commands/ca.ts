@@ -1,14 +1,8 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { resolve } from "node:path";
-import {
-  type Clock,
-  HearthError,
-  isClusterName,
-  isWorkerId,
-  messageOf,
-  type WorkerId,
-} from "../../core/index.ts";
+import { clusterNameKind, workerIdKind } from "../../config/index.ts";
+import { type Clock, HearthError, integerKind, messageOf } from "../../core/index.ts";
 import {
   createAuthorizer,
   dateText,
@@ -23,6 +17,8 @@ import {
 } from "../../peers/index.ts";
 import {
   defineCommand,
+  fileKind,
+  folderKind,
   jsonFlag,
   optional,
   required,
@@ -30,7 +26,6 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { integer, type Kind, text } from "../kinds.ts";
 import { type Io, printJson, printRecord } from "../terminal.ts";
 
 const DAY_MS = 86_400_000;
@@ -39,26 +34,6 @@ const DAY_MS = 86_400_000;
 const SKEW_MS = 3_600_000;
 
 export const DAYS_MAX = 36_500;
-
-export const clusterKind: Kind<string> = {
-  placeholder: "NAME",
-  read(given) {
-    if (isClusterName(given)) return { ok: true, value: given };
-    const why = "must be 1 to 63 small letters, digits, . - and _, the first a letter or digit";
-    return { ok: false, why };
-  },
-  show: (value) => value,
-};
-
-export const workerKind: Kind<WorkerId> = {
-  placeholder: "ID",
-  read(given) {
-    if (isWorkerId(given)) return { ok: true, value: given };
-    const why = "must be 1 to 64 letters, digits, - and _, the first a letter or digit";
-    return { ok: false, why };
-  },
-  show: (value) => value,
-};
 
 export const caInitCommand = defineCommand({
   description: [
@@ -69,10 +44,10 @@ export const caInitCommand = defineCommand({
       "spiffe://CLUSTER/hearth/WORKER, the DNS name WORKER, and the extended key usages for " +
       "servers and clients.",
   ],
-  arguments: { dir: requiredArgument(text("DIR"), "folder of the authority; created if missing") },
+  arguments: { dir: requiredArgument(folderKind, "folder of the authority; created if missing") },
   flags: {
-    cluster: withDefault(clusterKind, "hearth", "`peers.cluster` of all hosts"),
-    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 3_650, "validity in days"),
+    cluster: withDefault(clusterNameKind, "hearth", "`peers.cluster` of all hosts"),
+    days: withDefault(integerKind({ min: 1, max: DAYS_MAX }), 3_650, "validity in days"),
     json: jsonFlag,
   },
   examples: [
@@ -102,11 +77,11 @@ export const caIssueCommand = defineCommand({
     "A key is never overwritten. With --renew, the existing key gets a new certificate; an " +
       "agent reloads it automatically, or at once on SIGHUP.",
   ],
-  arguments: { dir: requiredArgument(text("DIR"), "the authority's folder") },
+  arguments: { dir: requiredArgument(folderKind, "the authority's folder") },
   flags: {
-    worker: required(workerKind, "id of the worker"),
-    out: required(text("DIR"), "folder for the files; created if missing"),
-    days: withDefault(integer({ min: 1, max: DAYS_MAX }), 365, "validity in days"),
+    worker: required(workerIdKind, "id of the worker"),
+    out: required(folderKind, "folder for the files; created if missing"),
+    days: withDefault(integerKind({ min: 1, max: DAYS_MAX }), 365, "validity in days"),
     renew: toggle("issue a new certificate for the existing key"),
     json: jsonFlag,
   },
@@ -151,9 +126,9 @@ export const caShowCommand = defineCommand({
       "first certificate against those authorities, as a host does, and prints the message that " +
       "the host would log; the exit code is 1 if it is refused.",
   ],
-  arguments: { file: requiredArgument(text("FILE"), "certificates in PEM") },
+  arguments: { file: requiredArgument(fileKind, "certificates in PEM") },
   flags: {
-    ca: optional(text("FILE"), "the `peers.ca_file` of the hosts that verify it"),
+    ca: optional(fileKind, "the `peers.ca_file` of the hosts that verify it"),
     json: jsonFlag,
   },
   examples: [

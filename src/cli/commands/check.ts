@@ -8,8 +8,7 @@ import {
   renderConfig,
   renderRouterConfig,
 } from "../../config/index.ts";
-import { defineCommand, jsonFlag, requiredArgument, toggle } from "../command.ts";
-import { text } from "../kinds.ts";
+import { defineCommand, fileKind, jsonFlag, requiredArgument, toggle } from "../command.ts";
 import { printJson } from "../terminal.ts";
 
 export const command = defineCommand({
@@ -18,7 +17,7 @@ export const command = defineCommand({
       "sizes against this machine's memory, and that the groups and files in it exist. Nothing " +
       "is started.",
   ],
-  arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
+  arguments: { file: requiredArgument(fileKind, "the configuration to check") },
   flags: {
     router: toggle("check a router's file instead of an agent's"),
     show: toggle("print the configuration with every default filled in"),

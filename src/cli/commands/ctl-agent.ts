@@ -1,5 +1,13 @@
 import { newCommandId, warm } from "../../control/client/index.ts";
-import { type Clock, HearthError, type Json, sleep } from "../../core/index.ts";
+import {
+  type Clock,
+  durationKind,
+  HearthError,
+  integerKind,
+  type Json,
+  sleep,
+  textKind,
+} from "../../core/index.ts";
 import {
   defineCommand,
   type ExitName,
@@ -8,6 +16,7 @@ import {
   required,
   requiredArgument,
   toggle,
+  urlKind,
   withDefault,
 } from "../command.ts";
 import { Asking, READ_EXITS } from "../ctl/ask.ts";
@@ -31,7 +40,6 @@ import {
 } from "../ctl/documents.ts";
 import { blockName } from "../ctl/input.ts";
 import { CTL_EXITS } from "../ctl/send-command.ts";
-import { duration, integer, text } from "../kinds.ts";
 import { fitted, type Io, printJson, printRecord, printRows, type Row } from "../terminal.ts";
 
 export const ctlStatusCommand = defineCommand({
@@ -160,8 +168,12 @@ export const ctlWorkersCommand = defineCommand({
   arguments: {},
   flags: {
     ...natsFlags,
-    nats: required(text("URL"), "the NATS server"),
-    wait: withDefault(duration({ min: 10, max: 60_000 }), 1_000, "how long to wait for answers"),
+    nats: required(urlKind, "the NATS server"),
+    wait: withDefault(
+      durationKind({ min: 10, max: 60_000 }),
+      1_000,
+      "how long to wait for answers",
+    ),
     json: jsonFlag,
   },
   examples: [
@@ -202,7 +214,7 @@ export const ctlEventsCommand = defineCommand({
   ],
   arguments: {},
   flags: {
-    after: withDefault(integer({ min: 0 }), 0, "only events after this sequence number"),
+    after: withDefault(integerKind({ min: 0 }), 0, "only events after this sequence number"),
     follow: toggle("continue until interrupted"),
     ...readFlags,
   },
@@ -319,8 +331,8 @@ export const ctlTracePullCommand = defineCommand({
   arguments: { block: requiredArgument(blockName, "an engine's hash, a page key or a digest") },
   flags: {
     now: toggle("warm the block now, and show that"),
-    source: repeated(text("WORKER"), "with --now: a worker that may have it"),
-    limit: withDefault(integer({ min: 1, max: 1_000 }), 1, "pulls at most, the latest first"),
+    source: repeated(textKind("WORKER"), "with --now: a worker that may have it"),
+    limit: withDefault(integerKind({ min: 1, max: 1_000 }), 1, "pulls at most, the latest first"),
     ...readFlags,
   },
   examples: [

@@ -1,8 +1,10 @@
 import { readFile } from "node:fs/promises";
-import { HearthError, type Json, messageOf } from "../../core/index.ts";
+import { HearthError, integerKind, type Json, messageOf, textKind } from "../../core/index.ts";
 import {
   defineCommand,
   type ExitName,
+  fileKind,
+  nameKind,
   optional,
   optionalArgument,
   restArguments,
@@ -29,7 +31,6 @@ import {
   textOf,
 } from "../ctl/documents.ts";
 import { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks } from "../ctl/input.ts";
-import { integer, text } from "../kinds.ts";
 import { type Io, printJson, printRows, type Row, withoutZeros } from "../terminal.ts";
 
 const LIMIT_MAX = 10_000_000;
@@ -41,10 +42,10 @@ export const ctlTreeCommand = defineCommand({
   ],
   arguments: { root: optionalArgument(blockName, "the root block") },
   flags: {
-    depth: withDefault(integer({ min: 0, max: 1_000_000 }), 16, "levels below the root"),
-    limit: withDefault(integer({ min: 1, max: LIMIT_MAX }), 100, "blocks at most"),
-    after: optional(text("TEXT"), "continue after the page that printed this"),
-    fields: optional(text("NAME,…"), "only these members of each block"),
+    depth: withDefault(integerKind({ min: 0, max: 1_000_000 }), 16, "levels below the root"),
+    limit: withDefault(integerKind({ min: 1, max: LIMIT_MAX }), 100, "blocks at most"),
+    after: optional(textKind("TEXT"), "continue after the page that printed this"),
+    fields: optional(textKind("NAME,…"), "only these members of each block"),
     ...readFlags,
   },
   examples: [
@@ -118,13 +119,13 @@ export const ctlExplainCommand = defineCommand({
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    tokens: optional(text("FILE"), "the prompt's tokens, numbers separated by blanks or commas"),
+    tokens: optional(fileKind, "the prompt's tokens, numbers separated by blanks or commas"),
     namespace: optional(
-      text("HEX"),
+      textKind("HEX"),
       "with --tokens: key of the namespace in hex, or a prefix of it (see `hearth ctl status`)",
     ),
-    blockTokens: optional(integer({ min: 1, max: 65_536 }), "with --tokens: tokens of a block"),
-    layer: optional(integer({ min: 0, max: TOKEN_MAX }), "with --tokens: only this layer"),
+    blockTokens: optional(integerKind({ min: 1, max: 65_536 }), "with --tokens: tokens of a block"),
+    layer: optional(integerKind({ min: 0, max: TOKEN_MAX }), "with --tokens: only this layer"),
     ...readFlags,
   },
   examples: [
@@ -236,9 +237,9 @@ function printExplanation(io: Io, document: Json): void {
 }
 
 export const holdFlags = {
-  owner: optional(text("NAME"), "only those of this owner"),
-  limit: withDefault(integer({ min: 1, max: 10_000_000 }), 1_000, "entries at most"),
-  after: optional(integer({ min: 0 }), "continue after this id"),
+  owner: optional(nameKind, "only those of this owner"),
+  limit: withDefault(integerKind({ min: 1, max: 10_000_000 }), 1_000, "entries at most"),
+  after: optional(integerKind({ min: 0 }), "continue after this id"),
 };
 
 export const ctlPinsCommand = defineCommand({

@@ -8,10 +8,19 @@ import {
   revokeLease,
   think,
   unpin,
+  type WireCommand,
   warm,
 } from "../../control/client/index.ts";
+import { integerKind, textKind } from "../../core/index.ts";
 import {
+  type ArgumentTable,
+  type ArgumentValues,
+  type Command,
   defineCommand,
+  type FlagTable,
+  type FlagValues,
+  fileKind,
+  nameKind,
   optional,
   repeated,
   required,
@@ -20,14 +29,50 @@ import {
   toggle,
 } from "../command.ts";
 import { Asking, READ_EXITS } from "../ctl/ask.ts";
-import { commandFlags, ownedFlags, ownerOf, readFlags, seconds } from "../ctl/connect.ts";
+import { commandFlags, ownedFlags, readFlags, seconds } from "../ctl/connect.ts";
 import { membersOf } from "../ctl/documents.ts";
 import { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks, readCommand } from "../ctl/input.ts";
 import { CTL_EXITS, sendCommand } from "../ctl/send-command.ts";
-import { integer, text } from "../kinds.ts";
 import { printJson } from "../terminal.ts";
 
-export const ctlPinCommand = defineCommand({
+interface ControlCommand<Flags extends FlagTable, Arguments extends ArgumentTable>
+  extends Pick<Command<Flags, Arguments>, "description" | "arguments" | "flags" | "examples"> {
+  /** The command to send. */
+  command(
+    flags: FlagValues<Flags>,
+    given: ArgumentValues<Arguments>,
+  ): WireCommand | Promise<WireCommand>;
+}
+
+/** A command that sends one control command and prints its receipt. */
+function control<const Flags extends typeof commandFlags, const Arguments extends ArgumentTable>(
+  name: string,
+  { command, ...rest }: ControlCommand<Flags, Arguments>,
+): Command<Flags, Arguments> {
+  return {
+    ...rest,
+    exits: CTL_EXITS,
+    async run({ flags, arguments: given, ...context }) {
+      // The compiler cannot see that the values of these flags contain those of `commandFlags`.
+      const sending = flags as FlagValues<typeof commandFlags>;
+      return sendCommand({ name, flags: sending, ...context }, await command(flags, given));
+    },
+  };
+}
+
+/** The members that are given: those that are not null. */
+function givenOf<Members extends object>(members: Members): GivenOf<Members> {
+  const given = Object.entries(members).filter(([, value]) => value !== null);
+  return Object.fromEntries(given) as GivenOf<Members>;
+}
+
+type GivenOf<Members> = {
+  readonly [Name in keyof Members]?: NonNullable<Members[Name]>;
+};
+
+const blockArguments = { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) };
+
+export const ctlPinCommand = control("ctl pin", {
   description: [
     "Keeps blocks and their ancestors on the host until the pin is removed or expires, also " +
       "across restarts. A pinned block may move from RAM to SSD. Pins are counted: a block that " +
@@ -35,7 +80,7 @@ export const ctlPinCommand = defineCommand({
     "A block that is neither in RAM nor on SSD is `missing`, and nothing changes. Pins above " +
       "the budget are rejected with its figures.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: {
     ttl: optional(seconds, "time to live; without it the pin never expires"),
     ...ownedFlags,
@@ -51,42 +96,34 @@ export const ctlPinCommand = defineCommand({
       what: "through NATS, the receipt on one line",
     },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const ttl = flags.ttl === null ? {} : { ttl_seconds: flags.ttl };
-    const wish = pin(await readBlocks(blocks), { ...ttl, ...ownerOf(flags) });
-    return sendCommand({ name: "ctl pin", flags, ...rest }, wish);
-  },
+  command: async ({ ttl, owner }, { blocks }) =>
+    pin(await readBlocks(blocks), givenOf({ ttl_seconds: ttl, owner })),
 });
 
-export const ctlUnpinCommand = defineCommand({
+export const ctlUnpinCommand = control("ctl unpin", {
   description: [
     "Removes one of an owner's pins from each block. Pins of other owners stay; a block " +
       "without a pin of this owner is `already` done. The command evicts nothing: the blocks " +
       "age normally again.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: ownedFlags,
   examples: [
     { words: "ctl unpin 1234567890", what: "the pin of the caller" },
     { words: "ctl unpin --owner team-a -", what: "team-a's pins of the blocks on standard input" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const wish = unpin(await readBlocks(blocks), ownerOf(flags));
-    return sendCommand({ name: "ctl unpin", flags, ...rest }, wish);
-  },
+  command: async ({ owner }, { blocks }) => unpin(await readBlocks(blocks), givenOf({ owner })),
 });
 
-export const ctlRetainCommand = defineCommand({
+export const ctlRetainCommand = control("ctl retain", {
   description: [
     "Soft-pins blocks: they are evicted after other blocks, without a guarantee. The priority " +
       "is halved with each idle period; under memory pressure the lowest priority is evicted " +
       "first. Soft pins do not count against a budget.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: {
-    priority: required(integer({ min: 0, max: 99 }), "1 to 99, or 0 to remove the soft pin"),
+    priority: required(integerKind({ min: 0, max: 99 }), "1 to 99, or 0 to remove the soft pin"),
     idle: optional(seconds, "the idle period; defaults to the agent's configuration"),
     ...ownedFlags,
   },
@@ -97,16 +134,11 @@ export const ctlRetainCommand = defineCommand({
       what: "blocks on standard input, for a while",
     },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const idle = flags.idle === null ? {} : { retain_seconds: flags.idle };
-    const members = { ...idle, ...ownerOf(flags) };
-    const wish = retain(await readBlocks(blocks), flags.priority, members);
-    return sendCommand({ name: "ctl retain", flags, ...rest }, wish);
-  },
+  command: async ({ priority, idle, owner }, { blocks }) =>
+    retain(await readBlocks(blocks), priority, givenOf({ retain_seconds: idle, owner })),
 });
 
-export const ctlPruneCommand = defineCommand({
+export const ctlPruneCommand = control("ctl prune", {
   description: [
     "Removes the descendants of a block from all tiers; the block itself stays. Blocks that " +
       "pins, leases, sessions or engines protect stay too, with their ancestors, and are listed " +
@@ -118,42 +150,35 @@ export const ctlPruneCommand = defineCommand({
     { words: "ctl prune 1234567890", what: "remove all blocks after this one" },
     { words: "ctl prune --deadline 10m 1234567890", what: "with time for millions of blocks" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { after }, ...rest }) {
-    return sendCommand({ name: "ctl prune", flags, ...rest }, prune(after));
-  },
+  command: (_flags, { after }) => prune(after),
 });
 
-export const ctlThinkCommand = defineCommand({
+export const ctlThinkCommand = control("ctl think", {
   description: [
     "Marks blocks as transient: they are never written to SSD, and a copy there is deleted. " +
       "With --purge, marked blocks are removed at once; unmarked blocks are rejected and stay.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: { purge: toggle("drop the marked ones now"), ...commandFlags },
   examples: [
     { words: "ctl think 444 555", what: "reasoning tokens, which will not be reused" },
     { words: "ctl think --purge 444 555", what: "remove them" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const wish = think(await readBlocks(blocks), !flags.purge);
-    return sendCommand({ name: "ctl think", flags, ...rest }, wish);
-  },
+  command: async ({ purge }, { blocks }) => think(await readBlocks(blocks), !purge),
 });
 
-export const ctlPauseCommand = defineCommand({
+export const ctlPauseCommand = control("ctl pause", {
   description: [
     "Moves blocks from RAM to SSD at once and keeps them there under a lease. When the lease " +
       "ends, blocks without other protection are purged. `done` means that the blocks are on " +
       "disk.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: {
-    lease: required(text("LEASE"), "name of the lease, to renew or revoke it by"),
+    lease: required(textKind("LEASE"), "name of the lease, to renew or revoke it by"),
     ttl: optional(seconds, "time to live; defaults to the maximum of the agent"),
     ...ownedFlags,
-    owner: optional(text("NAME"), "owner of the lease; defaults to the issuer"),
+    owner: optional(nameKind, "owner of the lease; defaults to the issuer"),
   },
   examples: [
     {
@@ -162,62 +187,53 @@ export const ctlPauseCommand = defineCommand({
     },
     { words: "ctl pause --lease session-abc -", what: "the blocks on standard input" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const names = await readBlocks(blocks);
-    const wish = pause(names, flags.lease, flags.ttl, ownerOf(flags));
-    return sendCommand({ name: "ctl pause", flags, ...rest }, wish);
-  },
+  command: async ({ lease, ttl, owner }, { blocks }) =>
+    pause(await readBlocks(blocks), lease, ttl, givenOf({ owner })),
 });
 
-export const ctlRenewCommand = defineCommand({
+export const ctlRenewCommand = control("ctl renew", {
   description: ["Sets the remaining time of a lease."],
-  arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
+  arguments: { lease: requiredArgument(textKind("LEASE"), "name of the lease") },
   flags: { ttl: required(seconds, "remaining time from now"), ...commandFlags },
   examples: [{ words: "ctl renew --ttl 2h session-abc", what: "two hours more" }],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { lease }, ...rest }) {
-    return sendCommand({ name: "ctl renew", flags, ...rest }, renewLease(lease, flags.ttl));
-  },
+  command: ({ ttl }, { lease }) => renewLease(lease, ttl),
 });
 
-export const ctlRevokeCommand = defineCommand({
+export const ctlRevokeCommand = control("ctl revoke", {
   description: ["Ends a lease now. Its blocks are purged, except those with other protection."],
-  arguments: { lease: requiredArgument(text("LEASE"), "name of the lease") },
+  arguments: { lease: requiredArgument(textKind("LEASE"), "name of the lease") },
   flags: commandFlags,
   examples: [{ words: "ctl revoke session-abc", what: "the conversation is over" }],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { lease }, ...rest }) {
-    return sendCommand({ name: "ctl revoke", flags, ...rest }, revokeLease(lease));
-  },
+  command: (_flags, { lease }) => revokeLease(lease),
 });
 
-export const ctlWarmCommand = defineCommand({
+export const ctlWarmCommand = control("ctl warm", {
   description: [
     "Brings blocks from SSD or from peers to RAM in advance, with the lowest priority. With " +
       "--gpu they are then offered to the engine; `deferred` means that the engine has not taken " +
       "them.",
   ],
-  arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
+  arguments: blockArguments,
   flags: {
     gpu: toggle("offer the blocks to the engine's GPU"),
-    source: repeated(text("WORKER"), "a worker that may have the blocks, tried first"),
+    source: repeated(textKind("WORKER"), "a worker that may have the blocks, tried first"),
     ...commandFlags,
   },
   examples: [
     { words: "ctl warm 1234567890", what: "one block" },
     { words: "ctl warm --deadline 10m -", what: "the blocks on standard input, with progress" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { blocks }, ...rest }) {
-    const sources = flags.source.length === 0 ? {} : { sources: flags.source };
-    const target = flags.gpu ? ({ target: "GPU" } as const) : {};
-    const wish = warm(await readBlocks(blocks), { ...target, ...sources });
-    return sendCommand({ name: "ctl warm", flags, ...rest }, wish);
-  },
+  command: async ({ gpu, source }, { blocks }) =>
+    warm(
+      await readBlocks(blocks),
+      givenOf({
+        target: gpu ? ("GPU" as const) : null,
+        sources: source.length > 0 ? source : null,
+      }),
+    ),
 });
 
-export const ctlFlushCommand = defineCommand({
+export const ctlFlushCommand = control("ctl flush", {
   description: [
     "Removes all unprotected blocks from RAM and SSD. Pinned, leased and used blocks stay, with " +
       "their ancestors; the receipt lists their number and holders.",
@@ -228,10 +244,7 @@ export const ctlFlushCommand = defineCommand({
     { words: "ctl flush", what: "the agent of this host" },
     { words: "ctl flush --deadline 5m --json", what: "a large one; the receipt on one line" },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, ...rest }) {
-    return sendCommand({ name: "ctl flush", flags, ...rest }, flush());
-  },
+  command: () => flush(),
 });
 
 export const ctlUnfenceCommand = defineCommand({
@@ -239,7 +252,7 @@ export const ctlUnfenceCommand = defineCommand({
     "Resets the highest epoch and sequence number of an issuer, and its proven name. The next " +
       "command of the issuer is accepted with any epoch. Needs the role purge.",
   ],
-  arguments: { issuer: requiredArgument(text("ISSUER"), "name of the issuer") },
+  arguments: { issuer: requiredArgument(textKind("ISSUER"), "name of the issuer") },
   flags: readFlags,
   examples: [{ words: "ctl unfence router-1", what: "after a command with a wrong epoch" }],
   exits: READ_EXITS,
@@ -253,11 +266,11 @@ export const ctlUnfenceCommand = defineCommand({
   },
 });
 
-export const ctlSendCommand = defineCommand({
+export const ctlSendCommand = control("ctl send", {
   description: [
     "Sends a command from a JSON file, with 64-bit integers, and adds an id if it has none.",
   ],
-  arguments: { file: requiredArgument(text("FILE"), "the command; - reads standard input") },
+  arguments: { file: requiredArgument(fileKind, "the command; - reads standard input") },
   flags: commandFlags,
   examples: [
     { words: "ctl send command.json", what: "to the agent of this host" },
@@ -266,9 +279,5 @@ export const ctlSendCommand = defineCommand({
       what: "from standard input to all workers; a receipt a line",
     },
   ],
-  exits: CTL_EXITS,
-  async run({ flags, arguments: { file }, ...rest }) {
-    const raw = await readCommand(file);
-    return sendCommand({ name: "ctl send", flags, ...rest }, raw);
-  },
+  command: (_flags, { file }) => readCommand(file),
 });

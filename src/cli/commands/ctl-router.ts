@@ -1,9 +1,8 @@
-import { HearthError, type Json } from "../../core/index.ts";
-import { defineCommand, optional, required, requiredArgument } from "../command.ts";
+import { HearthError, integerKind, type Json, listKind, textKind } from "../../core/index.ts";
+import { defineCommand, nameKind, optional, required, requiredArgument } from "../command.ts";
 import { Asking, READ_EXITS } from "../ctl/ask.ts";
 import { routerFlags } from "../ctl/connect.ts";
 import { listOf, type Members, membersOf, textOf } from "../ctl/documents.ts";
-import { integer, list, text } from "../kinds.ts";
 import { type Io, printJson, printRecord, printRows } from "../terminal.ts";
 
 export const ctlLoadsCommand = defineCommand({
@@ -14,7 +13,7 @@ export const ctlLoadsCommand = defineCommand({
       "tier. Lines below the table report problems with the events of an engine.",
   ],
   arguments: {},
-  flags: { ...routerFlags, model: optional(text("NAME"), "only workers of this model") },
+  flags: { ...routerFlags, model: optional(nameKind, "only workers of this model") },
   examples: [
     { words: "ctl loads", what: "the router of this host" },
     { words: "ctl loads --api http://10.0.0.10:7181 --token-file token", what: "another one" },
@@ -91,11 +90,11 @@ export const ctlRouteCommand = defineCommand({
   arguments: {},
   flags: {
     ...routerFlags,
-    model: required(text("NAME"), "the model"),
-    tokens: optional(list(integer({ min: 0, max: TOKEN_MAX })), "the prompt as token ids"),
-    hashes: optional(list(text("HASH")), "or as sequence hashes, in decimal or as 0x..."),
-    session: optional(text("ID"), "session of the request"),
-    mode: optional(text("MODE"), "mode instead of the router's"),
+    model: required(nameKind, "the model"),
+    tokens: optional(listKind(integerKind({ min: 0, max: TOKEN_MAX })), "the prompt as token ids"),
+    hashes: optional(listKind(textKind("HASH")), "or as sequence hashes, in decimal or as 0x..."),
+    session: optional(textKind("ID"), "session of the request"),
+    mode: optional(textKind("MODE"), "mode instead of the router's"),
   },
   examples: [
     { words: "ctl route --model m --tokens 1,2,3,4", what: "a prompt of four tokens" },
@@ -133,7 +132,7 @@ export const ctlExplainRouteCommand = defineCommand({
     "Explains a decision of a router: every candidate with the terms of its cost, the cheapest " +
       "first, excluded workers with the reason, the random draw, and the actions of policies.",
   ],
-  arguments: { request: requiredArgument(text("ID"), "id of a routed request") },
+  arguments: { request: requiredArgument(textKind("ID"), "id of a routed request") },
   flags: routerFlags,
   examples: [
     { words: "ctl explain-route req-1", what: "one of the latest decisions of this host's router" },

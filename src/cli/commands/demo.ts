@@ -1,4 +1,11 @@
-import { type Clock, formatBytes, HearthError, sleep } from "../../core/index.ts";
+import {
+  type Clock,
+  formatBytes,
+  HearthError,
+  integerKind,
+  sizeKind,
+  sleep,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import {
   type ClusterSummary,
@@ -16,7 +23,6 @@ import {
 } from "../cluster-hosts.ts";
 import { defineCommand, jsonFlag, toggle, withDefault } from "../command.ts";
 import { demoPeers, peersDemoText } from "../demo-peers.ts";
-import { bytes, integer } from "../kinds.ts";
 import { type Io, printJson } from "../terminal.ts";
 import {
   createReplayView,
@@ -50,22 +56,26 @@ export const command = defineCommand({
   ],
   arguments: {},
   flags: {
-    ramBlocks: withDefault(integer({ min: 300, max: 2 ** 22 }), 1000, "blocks that fit into RAM"),
+    ramBlocks: withDefault(
+      integerKind({ min: 300, max: 2 ** 22 }),
+      1000,
+      "blocks that fit into RAM",
+    ),
     ssdBlocks: withDefault(
-      integer({ min: 0, max: 2 ** 22 }),
+      integerKind({ min: 0, max: 2 ** 22 }),
       16_384,
       "blocks that fit on SSD; 0: RAM alone, and no restarts",
     ),
-    blockBytes: withDefault(bytes({ min: 64, max: 2 ** 28 }), 64 * KIB, "length of a block"),
-    clients: withDefault(integer({ min: 1, max: 64 }), 1, "engines at the same time"),
+    blockBytes: withDefault(sizeKind({ min: 64, max: 2 ** 28 }), 64 * KIB, "length of a block"),
+    clients: withDefault(integerKind({ min: 1, max: 64 }), 1, "engines at the same time"),
     requests: withDefault(
-      integer({ min: 10, max: REQUESTS }),
+      integerKind({ min: 10, max: REQUESTS }),
       REQUESTS,
       "of the trace, from its first on",
     ),
     peers: toggle("two agents that pull from each other, and one that is killed meanwhile"),
     cluster: toggle("four agents and a router that chooses among them"),
-    workers: withDefault(integer({ min: 1, max: 16 }), 4, "agents of --cluster"),
+    workers: withDefault(integerKind({ min: 1, max: 16 }), 4, "agents of --cluster"),
     inProcess: toggle("with --cluster: do not use a nats-server"),
     json: jsonFlag,
   },

@@ -5,7 +5,7 @@ import {
   mayUseRdma,
   readMachineFacts,
 } from "../../config/index.ts";
-import { HearthError, selfCommand } from "../../core/index.ts";
+import { choiceKind, HearthError, selfCommand, sizeKind, textKind } from "../../core/index.ts";
 import {
   type DirectFinding,
   type GpuProbe,
@@ -15,9 +15,8 @@ import {
   type RdmaProbe,
 } from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
-import { defineCommand, jsonFlag, optional, repeated } from "../command.ts";
+import { defineCommand, fileKind, jsonFlag, optional, repeated, urlKind } from "../command.ts";
 import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
-import { bytes, choice, text } from "../kinds.ts";
 import { printJson } from "../terminal.ts";
 
 /** Default engine socket. */
@@ -34,12 +33,12 @@ export const command = defineCommand({
   ],
   arguments: {},
   flags: {
-    config: optional(text("FILE"), "take the memory and the engine socket from this configuration"),
-    ram: optional(bytes({ min: 1 }), "size of the RAM tier, instead of the configuration's"),
-    path: repeated(text("FOLDER"), "try O_DIRECT in this folder"),
-    nats: optional(text("URL"), "NATS server to reach"),
+    config: optional(fileKind, "take the memory and the engine socket from this configuration"),
+    ram: optional(sizeKind({ min: 1 }), "size of the RAM tier, instead of the configuration's"),
+    path: repeated(textKind("FOLDER"), "try O_DIRECT in this folder"),
+    nats: optional(urlKind, "NATS server to reach"),
     look: optional(
-      choice(["gpus", "rdma", "direct"]),
+      choiceKind(["gpus", "rdma", "direct"]),
       "print the result of probing one library (used by the doctor)",
     ),
     json: jsonFlag,

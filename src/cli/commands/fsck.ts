@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { formatBytes, HearthError } from "../../core/index.ts";
+import { formatBytes, HearthError, integerKind } from "../../core/index.ts";
 import { loadNative, type Native, NativeError } from "../../native/index.ts";
 import { type InspectedIndex, inspectIndex } from "../../store/index/index.ts";
 import {
@@ -17,13 +17,13 @@ import {
 } from "../../store/kvb/index.ts";
 import {
   defineCommand,
+  folderKind,
   jsonFlag,
   optional,
   requiredArgument,
   toggle,
   withDefault,
 } from "../command.ts";
-import { integer, text } from "../kinds.ts";
 import type { Io } from "../terminal.ts";
 import { createProgress, printJson } from "../terminal.ts";
 
@@ -39,12 +39,16 @@ export const command = defineCommand({
       "resolved by the next start of an agent; else 1. After a crash, rows and files may differ " +
       "and leftovers may exist. This is not damage: the next start resolves it.",
   ],
-  arguments: { dir: requiredArgument(text("DIR"), "the ssd_dir of an agent") },
+  arguments: { dir: requiredArgument(folderKind, "the ssd_dir of an agent") },
   flags: {
     deep: toggle("read payloads too, and compare their checksums"),
     repair: toggle("repair what can be repaired"),
-    index: optional(text("DIR"), "the index_dir of the agent, if it is not DIR/index"),
-    show: withDefault(integer({ min: 0, max: 1_000_000 }), 20, "problems to list; all are counted"),
+    index: optional(folderKind, "the index_dir of the agent, if it is not DIR/index"),
+    show: withDefault(
+      integerKind({ min: 0, max: 1_000_000 }),
+      20,
+      "problems to list; all are counted",
+    ),
     json: jsonFlag,
   },
   examples: [

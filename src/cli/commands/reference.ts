@@ -1,10 +1,9 @@
 import { METRICS } from "../../api/index.ts";
 import { renderConfigReference, renderRouterReference } from "../../config/index.ts";
 import { BLOCK_REASONS, REFUSALS } from "../../control/index.ts";
-import { ERROR_CODES, type ErrorCode } from "../../core/index.ts";
+import { choiceKind, ERROR_CODES, type ErrorCode } from "../../core/index.ts";
 import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
 import { defineCommand, EXIT_CODES, EXIT_OF_ERROR, requiredArgument } from "../command.ts";
-import { choice } from "../kinds.ts";
 
 const PAGES = {
   commands: renderCommandReference,
@@ -21,7 +20,7 @@ export const command = defineCommand({
   description: ["Prints a reference page, generated from the tables of the program."],
   arguments: {
     topic: requiredArgument(
-      choice(TOPICS),
+      choiceKind(TOPICS),
       "reasons in receipts, keys of an agent's or a router's file, error and exit codes, health " +
         "codes, or metrics",
     ),

@@ -1,5 +1,14 @@
 import { readMemoryFacts } from "../../config/index.ts";
-import { type Clock, formatBytes, HearthError } from "../../core/index.ts";
+import {
+  type Clock,
+  choiceKind,
+  formatBytes,
+  HearthError,
+  integerKind,
+  numberKind,
+  sizeKind,
+  textKind,
+} from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { POLICIES } from "../../store/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
@@ -21,7 +30,6 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { bytes, choice, decimal, integer, text } from "../kinds.ts";
 import {
   bar,
   createLiveView,
@@ -46,30 +54,34 @@ export const command = defineCommand({
       "blocks. Rates are GB/s of one client, with checksums; acquire is the round trip for up " +
       "to 64 blocks.",
   ],
-  arguments: { trace: requiredArgument(text("TRACE"), "the trace file, or a RAGPulse folder") },
+  arguments: { trace: requiredArgument(textKind("TRACE"), "the trace file, or a RAGPulse folder") },
   flags: {
-    socket: optional(text("PATH"), "engine socket of a running agent"),
+    socket: optional(textKind("PATH"), "engine socket of a running agent"),
     ramBlocks: withDefault(
-      integer({ min: 1, max: 2 ** 26 }),
+      integerKind({ min: 1, max: 2 ** 26 }),
       3000,
       "blocks in RAM of the temporary agent",
     ),
     ssdBlocks: withDefault(
-      integer({ min: 0, max: 2 ** 26 }),
+      integerKind({ min: 0, max: 2 ** 26 }),
       0,
       "blocks on SSD of the temporary agent; 0: no SSD tier",
     ),
-    policy: withDefault(choice(POLICIES), "hearth", "eviction policy of its RAM"),
-    blockBytes: withDefault(bytes({ min: 1, max: 2 ** 32 - 4096 }), 256 * KIB, "length of a block"),
-    clients: withDefault(integer({ min: 1, max: 256 }), 1, "engines at the same time"),
+    policy: withDefault(choiceKind(POLICIES), "hearth", "eviction policy of its RAM"),
+    blockBytes: withDefault(
+      sizeKind({ min: 1, max: 2 ** 32 - 4096 }),
+      256 * KIB,
+      "length of a block",
+    ),
+    clients: withDefault(integerKind({ min: 1, max: 256 }), 1, "engines at the same time"),
     speed: withDefault(
-      decimal({ min: 0, max: 1_000_000 }),
+      numberKind({ min: 0, max: 1_000_000 }),
       0,
       "multiple of the trace's pace; 0 = as fast as possible",
     ),
-    requests: optional(integer({ min: 1 }), "maximum number of requests"),
+    requests: optional(integerKind({ min: 1 }), "maximum number of requests"),
     prefillRate: withDefault(
-      integer({ min: 1 }),
+      integerKind({ min: 1 }),
       PREFILL_TOKENS_PER_S,
       "prefill speed of a GPU in tokens/s, to estimate the saved time",
     ),

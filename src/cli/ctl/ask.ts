@@ -1,24 +1,17 @@
 import type { HttpControlClient, ReadResult } from "../../control/client/index.ts";
 import { type Clock, HearthError, type Json } from "../../core/index.ts";
-import type { ExitName } from "../command.ts";
+import type { ExitName, FlagValues } from "../command.ts";
 import type { Io } from "../terminal.ts";
-import { openHttp, refusalText } from "./connect.ts";
+import { openHttp, type readFlags, refusalText } from "./connect.ts";
 import { membersOf } from "./documents.ts";
 
 /** How a query to an agent or router can end, besides the exits of every command. */
 export const READ_EXITS: readonly ExitName[] = ["refused", "noAnswer", "interrupted"];
 
-export interface AskFlags {
+/** Flags of a query; routers have no socket. */
+export type AskFlags = Omit<FlagValues<typeof readFlags>, "socket"> & {
   readonly socket?: string | null;
-  readonly api: string | null;
-  readonly tokenFile: string | null;
-  readonly ca: string | null;
-  readonly cert: string | null;
-  readonly key: string | null;
-  readonly nats: string | null;
-  readonly deadline: number;
-  readonly json: boolean;
-}
+};
 
 export interface AskContext {
   /** Name of the command: `ctl tree`. */

@@ -11,26 +11,32 @@ import {
   type NatsAccess,
   type TlsMaterial,
 } from "../../control/client/index.ts";
-import { type Clock, HearthError, messageOf } from "../../core/index.ts";
-import { jsonFlag, optional, toggle, withDefault } from "../command.ts";
-import { choice, duration, type Kind, text } from "../kinds.ts";
+import {
+  type Clock,
+  choiceKind,
+  durationKind,
+  HearthError,
+  type Kind,
+  messageOf,
+  textKind,
+} from "../../core/index.ts";
+import {
+  type FlagValues,
+  fileKind,
+  jsonFlag,
+  nameKind,
+  optional,
+  toggle,
+  urlKind,
+  withDefault,
+} from "../command.ts";
 import type { Io } from "../terminal.ts";
 import { plain } from "./documents.ts";
 
-export interface ConnectionFlags {
-  readonly socket: string | null;
-  readonly api: string | null;
-  readonly tokenFile: string | null;
-  readonly ca: string | null;
-  readonly cert: string | null;
-  readonly key: string | null;
-  readonly nats: string | null;
-  readonly natsCreds: string | null;
-  readonly natsNkey: string | null;
-  readonly natsToken: string | null;
-  readonly natsUser: string | null;
-  readonly natsInbox: string | null;
-}
+export type ConnectionFlags = Omit<
+  FlagValues<typeof connectionFlags>,
+  "worker" | "deadline" | "json"
+>;
 
 export interface SendFlags {
   readonly issuer?: string | null;
@@ -198,31 +204,31 @@ export const API_URL = "http://127.0.0.1:7171";
 /** Default API socket of the agent. */
 const API_SOCKET = "/run/hearth/api.sock";
 const DAY_MS = 86_400_000;
-const deadlineKind = duration({ min: 1, max: DAY_MS });
+const deadlineKind = durationKind({ min: 1, max: DAY_MS });
 
 /** TLS files and credentials of a NATS connection. */
 export const natsFlags = {
-  ca: optional(text("FILE"), "CA certificates to trust, PEM"),
-  cert: optional(text("FILE"), "client certificate, PEM"),
-  key: optional(text("FILE"), "its private key, PEM"),
-  natsCreds: optional(text("FILE"), "credentials file for NATS"),
-  natsNkey: optional(text("FILE"), "file with the NKey seed for NATS"),
-  natsToken: optional(text("FILE"), "file with the token for NATS"),
-  natsUser: optional(text("FILE"), "file with user and password for NATS, on two lines"),
-  natsInbox: optional(text("PREFIX"), "prefix of reply subjects (default _INBOX)"),
+  ca: optional(fileKind, "CA certificates to trust, PEM"),
+  cert: optional(fileKind, "client certificate, PEM"),
+  key: optional(fileKind, "its private key, PEM"),
+  natsCreds: optional(fileKind, "credentials file for NATS"),
+  natsNkey: optional(fileKind, "file with the NKey seed for NATS"),
+  natsToken: optional(fileKind, "file with the token for NATS"),
+  natsUser: optional(fileKind, "file with user and password for NATS, on two lines"),
+  natsInbox: optional(textKind("PREFIX"), "prefix of reply subjects (default _INBOX)"),
 };
 
 /** How to connect to the agent: flags of every `hearth ctl` command. */
 export const connectionFlags = {
   socket: optional(
-    text("PATH"),
+    textKind("PATH"),
     `Unix socket of the agent (default ${API_SOCKET}, if it is there)`,
   ),
-  api: optional(text("URL"), `HTTP address of the agent, instead of --socket (default ${API_URL})`),
-  tokenFile: optional(text("FILE"), "file with the bearer token for --api"),
-  nats: optional(text("URL"), "NATS server to send the command through, instead of --api"),
+  api: optional(urlKind, `HTTP address of the agent, instead of --socket (default ${API_URL})`),
+  tokenFile: optional(fileKind, "file with the bearer token for --api"),
+  nats: optional(urlKind, "NATS server to send the command through, instead of --api"),
   ...natsFlags,
-  worker: optional(text("ID"), "id of the worker; required with --nats, else verified"),
+  worker: optional(textKind("ID"), "id of the worker; required with --nats, else verified"),
   deadline: withDefault(deadlineKind, 30_000, "how long to wait for an answer"),
   json: jsonFlag,
 };
@@ -235,7 +241,7 @@ export const readFlags = {
   ca: connectionFlags.ca,
   cert: connectionFlags.cert,
   key: connectionFlags.key,
-  nats: optional(text("URL"), "not supported here: this query needs HTTP"),
+  nats: optional(urlKind, "not supported here: this query needs HTTP"),
   deadline: connectionFlags.deadline,
   json: jsonFlag,
 };
@@ -247,44 +253,39 @@ const { socket: _, ...httpFlags } = readFlags;
 /** Flags of commands that query a router. */
 export const routerFlags = {
   ...httpFlags,
-  api: withDefault(text("URL"), ROUTER_URL, "HTTP address of the router"),
+  api: withDefault(urlKind, ROUTER_URL, "HTTP address of the router"),
 };
 
 /** Flags of commands that send a control command. */
 export const commandFlags = {
   ...connectionFlags,
   broadcast: toggle("send the command to all workers; only with --nats"),
-  issuer: optional(text("NAME"), "issuer of the command; defaults to the token's name"),
+  issuer: optional(nameKind, "issuer of the command; defaults to the token's name"),
   id: optional(
-    text("TEXT"),
+    textKind("TEXT"),
     "id of the command; repeating a command with the same id has no further effect",
   ),
-  sign: optional(text("FILE"), "file with the NKey seed that signs the command; needs --issuer"),
+  sign: optional(fileKind, "file with the NKey seed that signs the command; needs --issuer"),
   ownSubject: toggle("publish on the subject of --issuer; only with --nats"),
-  encoding: withDefault(choice(ENCODINGS), "json", "encoding of the command"),
+  encoding: withDefault(choiceKind(ENCODINGS), "json", "encoding of the command"),
 };
 
 /** Flags of commands about pins and leases of an owner. */
 export const ownedFlags = {
   ...commandFlags,
-  owner: optional(text("NAME"), "owner of the pins; defaults to the issuer"),
+  owner: optional(nameKind, "owner of the pins; defaults to the issuer"),
 };
 
-/** The member `owner`, if one is given. */
-export function ownerOf({ owner }: { readonly owner: string | null }): { owner?: string } {
-  return owner === null ? {} : { owner };
-}
+const wholeSeconds = durationKind({ min: 1_000, multiple: 1_000 });
 
 /** A duration in whole seconds, at least one; the value is in seconds. */
 export const seconds: Kind<number> = {
-  placeholder: "DURATION",
+  ...wholeSeconds,
   read(given) {
-    const read = duration({ min: 1_000, max: Number.MAX_SAFE_INTEGER }).read(given);
-    if (!read.ok) return read;
-    if (read.value % 1_000 !== 0) return { ok: false, why: "must be whole seconds" };
-    return { ok: true, value: read.value / 1_000 };
+    const read = wholeSeconds.read(given);
+    return read.ok ? { ok: true, value: read.value / 1_000 } : read;
   },
-  show: (value) => `${value}s`,
+  write: (value) => `${value}s`,
 };
 
 /** Workers that answer discovery within `ms`; null if NATS is unreachable, which is printed. */

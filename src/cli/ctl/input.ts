@@ -1,20 +1,22 @@
 import { readFile } from "node:fs/promises";
 import type { BlockRef, WireCommand } from "../../control/client/index.ts";
-import { HearthError, messageOf, parseJson, readBlockName } from "../../core/index.ts";
-import type { Kind } from "../kinds.ts";
+import {
+  HearthError,
+  type Kind,
+  messageOf,
+  parseJson,
+  readBlockName,
+  refuse,
+} from "../../core/index.ts";
 import { plain } from "./documents.ts";
 
 /** Maximum blocks of one invocation; the client splits them into several commands. */
 const NAMES_MAX = 65_536;
-const WHY = "is not a block: give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
+const BLOCK_FORM = "give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
 
 export const BLOCKS_HELP =
   "blocks: engine hash in decimal (also negative), page key or digest in hex, digest/layer; " +
   "- reads one a line from standard input";
-
-function whyNot(word: string): string {
-  return `"${plain(word)}" ${WHY}`;
-}
 
 function tooMany(): HearthError {
   return new HearthError("USAGE", `more than ${NAMES_MAX} blocks`, {
@@ -32,12 +34,14 @@ function refOf(word: string): BlockRef | null {
 
 /** One block by its name. */
 export const blockName: Kind<BlockRef> = {
-  placeholder: "BLOCK",
+  name: "block",
+  range: "a block name",
   read(given) {
-    const ref = refOf(given);
-    return ref === null ? { ok: false, why: whyNot(given) } : { ok: true, value: ref };
+    const ref = refOf(String(given));
+    if (ref !== null) return { ok: true, value: ref };
+    return refuse(`"${plain(String(given))}" is not a block`, BLOCK_FORM);
   },
-  show: String,
+  write: String,
 };
 
 /** A block name, or `-` for standard input. */
@@ -68,7 +72,8 @@ function* blocksOf(input: string): Generator<BlockRef> {
     if (++count > NAMES_MAX) throw tooMany();
     const ref = refOf(word);
     if (ref === null) {
-      throw new HearthError("USAGE", `line ${index + 1}: ${whyNot(word)}`);
+      const what = `line ${index + 1}: "${plain(word)}" is not a block`;
+      throw new HearthError("USAGE", what, { fix: BLOCK_FORM });
     }
     yield ref;
   }

@@ -1,7 +1,6 @@
 import {
   type BroadcastResult,
   type ControlClient,
-  type Encoding,
   newCommandId,
   type SendOptions,
   type SendResult,
@@ -15,25 +14,15 @@ import {
   formatDuration,
   HearthError,
 } from "../../core/index.ts";
-import type { ExitName } from "../command.ts";
+import type { ExitName, FlagValues } from "../command.ts";
 import { createProgress, type Io, printJson, printRows } from "../terminal.ts";
-import { type ConnectionFlags, openControl, refusalText } from "./connect.ts";
+import { type commandFlags, openControl, refusalText } from "./connect.ts";
 import { holdersOf, nameOf, plain } from "./documents.ts";
 
 /** How a command to an agent can end, besides the exits of every command. */
 export const CTL_EXITS: readonly ExitName[] = ["partly", "refused", "noAnswer", "interrupted"];
 
-export interface CommandFlags extends ConnectionFlags {
-  readonly worker: string | null;
-  readonly deadline: number;
-  readonly json: boolean;
-  readonly broadcast: boolean;
-  readonly issuer: string | null;
-  readonly id: string | null;
-  readonly sign: string | null;
-  readonly ownSubject: boolean;
-  readonly encoding: Encoding;
-}
+export type CommandFlags = FlagValues<typeof commandFlags>;
 
 export interface CtlContext {
   /** Name of the command: `ctl pin`. */

@@ -1,33 +1,17 @@
-import { parseJson } from "../../core/index.ts";
-import { choiceKind, integerKind, type Kind, pathKind, patternKind, typeName } from "../kinds.ts";
-import { quoteText } from "../problems.ts";
+import {
+  choiceKind,
+  integerKind,
+  type Kind,
+  listKind,
+  parseJson,
+  pathKind,
+  patternKind,
+  quoteText,
+  typeName,
+} from "../../core/index.ts";
 import { type KeySpec, type NamedSection, optional, withDefault } from "../spec.ts";
 
-const NAMES_MAX = 1_024;
-const MODEL = /^[\x21-\x2b\x2d-\x7e]{1,256}$/;
-const MODEL_WORDS = "1 to 256 printable characters without blanks and commas";
 const MODEL_EXAMPLE = "meta-llama/Llama-3.1-8B-Instruct";
-
-/** Names separated by commas. */
-function listKind(what: string, pattern: RegExp, words: string): Kind<readonly string[]> {
-  const instead = `write ${what} separated by commas, or ""`;
-  return {
-    name: `list of ${what}`,
-    range: `${what} separated by commas: ${words}`,
-    read(raw) {
-      if (typeof raw !== "string") return { ok: false, what: `is ${typeName(raw)}`, instead };
-      const names = raw.split(",").map((name) => name.trim());
-      const given = names.filter((name) => name !== "");
-      if (given.length > NAMES_MAX) {
-        return { ok: false, what: `names more than ${NAMES_MAX}`, instead };
-      }
-      const wrong = given.find((name) => !pattern.test(name));
-      if (wrong !== undefined) return { ok: false, what: `names ${quoteText(wrong)}`, instead };
-      return { ok: true, value: Object.freeze([...new Set(given)]) };
-    },
-    write: (names) => names.join(","),
-  };
-}
 
 const KV_HINTS_CARRIERS = [
   "auto",
@@ -37,22 +21,17 @@ const KV_HINTS_CARRIERS = [
   "kv_hints",
 ] as const;
 const KV_HINT_ACTIONS = ["share", "prefetch", "pin", "retain", "demote", "transient"] as const;
-type KvHintAction = (typeof KV_HINT_ACTIONS)[number];
 
-const actionsKind = listKind(
-  "KV hint actions",
-  new RegExp(`^(?:${KV_HINT_ACTIONS.join("|")})$`),
-  KV_HINT_ACTIONS.join(", "),
-) as Kind<readonly KvHintAction[]>;
+const modelNameKind = patternKind<string>({
+  name: "model name",
+  pattern: /^[\x21-\x2b\x2d-\x7e]{1,256}$/,
+  words: "1 to 256 printable characters without blanks and commas",
+  example: MODEL_EXAMPLE,
+});
 
 const model: KeySpec<string> = {
   key: "model",
-  kind: patternKind({
-    name: "model name",
-    pattern: MODEL,
-    words: MODEL_WORDS,
-    example: MODEL_EXAMPLE,
-  }),
+  kind: modelNameKind,
   defaultValue: { is: "required" },
   reload: true,
   doc: "The name of the model, as clients and workers use it.",
@@ -146,7 +125,7 @@ const modelKeys = {
   }),
   loras: withDefault({
     key: "loras",
-    kind: listKind("names", MODEL, MODEL_WORDS),
+    kind: listKind(modelNameKind, { items: "names", empty: "" }),
     defaultValue: "",
     reload: true,
     doc: "Adapters that the workers serve under their own names (vLLM's `--lora-modules`).",
@@ -154,7 +133,15 @@ const modelKeys = {
   }),
   stripFields: withDefault({
     key: "strip_fields",
-    kind: listKind("members", /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/, "letters, digits and _"),
+    kind: listKind(
+      patternKind<string>({
+        name: "member",
+        pattern: /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/,
+        words: "1 to 64 letters, digits and _",
+        example: "nvext",
+      }),
+      { items: "members", empty: "" },
+    ),
     defaultValue: "",
     reload: true,
     doc:
@@ -183,7 +170,7 @@ const modelKeys = {
   }),
   kvHintActions: withDefault({
     key: "kv_hint_actions",
-    kind: actionsKind,
+    kind: listKind(choiceKind(KV_HINT_ACTIONS), { items: "KV hint actions", empty: "" }),
     defaultValue: "share,prefetch,pin,retain,demote",
     reload: true,
     doc:

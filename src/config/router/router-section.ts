@@ -3,104 +3,46 @@ import {
   choiceKind,
   durationKind,
   integerKind,
+  numberKind,
   orOff,
-  ratioKind,
   sizeKind,
-} from "../kinds.ts";
-import { workerIdKind, workerIdOfHostname } from "../sections/node.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+} from "../../core/index.ts";
+import { idKey } from "../sections/node.ts";
+import { optional, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
 const WEIGHT_MAX = 1_000;
 
 /** A number without a unit. */
 function weight(key: string, defaultValue: number, doc: string, max = WEIGHT_MAX) {
-  const kind = { ...ratioKind({ min: 0, max }), name: "number" };
-  return withDefault({ key, kind, defaultValue, reload: false, doc });
+  const kind = numberKind({ min: 0, max });
+  return withDefault({ key, kind, defaultValue, doc });
 }
-
-const id: KeySpec<string> = {
-  key: "id",
-  kind: workerIdKind,
-  defaultValue: {
-    is: "derived",
-    words: "the host name, with every other character replaced by -",
-    needs: [],
-    from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
-  },
-  reload: false,
-  doc:
-    "The id of this router in logs and among its replicas. Two routers on one host need " +
-    "different ids.",
-  example: "router-01",
-};
-
-const mode = withDefault({
-  key: "mode",
-  kind: choiceKind(["kv", "round-robin", "random", "direct", "least-loaded"]),
-  defaultValue: "kv",
-  reload: false,
-  doc:
-    "How to choose a worker. `kv`: lowest cost of cached blocks, prefill work and load. " +
-    "`direct`: the worker that the request names. A request may override it.",
-});
 
 const cost = withDefault({
   key: "cost",
   kind: choiceKind(["credits", "classic"]),
   defaultValue: "credits",
-  reload: false,
   doc:
     "Cost formula of `kv`. `credits`: prefill minus a credit for each cached block, plus active " +
     "blocks (Dynamo's current formula). `classic`: overlap_score_weight x prefill blocks + " +
     "decode blocks.",
 });
 
-const kvEvents = withDefault({
-  key: "kv_events",
-  kind: booleanKind,
-  defaultValue: true,
-  reload: false,
-  doc:
-    "Whether the blocks of workers are known from their events. Off: they are predicted from " +
-    "routed requests (`ttl`, `max_tree_size`, `prune_target_ratio`).",
-});
-
-const shareKind = ratioKind({ min: 0, max: 1 });
-
-const activeDecodeBlocksThreshold = optional({
-  key: "active_decode_blocks_threshold",
-  kind: shareKind,
-  reload: false,
-  doc:
-    "Share of a worker's KV blocks in use above which it is busy and gets no requests. If " +
-    "unset, blocks never make a worker busy. `/busy_threshold` changes it at run time for each " +
-    "model.",
-  example: 0.85,
-});
-
-const activePrefillTokensThreshold = optional({
-  key: "active_prefill_tokens_threshold",
-  kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
-  reload: false,
-  doc:
-    "Prompt tokens waiting for prefill above which a worker is busy. If unset, prefill never " +
-    "makes a worker busy. `/busy_threshold` changes it at run time for each model.",
-  example: 10_000,
-});
+const shareKind = numberKind({ min: 0, max: 1 }, "ratio");
 
 function duration(key: string, defaultValue: string, doc: string) {
   const kind = durationKind({ min: 1, max: 365 * DAY_MS, example: defaultValue });
-  return withDefault({ key, kind, defaultValue, reload: false, doc });
+  return withDefault({ key, kind, defaultValue, doc });
 }
 
 function count(key: string, defaultValue: number, doc: string, min = 1, max = 2 ** 31) {
   const kind = integerKind({ min, max });
-  return withDefault({ key, kind, defaultValue, reload: false, doc });
+  return withDefault({ key, kind, defaultValue, doc });
 }
 
 function toggle(key: string, defaultValue: boolean, doc: string) {
-  return withDefault({ key, kind: booleanKind, defaultValue, reload: false, doc });
+  return withDefault({ key, kind: booleanKind, defaultValue, doc });
 }
 
 const prediction = {
@@ -113,16 +55,14 @@ const prediction = {
   ),
   pruneTargetRatio: withDefault({
     key: "prune_target_ratio",
-    kind: ratioKind({ min: 0.01, max: 1 }),
+    kind: numberKind({ min: 0.01, max: 1 }, "ratio"),
     defaultValue: 0.8,
-    reload: false,
     doc: "Share of `max_tree_size` at which pruning stops.",
   }),
   besideEventsMs: withDefault({
     key: "predict_beside_events",
     kind: orOff(durationKind({ min: 1, max: DAY_MS, example: "2s" })),
     defaultValue: "2s",
-    reload: false,
     doc:
       "Time that a routed prompt counts as cached before the worker's events confirm it, so " +
       "that a " +
@@ -141,8 +81,23 @@ const load = {
     true,
     "Whether prompt tokens waiting for prefill count as load.",
   ),
-  activeDecodeBlocksThreshold,
-  activePrefillTokensThreshold,
+  activeDecodeBlocksThreshold: optional({
+    key: "active_decode_blocks_threshold",
+    kind: shareKind,
+    doc:
+      "Share of a worker's KV blocks in use above which it is busy and gets no requests. If " +
+      "unset, blocks never make a worker busy. `/busy_threshold` changes it at run time for each " +
+      "model.",
+    example: 0.85,
+  }),
+  activePrefillTokensThreshold: optional({
+    key: "active_prefill_tokens_threshold",
+    kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
+    doc:
+      "Prompt tokens waiting for prefill above which a worker is busy. If unset, prefill never " +
+      "makes a worker busy. `/busy_threshold` changes it at run time for each model.",
+    example: 10_000,
+  }),
   queueRequests: count(
     "queue_requests",
     1_024,
@@ -163,28 +118,26 @@ const affinity = {
     key: "session_affinity_ttl",
     kind: orOff(durationKind({ min: 1_000, max: 365 * DAY_MS, example: "10m" })),
     defaultValue: "off",
-    reload: false,
     doc:
       "Time after its latest request that a session stays with its worker, if that is not much " +
       'dearer than the best one. "off": each request is decided by cost alone.',
   }),
-  sessionAffinitySessions: count(
-    "session_affinity_sessions",
-    65_536,
-    "Maximum sessions to remember; above it the least recently used session is forgotten.",
-  ),
-  sessionAffinityExtraCost: weight(
-    "session_affinity_extra_cost",
-    64,
-    "A session leaves its worker if the worker's cost exceeds the lowest cost by more than " +
-      "this, in blocks.",
-    1_000_000,
-  ),
 };
 
 export const routerSection = section("Choice of a worker for a request.", {
-  id,
-  mode,
+  id: idKey(
+    "The id of this router in logs and among its replicas. Two routers on one host need " +
+      "different ids.",
+    "router-01",
+  ),
+  mode: withDefault({
+    key: "mode",
+    kind: choiceKind(["kv", "round-robin", "random", "direct", "least-loaded"]),
+    defaultValue: "kv",
+    doc:
+      "How to choose a worker. `kv`: lowest cost of cached blocks, prefill work and load. " +
+      "`direct`: the worker that the request names. A request may override it.",
+  }),
   cost,
   overlapScoreWeight: weight("overlap_score_weight", 1, "`classic`: weight of prefill blocks."),
   overlapCredit: weight("overlap_credit", 1, "`credits`: credit of a block cached on the device."),
@@ -214,17 +167,17 @@ export const routerSection = section("Choice of a worker for a request.", {
     1,
     65_536,
   ),
-  kvEvents,
+  kvEvents: withDefault({
+    key: "kv_events",
+    kind: booleanKind,
+    defaultValue: true,
+    doc:
+      "Whether the blocks of workers are known from their events. Off: they are predicted from " +
+      "routed requests (`ttl`, `max_tree_size`, `prune_target_ratio`).",
+  }),
   ...prediction,
   ...load,
   ...affinity,
-  explanations: count(
-    "explanations",
-    4_096,
-    "Number of latest decisions to keep for `/v1/explain/ID`.",
-    0,
-    1_000_000,
-  ),
 });
 
 const switchKind = choiceKind(["off", "dry-run", "on"]);
@@ -253,49 +206,12 @@ export const policiesSection = section("Commands that the router sends to agents
     key: "warm_bytes",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 42, example: "16GiB" }),
     defaultValue: "16GiB",
-    reload: false,
     doc: "Maximum bytes that a cold worker is asked to warm.",
-  }),
-  idleAfterMs: withDefault({
-    key: "idle_after",
-    kind: durationKind({ min: 1_000, max: 86_400_000, example: "2m" }),
-    defaultValue: "2m",
-    reload: false,
-    doc: "Time without a request after which a session is idle.",
   }),
   leaseTtlMs: withDefault({
     key: "lease_ttl",
     kind: durationKind({ min: 10_000, max: 604_800_000, example: "1h" }),
     defaultValue: "1h",
-    reload: false,
     doc: "Time to keep the blocks of an idle session; agents may grant less (`lease_ttl_max`).",
-  }),
-  pinTtlMs: withDefault({
-    key: "pin_ttl",
-    kind: durationKind({ min: 1_000, max: 3_600_000, example: "5m" }),
-    defaultValue: "5m",
-    reload: false,
-    doc: "Time to retain marked content after its last use, if the mark does not specify one.",
-  }),
-  pinOwnerTokens: withDefault({
-    key: "pin_owner_tokens",
-    kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
-    defaultValue: 2 ** 20,
-    reload: false,
-    doc: "Maximum tokens that marks of one owner retain on one worker; further marks are declined.",
-  }),
-  pinWorkerTokens: withDefault({
-    key: "pin_worker_tokens",
-    kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
-    defaultValue: 2 ** 22,
-    reload: false,
-    doc: "Maximum tokens that marks of all owners retain on one worker.",
-  }),
-  rewriteAfterMs: withDefault({
-    key: "rewrite_after",
-    kind: durationKind({ min: 1_000, max: 86_400_000, example: "5m" }),
-    defaultValue: "5m",
-    reload: false,
-    doc: "Time after which blocks that a session abandoned are pruned.",
   }),
 });

@@ -1,24 +1,22 @@
+import { booleanKind, choiceKind, integerKind } from "../../core/index.ts";
 import { formatListen, natsUrlKind } from "../address-kinds.ts";
 import { API_CHECKS, NATS_CHECKS, type SumCheck, unless } from "../checks.ts";
-import { booleanKind, choiceKind, durationKind, integerKind, pathKind } from "../kinds.ts";
 import { diffBook, loadBook, type MachineFacts, type ReloadDiff } from "../load.ts";
 import { type ConfigResult, type Overrides, parseBook } from "../parse.ts";
+import { REMOVED_ROUTER_KEYS } from "../removed-keys.ts";
 import { renderBook, renderConfigReference, renderSampleConfig } from "../render.ts";
-import { apiAccessKeys, apiLimitKeys, apiListen } from "../sections/api.ts";
-import { natsFileKeys, natsInboxKeys, natsQueueKeys } from "../sections/nats.ts";
+import { apiAccessKeys, apiListen } from "../sections/api.ts";
+import { natsFileKeys, natsInboxKeys } from "../sections/nats.ts";
 import { logSection } from "../sections/node.ts";
-import { createBook, type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { createBook, type KeySpec, optional, optionalPath, section, withDefault } from "../spec.ts";
 import { modelTables } from "./model-section.ts";
 import { proxySection } from "./proxy-section.ts";
 import { policiesSection, routerSection } from "./router-section.ts";
 import { eventsSection, workerTables } from "./worker-section.ts";
 
-const PATH_BYTES_MAX = 4095;
-
 const url = optional({
   key: "url",
   kind: natsUrlKind,
-  reload: false,
   doc:
     "NATS server for events of agents, commands to agents, and synchronisation of replicas of " +
     "this router; several servers are separated by commas, all TCP or all WebSocket. If unset, " +
@@ -30,27 +28,22 @@ const commandProof = withDefault({
   key: "command_proof",
   kind: choiceKind(["none", "subject", "signature"]),
   defaultValue: "none",
-  reload: false,
   doc:
     "How this router proves to agents that it issued a command, if their `control.issuers` " +
     "lists `router-` and its id. `subject`: it publishes on `kv-control-{worker}.{issuer}`. " +
     "`signature`: it signs with `sign_nkey_file`.",
 });
 
-const signNkeyFile = optional({
-  key: "sign_nkey_file",
-  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/router-sign.nk" }),
-  reload: false,
-  doc:
-    "A file that holds the seed of the nkey (SU...) that signs commands. Agents have the public " +
+const signNkeyFile = optionalPath(
+  "sign_nkey_file",
+  "/etc/hearth/router-sign.nk",
+  "A file that holds the seed of the nkey (SU...) that signs commands. Agents have the public " +
     "key. Only the router should be able to read the file.",
-  example: "/etc/hearth/router-sign.nk",
-});
+);
 
 const natsSection = section("Agents and replicas over NATS.", {
   url,
   ...natsFileKeys("router"),
-  ...natsQueueKeys("Messages"),
   ...natsInboxKeys("router"),
   commandProof,
   signNkeyFile,
@@ -62,12 +55,10 @@ const apiSection = section("HTTP API: decisions, workers, health and metrics.", 
     "`read` queries, `operate` also routes, registers workers and sets thresholds, `purge` does " +
       "the same",
   ),
-  ...apiLimitKeys("256MiB"),
   busyStatus: withDefault({
     key: "busy_status",
     kind: integerKind({ min: 400, max: 599 }),
     defaultValue: 529,
-    reload: false,
     doc: "HTTP status of a request if all workers are busy; other routers use 503.",
   }),
 });
@@ -77,14 +68,12 @@ const replicasSection = section("Several routers of one fleet.", {
     key: "sync",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc: "Whether this router exchanges its routed requests with replicas over NATS.",
   }),
   resetStates: withDefault({
     key: "reset_states",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc:
       "Start with an empty index: discard earlier streams and snapshots. Use it only on the " +
       "first router of a fleet, because other routers would disagree afterwards.",
@@ -93,17 +82,7 @@ const replicasSection = section("Several routers of one fleet.", {
     key: "snapshot_threshold",
     kind: integerKind({ min: 1, max: Number.MAX_SAFE_INTEGER }),
     defaultValue: 1_000_000,
-    reload: false,
     doc: "Number of changes after which the index is written to `events.state_dir` early.",
-  }),
-  announceMs: withDefault({
-    key: "announce",
-    kind: durationKind({ min: 100, max: 600_000, example: "1s" }),
-    defaultValue: "1s",
-    reload: false,
-    doc:
-      "Interval of this router's heartbeats, which carry its counts so that replicas detect " +
-      "differences. A replica is removed after five missed heartbeats.",
   }),
 });
 
@@ -111,15 +90,6 @@ const replicasSection = section("Several routers of one fleet.", {
 const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
   ...NATS_CHECKS,
   ...API_CHECKS,
-  {
-    keys: ["events.stale_beats", "events.gone_beats"],
-    find: ({ events: { staleBeats, goneBeats } }) =>
-      unless(
-        staleBeats < goneBeats,
-        `stale_beats ${staleBeats} is not below gone_beats ${goneBeats}`,
-        `use less than ${goneBeats}, or more gone_beats`,
-      ),
-  },
   {
     keys: ["replicas.sync", "nats.url"],
     find: ({ replicas, nats }) =>
@@ -137,15 +107,6 @@ const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
       const instead = "set its model, or the url of an engine that reports it";
       return { what: "has neither model nor url", instead, at: ["workers", unnamed.name] };
     },
-  },
-  {
-    keys: ["proxy.body_limit", "proxy.body_budget"],
-    find: ({ proxy: { bodyBytesMax, bodyBudgetBytes } }) =>
-      unless(
-        bodyBytesMax <= bodyBudgetBytes,
-        `body_limit ${bodyBytesMax} is above body_budget`,
-        "lower body_limit, or raise body_budget",
-      ),
   },
   {
     keys: ["nats.command_proof", "nats.sign_nkey_file"],
@@ -208,12 +169,26 @@ export type RouterConfig = Sections & {
 export const ROUTER_BOOK = createBook({
   sections: ROUTER_SCHEMA,
   named: { workers: workerTables, models: modelTables },
+  removed: REMOVED_ROUTER_KEYS,
   checks: ROUTER_CHECKS,
+  sample: {
+    "router.mode": "How to choose a worker: by cached blocks and load, or without looking at them.",
+    "events.state_dir": "Folder that stores the index across restarts.",
+    "nats.url": "NATS server for events of agents and the synchronisation of replicas.",
+    "api.listen": "Address of decisions, health and metrics. Other addresses need a token file.",
+    "replicas.sync": "Whether this router shares load and predictions with its replicas.",
+    "proxy.listen": "Address of the OpenAI- and Anthropic-compatible front; off: not served.",
+    "workers.model": "The model that this worker serves, as requests name it.",
+    "workers.url": "URL of its OpenAI-compatible API.",
+    "models.model": "The name of a model, as clients and workers use it.",
+    "models.tokenizer": "Folder of its tokenizer files; without it prompts are routed by text.",
+  },
   words: {
     title: "Configuration of routers",
     sample: "Hearth: configuration of a router.",
     usage: "hearth router --config FILE",
     check: "hearth check --router FILE",
+    reference: "docs/reference/config-router.md",
   },
 });
 

@@ -1,19 +1,24 @@
-import { CLUSTER_NAME, nearestWord } from "../../core/index.ts";
-import { workerUrlKind, zmqKind } from "../address-kinds.ts";
 import {
   booleanKind,
   choiceKind,
-  durationKind,
   integerKind,
   type Kind,
-  pathKind,
+  nearestWord,
   patternKind,
   type Read,
+  refuse,
   sizeKind,
-  typeName,
-} from "../kinds.ts";
-import { workerIdKind } from "../sections/node.ts";
-import { type KeySpec, type NamedSection, optional, section, withDefault } from "../spec.ts";
+} from "../../core/index.ts";
+import { workerUrlKind, zmqKind } from "../address-kinds.ts";
+import { clusterNameKind, workerIdKind } from "../sections/node.ts";
+import {
+  type KeySpec,
+  type NamedSection,
+  optional,
+  optionalPath,
+  section,
+  withDefault,
+} from "../spec.ts";
 import type { ListedWorker } from "./schema.ts";
 
 const model = optional({
@@ -167,64 +172,45 @@ const KEYS: Readonly<Record<string, KeySpec<unknown>>> = workerTables.keys;
  * counts as absent.
  */
 export function readListedWorker(members: Readonly<Record<string, unknown>>): Read<ListedWorker> {
-  const known = ["worker", ...Object.values(KEYS).map(({ key }) => key)];
-  const unknown = Object.keys(members).find((name) => !known.includes(name));
+  const { nameKind } = workerTables;
+  const name = {
+    field: "name",
+    key: "worker",
+    kind: nameKind as Kind<unknown>,
+    default: undefined,
+  };
+  const fields = [name, ...Object.entries(KEYS).map(fieldOf)];
+  const known = fields.map(({ key }) => key);
+  const unknown = Object.keys(members).find((member) => !known.includes(member));
   if (unknown !== undefined) {
     const near = nearestWord(unknown, known);
     const instead = near === null ? `there are ${known.join(", ")}` : `did you mean ${near}`;
-    return { ok: false, what: `unknown member ${unknown.slice(0, 40)}`, instead };
+    return refuse(`unknown member ${unknown.slice(0, 40)}`, instead);
   }
   const worker: Record<string, unknown> = {};
-  const fields: [string, string, Kind<unknown>, unknown][] = [
-    ["name", "worker", workerTables.nameKind, undefined],
-    ...Object.entries(KEYS).map(
-      ([field, { key, kind, defaultValue }]): [string, string, Kind<unknown>, unknown] => [
-        field,
-        key,
-        kind,
-        defaultValue.is === "literal"
-          ? defaultValue.literal
-          : defaultValue.is === "unset"
-            ? null
-            : undefined,
-      ],
-    ),
-  ];
-  for (const [field, key, kind, defaultValue] of fields) {
+  for (const { field, key, kind, default: defaultValue } of fields) {
     const raw = members[key] ?? defaultValue;
-    if (raw === undefined) return { ok: false, what: `${key} is missing`, instead: "give it" };
-    if (raw === null) worker[field] = null;
-    else {
-      const read = kind.read(raw);
-      if (!read.ok) return { ...read, what: `${key} ${read.what || typeName(raw)}` };
-      worker[field] = read.value;
-    }
+    if (raw === undefined) return refuse(`${key} is missing`, "give it");
+    const read = raw === null ? ({ ok: true, value: null } as const) : kind.read(raw);
+    if (!read.ok) return refuse(`${key} ${read.what}`, read.instead);
+    worker[field] = read.value;
   }
   if (worker.model === null && worker.url === null) {
-    return { ok: false, what: "model is missing", instead: "give it, or a url" };
+    return refuse("model is missing", "give it, or a url");
   }
   return { ok: true, value: Object.freeze(worker) as ListedWorker };
 }
 
-const DAY_MS = 86_400_000;
-
-/** A number of missed heartbeats. */
-function beats(key: string, defaultValue: number, doc: string) {
-  const kind = integerKind({ min: 2, max: 10_000 });
-  return withDefault({ key, kind, defaultValue, reload: false, doc });
+/** A key with its default as TOML; null if it may be unset. */
+function fieldOf([field, { key, kind, defaultValue }]: [string, KeySpec<unknown>]) {
+  return { field, key, kind, default: defaultValue.is === "literal" ? defaultValue.literal : null };
 }
 
 export const eventsSection = section("Sources of the blocks that workers hold.", {
   cluster: withDefault({
     key: "cluster",
-    kind: patternKind<string>({
-      name: "cluster name",
-      pattern: CLUSTER_NAME,
-      words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
-      example: "hearth",
-    }),
+    kind: clusterNameKind,
     defaultValue: "hearth",
-    reload: false,
     doc:
       "The name that agents and routers of one cluster share. It is part of their NATS " +
       "subjects.",
@@ -233,62 +219,23 @@ export const eventsSection = section("Sources of the blocks that workers hold.",
     key: "index_bytes",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "4GiB" }),
     defaultValue: "1GiB",
-    reload: false,
     doc:
       "Maximum memory of the prefix index. Above it, the least recently requested blocks are " +
       "dropped, and answers state how far they are exact.",
-  }),
-  workersMax: withDefault({
-    key: "workers_max",
-    kind: integerKind({ min: 1, max: 65_535 }),
-    defaultValue: 4_096,
-    reload: false,
-    doc: "Maximum workers in the index; each data parallel rank counts as one.",
-  }),
-  staleBeats: beats(
-    "stale_beats",
-    3,
-    "Missed heartbeats after which a worker is chosen only if no other worker is left. The " +
-      "worker announces its heartbeat interval.",
-  ),
-  goneBeats: beats(
-    "gone_beats",
-    15,
-    "Missed heartbeats after which a worker and its blocks are removed from the index.",
-  ),
-  completeWithinMs: withDefault({
-    key: "complete_within",
-    kind: durationKind({ min: 50, max: DAY_MS, example: "10s" }),
-    defaultValue: "10s",
-    reload: false,
-    doc:
-      "`/readyz` reports ready when all known workers have sent their residency, and after this " +
-      "time at the latest.",
   }),
   stream: withDefault({
     key: "stream",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc:
       "Whether events are also read from the JetStream stream that agents with " +
       '`events.mode = "stream"` fill, under the name of `router.id`, so that nothing is missed ' +
       "while this router is down.",
   }),
-  stateDir: optional({
-    key: "state_dir",
-    kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
-    reload: false,
-    doc:
-      "A folder, used by this router only, that stores the index across restarts. If unset, the " +
+  stateDir: optionalPath(
+    "state_dir",
+    "/var/lib/hearth/router",
+    "A folder, used by this router only, that stores the index across restarts. If unset, the " +
       "router requests the index from replicas and workers again.",
-    example: "/var/lib/hearth/router",
-  }),
-  stateEveryMs: withDefault({
-    key: "state_every",
-    kind: durationKind({ min: 100, max: DAY_MS, example: "30s" }),
-    defaultValue: "30s",
-    reload: false,
-    doc: "Interval at which the index is written there; it is also written at shutdown.",
-  }),
+  ),
 });

@@ -1,29 +1,12 @@
+import { booleanKind, choiceKind, orWord, pathKind } from "../../core/index.ts";
 import { listenKind } from "../address-kinds.ts";
-import {
-  booleanKind,
-  choiceKind,
-  durationKind,
-  integerKind,
-  type Kind,
-  pathKind,
-  sizeKind,
-} from "../kinds.ts";
-import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { type KeySpec, optional, optionalPath, section, withDefault } from "../spec.ts";
 import { groupKind } from "./engine.ts";
-
-/** Linux PATH_MAX without the terminating NUL. */
-const PATH_BYTES_MAX = 4095;
 
 /** Roles of a client; each role includes the roles before it. */
 const roleKind = choiceKind(["read", "operate", "purge"]);
 
-/** A file that is read once, at start. */
-function file(key: string, example: string, doc: string) {
-  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, reload: false, doc, example });
-}
-
-const tokenFile = file(
+const tokenFile = optionalPath(
   "token_file",
   "/etc/hearth/token",
   "A file whose first line is a bearer token with the role `purge`. If set, every request " +
@@ -31,7 +14,7 @@ const tokenFile = file(
     "file. SIGHUP reloads it.",
 );
 
-const tokensFile = file(
+const tokensFile = optionalPath(
   "tokens_file",
   "/etc/hearth/tokens",
   "A file of bearer tokens for several clients. Each line holds a name, a role (`read`, " +
@@ -39,19 +22,19 @@ const tokensFile = file(
     "records the name. SIGHUP reloads the file.",
 );
 
-const tlsCertFile = file(
+const tlsCertFile = optionalPath(
   "tls_cert_file",
   "/etc/hearth/tls.pem",
   "The server's certificate chain in PEM. If set, the server uses HTTPS.",
 );
 
-const tlsKeyFile = file(
+const tlsKeyFile = optionalPath(
   "tls_key_file",
   "/etc/hearth/tls.key",
   "The private key of `tls_cert_file` in PEM. Only this process should be able to read it.",
 );
 
-const tlsClientCaFile = file(
+const tlsClientCaFile = optionalPath(
   "tls_client_ca_file",
   "/etc/hearth/clients.pem",
   "CA certificates in PEM that sign client certificates. If set, a client without a valid " +
@@ -63,30 +46,15 @@ const tlsClientRole = withDefault({
   key: "tls_client_role",
   kind: roleKind,
   defaultValue: "read",
-  reload: false,
   doc: "Role of clients that present a certificate and no token; see `tls_client_ca_file`.",
 });
 
 /** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
 const SOCKET_PATH_BYTES_MAX = 107;
 const SOCKET_EXAMPLE = "/run/hearth/api.sock";
-const socketPath = pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE });
-
-/** A path, or null for `off`. */
-const socketKind: Kind<string | null> = {
-  name: "path or off",
-  range: `"off", or ${socketPath.range}`,
-  read(raw) {
-    if (raw === "off") return { ok: true, value: null };
-    const read = socketPath.read(raw);
-    return read.ok ? read : { ...read, instead: `${read.instead}; or "off"` };
-  },
-  write: (path) => path ?? "off",
-};
-
 const socket: KeySpec<string | null> = {
   key: "socket",
-  kind: socketKind,
+  kind: orWord("off", null, pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE })),
   defaultValue: {
     is: "derived",
     words:
@@ -98,7 +66,6 @@ const socket: KeySpec<string | null> = {
       return engine.endsWith("/engine.sock") ? engine.replace(/engine\.sock$/, "api.sock") : null;
     },
   },
-  reload: false,
   doc:
     "The Unix socket of the same HTTP API. The kernel reports the user of each client: root and " +
     "the agent's user have the role `purge`, members of `socket_group` have the role " +
@@ -106,31 +73,12 @@ const socket: KeySpec<string | null> = {
   example: SOCKET_EXAMPLE,
 };
 
-const socketGroup = optional({
-  key: "socket_group",
-  kind: groupKind,
-  reload: false,
-  doc:
-    "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
-    "process.",
-  example: "hearth-ops",
-});
-
-const socketRole = withDefault({
-  key: "socket_role",
-  kind: roleKind,
-  defaultValue: "operate",
-  reload: false,
-  doc: "Role of clients on `socket` that are neither root nor the agent's user.",
-});
-
 /** Listen address of the server; each Hearth process has its own port. */
 export function apiListen(port: number, what: string) {
   return withDefault({
     key: "listen",
     kind: listenKind,
     defaultValue: `127.0.0.1:${port}`,
-    reload: false,
     doc:
       `Listen address of the HTTP server (${what}). An address other than loopback needs ` +
       "`token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 picks a free port; the log " +
@@ -144,7 +92,6 @@ export function apiAccessKeys(roles: string) {
     key: "loopback_role",
     kind: roleKind,
     defaultValue: "operate",
-    reload: false,
     doc:
       "Role of clients without credentials if none are required, which is possible on loopback " +
       `only: ${roles}.`,
@@ -160,53 +107,30 @@ export function apiAccessKeys(roles: string) {
   };
 }
 
-/** Limits of one server. */
-export function apiLimitKeys(budget: string) {
-  return {
-    connectionsMax: withDefault({
-      key: "connections_max",
-      kind: integerKind({ min: 8, max: 1_000_000 }),
-      defaultValue: 1_024,
-      reload: false,
-      doc:
-        "Maximum connections to this server. At the limit, idle connections are closed and " +
-        "further requests are answered 503. Each connection needs a file descriptor.",
-    }),
-    bodyBudgetBytes: withDefault({
-      key: "body_budget",
-      kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: budget }),
-      defaultValue: budget,
-      reload: false,
-      doc:
-        "Maximum bytes of all request bodies together. A body above the limit is answered 503 " +
-        "with `Retry-After`; the slowest bodies are aborted first.",
-    }),
-    bodyTimeoutMs: withDefault({
-      key: "body_timeout",
-      kind: durationKind({ min: 100, max: 3_600_000, example: "10s" }),
-      defaultValue: "10s",
-      reload: false,
-      doc:
-        "Timeout for receiving a request body. A slower request is answered 408 and its " +
-        "connection is closed.",
-    }),
-  };
-}
-
 export const apiSection = section("HTTP API: health, metrics, status and commands.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
   socket,
-  socketGroup,
-  socketRole,
+  socketGroup: optional({
+    key: "socket_group",
+    kind: groupKind,
+    doc:
+      "The group that owns `socket`. If unset: `engine.socket_group`, or the group of the agent's " +
+      "process.",
+    example: "hearth-ops",
+  }),
+  socketRole: withDefault({
+    key: "socket_role",
+    kind: roleKind,
+    defaultValue: "operate",
+    doc: "Role of clients on `socket` that are neither root nor the agent's user.",
+  }),
   ...apiAccessKeys(
     "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
   ),
-  ...apiLimitKeys("64MiB"),
   flushByGet: withDefault({
     key: "flush_by_get",
     kind: booleanKind,
     defaultValue: false,
-    reload: false,
     doc:
       "Whether `GET /flush_cache` empties the cache, as in SGLang's server. Any web page can " +
       "make a browser send a GET, so leave this off unless a program needs it, and use POST.",

@@ -1,82 +1,10 @@
-import { durationKind, exactBytes, integerKind, pathKind, ratioKind, sizeKind } from "../kinds.ts";
+import { durationKind, exactBytes, integerKind, numberKind, sizeKind } from "../../core/index.ts";
 import { issuerListKind } from "../peer-kinds.ts";
-import { optional, section, withDefault } from "../spec.ts";
+import { optionalPath, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
-const PATH_BYTES_MAX = 4095;
 export const AUDIT_BYTES = 64 * 2 ** 20;
 export const AUDIT_FILES = 5;
-
-const pinShare = withDefault({
-  key: "pin_share",
-  kind: ratioKind({ min: 0, max: 0.95 }),
-  defaultValue: 0.5,
-  reload: true,
-  doc:
-    "Share of RAM and SSD together that pins and leases may protect, including the ancestors of " +
-    "their blocks. A command above the limit is rejected with the figures; 0 turns pins and " +
-    "leases off.",
-});
-
-const pinShareOwner = withDefault({
-  key: "pin_share_owner",
-  kind: ratioKind({ min: 0, max: 0.95 }),
-  defaultValue: 0.25,
-  reload: true,
-  doc: "Share of RAM and SSD together that the pins and leases of one owner may protect.",
-});
-
-const leaseTtlMaxMs = withDefault({
-  key: "lease_ttl_max",
-  kind: durationKind({ min: 1_000, max: 366 * DAY_MS, example: "7d" }),
-  defaultValue: "24h",
-  reload: true,
-  doc: "Maximum time to live of a lease without renewal, and the default of leases that name none.",
-});
-
-const retainIdleMs = withDefault({
-  key: "retain_idle",
-  kind: durationKind({ min: 1_000, max: 366 * DAY_MS, example: "10m" }),
-  defaultValue: "1h",
-  reload: true,
-  doc:
-    "Idle period of soft pins (`retain`) that name none. After each idle period the priority of " +
-    "the soft pin is halved, until it ends.",
-});
-
-const commandsPerSecond = withDefault({
-  key: "commands_per_second",
-  kind: integerKind({ min: 1, max: 1_000_000 }),
-  defaultValue: 20_000,
-  reload: true,
-  doc:
-    "Maximum commands per second of one issuer, or of one token for all issuers it names. " +
-    "Commands above the rate are refused, not queued.",
-});
-
-const commandsBurst = withDefault({
-  key: "commands_burst",
-  kind: integerKind({ min: 1, max: 1_000_000 }),
-  defaultValue: 20_000,
-  reload: true,
-  doc: "Maximum burst of commands of one issuer, or of one token.",
-});
-
-const warmBytesMax = withDefault({
-  key: "warm_bytes_max",
-  kind: sizeKind({ min: 4096, max: 2 ** 44, multiple: 4096, example: "16GiB" }),
-  defaultValue: "8GiB",
-  reload: true,
-  doc: "Maximum bytes that warm commands bring to RAM at the same time; the rest waits.",
-});
-
-const warmReads = withDefault({
-  key: "warm_reads",
-  kind: integerKind({ min: 1, max: 1_024 }),
-  defaultValue: 8,
-  reload: true,
-  doc: "Maximum concurrent SSD reads for warm commands. Reads for engines take precedence.",
-});
 
 const issuers = withDefault({
   key: "issuers",
@@ -91,59 +19,69 @@ const issuers = withDefault({
     "names a listed issuer without the proof is refused.",
 });
 
-const auditFile = optional({
-  key: "audit_file",
-  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/var/log/hearth/audit.jsonl" }),
-  reload: false,
-  doc:
-    "The audit log: one JSON line for each command, with time, issuer, command and result. If " +
-    "unset, there is no audit log.",
-  example: "/var/log/hearth/audit.jsonl",
-});
-
-const auditBytesMax = withDefault({
-  key: "audit_bytes",
-  kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
-  defaultValue: exactBytes(AUDIT_BYTES),
-  reload: false,
-  doc: "Maximum bytes of the audit log; at this size it is rotated.",
-});
-
-const auditFiles = withDefault({
-  key: "audit_files",
-  kind: integerKind({ min: 1, max: 1_000 }),
-  defaultValue: AUDIT_FILES,
-  reload: false,
-  doc: "Number of rotated audit logs to keep; the oldest is deleted.",
-});
-
 export const controlSection = section("Lifecycle commands: budgets, limits, the audit log.", {
-  pinShare,
-  pinShareOwner,
-  leaseTtlMaxMs,
-  retainIdleMs,
-  commandsPerSecond,
-  commandsBurst,
-  warmBytesMax,
-  warmReads,
+  pinShare: withDefault({
+    key: "pin_share",
+    kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
+    defaultValue: 0.5,
+    reload: true,
+    doc:
+      "Share of RAM and SSD together that pins and leases may protect, including the ancestors of " +
+      "their blocks. A command above the limit is rejected with the figures; 0 turns pins and " +
+      "leases off.",
+  }),
+  pinShareOwner: withDefault({
+    key: "pin_share_owner",
+    kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
+    defaultValue: 0.25,
+    reload: true,
+    doc: "Share of RAM and SSD together that the pins and leases of one owner may protect.",
+  }),
+  leaseTtlMaxMs: withDefault({
+    key: "lease_ttl_max",
+    kind: durationKind({ min: 1_000, max: 366 * DAY_MS, example: "7d" }),
+    defaultValue: "24h",
+    reload: true,
+    doc: "Maximum time to live of a lease without renewal, and the default of leases that name none.",
+  }),
+  commandsPerSecond: withDefault({
+    key: "commands_per_second",
+    kind: integerKind({ min: 1, max: 1_000_000 }),
+    defaultValue: 20_000,
+    reload: true,
+    doc:
+      "Maximum commands per second of one issuer, or of one token for all issuers it names. " +
+      "Commands above the rate are refused, not queued.",
+  }),
+  warmBytesMax: withDefault({
+    key: "warm_bytes_max",
+    kind: sizeKind({ min: 4096, max: 2 ** 44, multiple: 4096, example: "16GiB" }),
+    defaultValue: "8GiB",
+    reload: true,
+    doc: "Maximum bytes that warm commands bring to RAM at the same time; the rest waits.",
+  }),
   issuers,
-  auditFile,
-  auditBytesMax,
-  auditFiles,
-});
-
-const keyDir = optional({
-  key: "key_dir",
-  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/keys" }),
-  reload: false,
-  doc:
-    "Folder of namespace keys. Each regular file is one secret of 16 to 4096 bytes with mode " +
-    "0600. If the agent has the key of a namespace, it verifies the MAC of each block that an " +
-    "engine, a peer or the SSD delivers. Otherwise it stores the MAC, and the engines verify " +
-    "it. Files whose names begin with a dot are ignored.",
-  example: "/etc/hearth/keys",
+  auditFile: optionalPath(
+    "audit_file",
+    "/var/log/hearth/audit.jsonl",
+    "The audit log: one JSON line for each command, with time, issuer, command and result. If " +
+      "unset, there is no audit log.",
+  ),
+  auditBytesMax: withDefault({
+    key: "audit_bytes",
+    kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
+    defaultValue: exactBytes(AUDIT_BYTES),
+    doc: "Maximum bytes of the audit log; at this size it is rotated.",
+  }),
 });
 
 export const namespacesSection = section("Namespace keys, for agents that verify MACs.", {
-  keyDir,
+  keyDir: optionalPath(
+    "key_dir",
+    "/etc/hearth/keys",
+    "Folder of namespace keys. Each regular file is one secret of 16 to 4096 bytes with mode " +
+      "0600. If the agent has the key of a namespace, it verifies the MAC of each block that an " +
+      "engine, a peer or the SSD delivers. Otherwise it stores the MAC, and the engines verify " +
+      "it. Files whose names begin with a dot are ignored.",
+  ),
 });

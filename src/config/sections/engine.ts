@@ -1,25 +1,19 @@
-import { zmqKind } from "../address-kinds.ts";
 import {
   choiceKind,
   durationKind,
   integerKind,
+  numberKind,
   pathKind,
   patternKind,
-  ratioKind,
-  sizeKind,
-} from "../kinds.ts";
+} from "../../core/index.ts";
+import { zmqKind } from "../address-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
-
-const KIB = 2 ** 10;
-
-const MIB = 2 ** 20;
 
 /** Keys of [engine] about the engine's own KV events. */
 const engineEventKeys = {
   kvEvents: optional({
     key: "kv_events",
     kind: zmqKind({ mayListen: false, example: "tcp://127.0.0.1:5557" }),
-    reload: false,
     doc:
       "ZMQ endpoint where the engine on this host publishes KV events (`--kv-events-config`); " +
       "rank N uses this port plus N. The agent mirrors the state of the GPU from these events " +
@@ -29,7 +23,6 @@ const engineEventKeys = {
   kvReplay: optional({
     key: "kv_events_replay",
     kind: zmqKind({ mayListen: false, example: "tcp://127.0.0.1:5558" }),
-    reload: false,
     doc:
       "The engine's `replay_endpoint`. Without it the agent detects missed events but cannot " +
       "recover them, and blocks that the engine stored before the agent started are unknown.",
@@ -43,7 +36,6 @@ const engineEventKeys = {
       words: "1 to 256 printable characters without blanks",
       example: "meta-llama/Llama-3.1-8B-Instruct",
     }),
-    reload: false,
     doc:
       "The model that the engine serves, by the name that requests use. Required with " +
       "`kv_events`.",
@@ -52,7 +44,6 @@ const engineEventKeys = {
   kvBlockTokens: optional({
     key: "kv_events_block_tokens",
     kind: integerKind({ min: 1, max: 65_536 }),
-    reload: false,
     doc:
       "Tokens per block of the engine (`--block-size`, `--page-size`). If unset, the size in " +
       "its events is used. If the events differ, their size is used and `FEED_BLOCK_TOKENS` " +
@@ -63,7 +54,6 @@ const engineEventKeys = {
     key: "kv_events_ranks",
     kind: integerKind({ min: 1, max: 256 }),
     defaultValue: 1,
-    reload: false,
     doc:
       "Data parallel ranks of the engine on this host. Events are published for each rank; RAM " +
       "and SSD of the host count for all ranks.",
@@ -81,7 +71,6 @@ const socket = withDefault({
   key: "socket",
   kind: pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: "/run/hearth/engine.sock" }),
   defaultValue: "/run/hearth/engine.sock",
-  reload: false,
   doc:
     "The Unix socket that engines connect to. Its mode is 0660; its folder should belong to the " +
     "agent with mode 0750. The kernel limits the path to 107 bytes.",
@@ -94,185 +83,79 @@ export const groupKind = patternKind<string>({
   example: "hearth",
 });
 
-const commandRole = withDefault({
-  key: "command_role",
-  kind: choiceKind(["read", "operate", "purge"]),
-  defaultValue: "operate",
-  reload: true,
-  doc:
-    "Role of commands that engines send over their connections (COMMAND): `operate` pins, " +
-    "pauses and warms; `purge` also removes blocks, which deletes of LMCache need.",
-});
-
-const socketGroup = optional({
-  key: "socket_group",
-  kind: groupKind,
-  reload: false,
-  doc:
-    "The group that owns the socket. Engines of other users in that group can connect. If " +
-    "unset: the group of the agent's process.",
-  example: "hearth",
-});
-
-const clientsMax = withDefault({
-  key: "clients_max",
-  kind: integerKind({ min: 1, max: 4096 }),
-  defaultValue: 256,
-  reload: true,
-  doc:
-    "Maximum connected engine processes. Further connections are refused with a message. Each " +
-    "connection needs two file descriptors.",
-});
-
-const clientsPerProcess = withDefault({
-  key: "clients_per_process",
-  kind: integerKind({ min: 1, max: 4096 }),
-  defaultValue: 32,
-  reload: true,
-  doc:
-    "Maximum connections of one process. The last eighth of `clients_max` is reserved for " +
-    "processes without a connection.",
-});
-
-const heldShare = withDefault({
-  key: "held_share",
-  kind: ratioKind({ min: 0.05, max: 1 }),
-  defaultValue: 0.5,
-  reload: true,
-  doc:
-    "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
-    "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
-    "count together. A single engine may use seven eighths. 1: no limit.",
-});
-
-const frameBytesMax = withDefault({
-  key: "frame_max",
-  kind: sizeKind({ min: 4 * KIB, max: 64 * MIB, multiple: 8, example: "1MiB" }),
-  defaultValue: "1MiB",
-  reload: false,
-  doc:
-    "Maximum frame size in either direction. A frame must hold a reservation of `items_max` " +
-    "blocks: 32 bytes and 80 for each block. Engines receive this limit when they connect.",
-});
-
-const itemsMax = withDefault({
-  key: "items_max",
-  kind: integerKind({ min: 16, max: 65_536 }),
-  defaultValue: 4096,
-  reload: false,
-  doc:
-    "Maximum blocks in one request. Engines receive this limit when they connect and split " +
-    "longer prompts. Larger values let one request occupy the agent's event loop for longer.",
-});
-
-const handlesMax = withDefault({
-  key: "handles_max",
-  kind: integerKind({ min: 16, max: 2 ** 20 }),
-  defaultValue: 65_536,
-  reload: false,
-  doc:
-    "Maximum blocks that one connection may have reserved or acquired. Blocks above it are " +
-    "answered `rejected`. At least `items_max`.",
-});
-
-const leaseMs = withDefault({
-  key: "lease",
-  kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
-  defaultValue: "30s",
-  reload: false,
-  doc:
-    "Maximum silence of a connection that has blocks reserved or acquired; after it the " +
-    "connection is closed. Its slots are not reused while its process lives. Clients send a " +
-    "ping within this time.",
-});
-
-const unreadBytesMax = withDefault({
-  key: "unread_max",
-  kind: sizeKind({ min: 64 * KIB, max: 256 * MIB, example: "4MiB" }),
-  defaultValue: "4MiB",
-  reload: false,
-  doc:
-    "Maximum bytes of unread answers for one client; above it the agent stops reading from that " +
-    "client. At least `frame_max`.",
-});
-
-const drainStallMs = withDefault({
-  key: "drain_stall",
-  kind: durationKind({ min: 100, max: 5 * MINUTE_MS, example: "5s" }),
-  defaultValue: "5s",
-  reload: true,
-  doc:
-    "Timeout of a client that stays at `unread_max` without reading; after it its connection is " +
-    "closed.",
-});
-
-const acquireDeadlineMs = withDefault({
-  key: "acquire_deadline",
-  kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
-  defaultValue: "2s",
-  reload: false,
-  doc:
-    "Default deadline of an acquire that names none. Blocks that have not arrived by the " +
-    "deadline are answered `late`. Shorter than `lease`.",
-});
-
-const gpuWindowBlocks = withDefault({
-  key: "gpu_window_blocks",
-  kind: integerKind({ min: 0, max: 2 ** 26 }),
-  defaultValue: 262_144,
-  reload: false,
-  doc:
-    "Maximum blocks of GPU memory that the agent mirrors, for all engines together. At the " +
-    "limit the oldest entries are dropped. 0 turns the mirror off. Counts towards " +
-    "`kv.blocks_max`.",
-});
-
-const sessionIdleMs = withDefault({
-  key: "session_idle",
-  kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
-  defaultValue: "1h",
-  reload: true,
-  doc:
-    "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
-    "ancestors of that block stay in RAM; afterwards they age like any other block.",
-});
-
-const reservedShare = withDefault({
-  key: "reserved_share",
-  kind: ratioKind({ min: 0, max: 0.95 }),
-  defaultValue: 0.4,
-  reload: true,
-  doc:
-    "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
-    "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
-    "protection off.",
-});
-
-const reservedShareAll = withDefault({
-  key: "reserved_share_all",
-  kind: ratioKind({ min: 0, max: 0.95 }),
-  defaultValue: 0.6,
-  reload: true,
-  doc: "Maximum share of RAM that the reservations of all engines on this host protect together.",
-});
-
 export const engineSection = section("The socket for engines on this host.", {
   socket,
-  socketGroup,
-  commandRole,
-  clientsMax,
-  clientsPerProcess,
-  heldShare,
-  frameBytesMax,
-  itemsMax,
-  handlesMax,
-  leaseMs,
-  unreadBytesMax,
-  drainStallMs,
-  acquireDeadlineMs,
-  gpuWindowBlocks,
-  sessionIdleMs,
-  reservedShare,
-  reservedShareAll,
+  socketGroup: optional({
+    key: "socket_group",
+    kind: groupKind,
+    doc:
+      "The group that owns the socket. Engines of other users in that group can connect. If " +
+      "unset: the group of the agent's process.",
+    example: "hearth",
+  }),
+  commandRole: withDefault({
+    key: "command_role",
+    kind: choiceKind(["read", "operate", "purge"]),
+    defaultValue: "operate",
+    reload: true,
+    doc:
+      "Role of commands that engines send over their connections (COMMAND): `operate` pins, " +
+      "pauses and warms; `purge` also removes blocks, which deletes of LMCache need.",
+  }),
+  clientsMax: withDefault({
+    key: "clients_max",
+    kind: integerKind({ min: 1, max: 4096 }),
+    defaultValue: 256,
+    reload: true,
+    doc:
+      "Maximum connected engine processes. Further connections are refused with a message. Each " +
+      "connection needs two file descriptors.",
+  }),
+  heldShare: withDefault({
+    key: "held_share",
+    kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
+    defaultValue: 0.5,
+    reload: true,
+    doc:
+      "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
+      "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
+      "count together. A single engine may use seven eighths. 1: no limit.",
+  }),
+  leaseMs: withDefault({
+    key: "lease",
+    kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
+    defaultValue: "30s",
+    doc:
+      "Maximum silence of a connection that has blocks reserved or acquired; after it the " +
+      "connection is closed. Its slots are not reused while its process lives. Clients send a " +
+      "ping within this time.",
+  }),
+  acquireDeadlineMs: withDefault({
+    key: "acquire_deadline",
+    kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
+    defaultValue: "2s",
+    doc:
+      "Default deadline of an acquire that names none. Blocks that have not arrived by the " +
+      "deadline are answered `late`. Shorter than `lease`.",
+  }),
+  sessionIdleMs: withDefault({
+    key: "session_idle",
+    kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
+    defaultValue: "1h",
+    reload: true,
+    doc:
+      "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
+      "ancestors of that block stay in RAM; afterwards they age like any other block.",
+  }),
+  reservedShare: withDefault({
+    key: "reserved_share",
+    kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
+    defaultValue: 0.4,
+    reload: true,
+    doc:
+      "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
+      "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
+      "protection off.",
+  }),
   ...engineEventKeys,
 });

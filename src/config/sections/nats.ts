@@ -1,18 +1,6 @@
+import { booleanKind, choiceKind, listKind, patternKind } from "../../core/index.ts";
 import { natsUrlKind } from "../address-kinds.ts";
-import {
-  booleanKind,
-  choiceKind,
-  integerKind,
-  type Kind,
-  namesKind,
-  pathKind,
-  patternKind,
-  sizeKind,
-} from "../kinds.ts";
-import { quoteText } from "../problems.ts";
-import { optional, section, withDefault } from "../spec.ts";
-
-const PATH_BYTES_MAX = 4095;
+import { optional, optionalPath, section, withDefault } from "../spec.ts";
 
 const INBOX = /^[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}$/;
 const INBOX_WORDS = "letters, digits, - and _, separated by dots";
@@ -24,71 +12,40 @@ const inboxKind = patternKind<string>({
   example: "_INBOX_gpu-01",
 });
 
-const inboxListKind: Kind<readonly string[]> = {
-  name: "list of subject prefixes",
-  range: `${INBOX_WORDS}; prefixes separated by commas`,
-  read(raw) {
-    const instead = 'write prefixes with commas between them, as in "_INBOX,_REPLY"';
-    if (typeof raw !== "string") return { ok: false, what: "is not a string", instead };
-    const prefixes = raw.split(",").map((prefix) => prefix.trim());
-    const wrong = prefixes.find((prefix) => !INBOX.test(prefix));
-    if (wrong === undefined) return { ok: true, value: Object.freeze(prefixes) };
-    return { ok: false, what: `names ${quoteText(wrong)}, not a subject prefix`, instead };
-  },
-  write: (prefixes) => prefixes.join(","),
-};
-
-/** A file that is read at each connection attempt. */
-function file(key: string, example: string, doc: string) {
-  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
-  return optional({ key, kind, reload: false, doc, example });
-}
-
-const url = optional({
-  key: "url",
-  kind: natsUrlKind,
-  reload: false,
-  doc:
-    "NATS server for commands and events; several servers are separated by commas, all TCP or " +
-    "all WebSocket. If unset, commands come over HTTP only. Credentials belong in a file; " +
-    "credentials in the URL (before an @) are never shown.",
-  example: "nats://127.0.0.1:4222",
-});
-
 /** TLS files and credentials of a NATS connection, for agents and routers. */
 export function natsFileKeys(who: "agent" | "router") {
   return {
-    caFile: file(
+    caFile: optionalPath(
       "ca_file",
       "/etc/hearth/nats-ca.pem",
       "CA certificates in PEM that verify the server, instead of the system's.",
     ),
-    certFile: file(
+    certFile: optionalPath(
       "cert_file",
       "/etc/hearth/nats.pem",
       `The certificate that this ${who} presents to servers that request one.`,
     ),
-    keyFile: file(
+    keyFile: optionalPath(
       "key_file",
       "/etc/hearth/nats.key",
       `The private key of \`cert_file\`. Only the ${who} should be able to read it.`,
     ),
-    credsFile: file(
+    credsFile: optionalPath(
       "creds_file",
       `/etc/hearth/${who}.creds`,
       "A credentials file in the format that `nsc` writes.",
     ),
-    nkeyFile: file(
+    nkeyFile: optionalPath(
       "nkey_file",
       `/etc/hearth/${who}.nk`,
       "A file that holds the seed of a user's nkey (SU...).",
     ),
-    tokenFile: file(
+    tokenFile: optionalPath(
       "token_file",
       "/etc/hearth/nats-token",
       "A file whose first line is the server's token.",
     ),
-    userFile: file(
+    userFile: optionalPath(
       "user_file",
       "/etc/hearth/nats-user",
       "A file with the user's name on its first line and the password on its second.",
@@ -103,7 +60,6 @@ export function natsInboxKeys(who: "agent" | "router") {
       key: "inbox_prefix",
       kind: inboxKind,
       defaultValue: "_INBOX",
-      reload: false,
       doc:
         "Prefix of the reply subjects of this process. Give each user of the server its own " +
         `prefix (\`_INBOX.${who}\`) and permission to subscribe to that prefix only, so that no ` +
@@ -111,9 +67,8 @@ export function natsInboxKeys(who: "agent" | "router") {
     }),
     replyPrefixes: withDefault({
       key: "reply_prefixes",
-      kind: inboxListKind,
+      kind: listKind(inboxKind, { items: "prefixes" }),
       defaultValue: "_INBOX",
-      reload: false,
       doc:
         "Prefixes of the reply subjects that this process answers to, separated by commas; " +
         "`_INBOX` includes `_INBOX_router`. A request with another reply subject gets no " +
@@ -122,43 +77,12 @@ export function natsInboxKeys(who: "agent" | "router") {
   };
 }
 
-/** Limits of the queue during a disconnect. `what` names the queued messages. */
-export function natsQueueKeys(what: string) {
-  return {
-    queueMessages: withDefault({
-      key: "queue_messages",
-      kind: integerKind({ min: 0, max: 10_000_000 }),
-      defaultValue: 10_000,
-      reload: false,
-      doc:
-        `Maximum ${what[0]!.toLowerCase()}${what.slice(1)} to queue while disconnected. ` +
-        "At the limit new ones are dropped.",
-    }),
-    queueBytes: withDefault({
-      key: "queue_bytes",
-      kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
-      defaultValue: "16MiB",
-      reload: false,
-      doc: `Maximum bytes of the queued ${what[0]!.toLowerCase()}${what.slice(1)}.`,
-    }),
-  };
-}
-
-const role = withDefault({
-  key: "role",
-  kind: choiceKind(["read", "operate", "purge"]),
-  defaultValue: "operate",
-  reload: false,
-  doc:
-    "Role of commands over NATS whose issuer has not proved its name: `operate` pins, pauses " +
-    "and warms; `purge` also removes blocks. With `purge`, every user with permission to " +
-    "publish on this worker's subject may remove its blocks; `control.issuers` restricts that " +
-    "to named issuers.",
-});
-
 const broadcast = withDefault({
   key: "broadcast",
-  kind: namesKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
+  kind: listKind(
+    choiceKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
+    { items: "commands", empty: "none" },
+  ),
   defaultValue: "Warm,Prune,Cache,Think",
   reload: true,
   doc:
@@ -170,18 +94,7 @@ const receipts = withDefault({
   key: "receipts",
   kind: booleanKind,
   defaultValue: false,
-  reload: false,
   doc: "Whether each receipt is also published on `kv-control-receipts-` and the worker's id.",
-});
-
-const events = withDefault({
-  key: "events",
-  kind: booleanKind,
-  defaultValue: true,
-  reload: false,
-  doc:
-    "Whether changes of pins and leases are published on `kv-control-events-` and the " +
-    "worker's id.",
 });
 
 /** Names of streams and buckets that JetStream accepts for all of its objects. */
@@ -190,39 +103,48 @@ function nameKind(name: string, example: string) {
   return patternKind<string>({ name, pattern, words: "1 to 64 letters, digits, - and _", example });
 }
 
-const commandStream = optional({
-  key: "command_stream",
-  kind: nameKind("stream name", "KV_CONTROL"),
-  reload: false,
-  doc:
-    "A JetStream stream, created by the operator, that stores messages on `kv-control-` and " +
-    "this worker's id. If set, the agent takes the commands for this worker only from the " +
-    "stream, one after the other, including commands sent while the agent was down. The server " +
-    "itself answers on the reply subject; the receipt goes to the subject in the header " +
-    "`Hearth-Reply`.",
-  example: "KV_CONTROL",
-});
-
-const workersBucket = optional({
-  key: "workers_bucket",
-  kind: nameKind("bucket name", "kv-workers"),
-  reload: false,
-  doc:
-    "A JetStream key-value bucket with a time to live, created by the operator. Each agent " +
-    "stores its id, incarnation and version there, so that senders of broadcasts know which " +
-    "workers should answer.",
-  example: "kv-workers",
-});
-
 export const natsSection = section("Commands over NATS.", {
-  url,
+  url: optional({
+    key: "url",
+    kind: natsUrlKind,
+    doc:
+      "NATS server for commands and events; several servers are separated by commas, all TCP or " +
+      "all WebSocket. If unset, commands come over HTTP only. Credentials belong in a file; " +
+      "credentials in the URL (before an @) are never shown.",
+    example: "nats://127.0.0.1:4222",
+  }),
   ...natsFileKeys("agent"),
-  ...natsQueueKeys("Receipts and events"),
   ...natsInboxKeys("agent"),
-  role,
+  role: withDefault({
+    key: "role",
+    kind: choiceKind(["read", "operate", "purge"]),
+    defaultValue: "operate",
+    doc:
+      "Role of commands over NATS whose issuer has not proved its name: `operate` pins, pauses " +
+      "and warms; `purge` also removes blocks. With `purge`, every user with permission to " +
+      "publish on this worker's subject may remove its blocks; `control.issuers` restricts that " +
+      "to named issuers.",
+  }),
   broadcast,
   receipts,
-  events,
-  commandStream,
-  workersBucket,
+  commandStream: optional({
+    key: "command_stream",
+    kind: nameKind("stream name", "KV_CONTROL"),
+    doc:
+      "A JetStream stream, created by the operator, that stores messages on `kv-control-` and " +
+      "this worker's id. If set, the agent takes the commands for this worker only from the " +
+      "stream, one after the other, including commands sent while the agent was down. The server " +
+      "itself answers on the reply subject; the receipt goes to the subject in the header " +
+      "`Hearth-Reply`.",
+    example: "KV_CONTROL",
+  }),
+  workersBucket: optional({
+    key: "workers_bucket",
+    kind: nameKind("bucket name", "kv-workers"),
+    doc:
+      "A JetStream key-value bucket with a time to live, created by the operator. Each agent " +
+      "stores its id, incarnation and version there, so that senders of broadcasts know which " +
+      "workers should answer.",
+    example: "kv-workers",
+  }),
 });

@@ -1,5 +1,5 @@
 import { assert, type NamespaceIndex, type WorkerId } from "../../core/index.ts";
-import { type FetchLimits, PULL_PRIORITIES, type PullPriority } from "./fetcher.ts";
+import { type FetchLimits, PULL_PRIORITIES, type PullPriority } from "./fetch-options.ts";
 
 /** Maximum number of waiting blocks; further ones are refused. */
 const WAITING_MAX = 65_536;

@@ -8,7 +8,7 @@ import {
   type PullPriority,
   type PullStep,
   type PullTrace,
-} from "./fetcher.ts";
+} from "./fetch-options.ts";
 import type { Peer } from "./peer.ts";
 
 /** The next source of candidates, used when no candidate is left. */
@@ -47,7 +47,9 @@ export class BlockFetch implements WantedBlock {
   readonly namespaceKey: Uint8Array;
   readonly digest: Uint8Array;
   readonly layer: number;
+  /** `BlockKey`, also in hex. */
   readonly keyBytes: Uint8Array;
+  readonly key: string;
   readonly trace: Trace;
   priority: PullPriority;
   /** Latest deadline of all waiting calls, on the monotonic clock. */
@@ -86,12 +88,9 @@ export class BlockFetch implements WantedBlock {
     this.layer = of.layer;
     this.keyBytes = of.keyBytes;
     this.trace = of.trace;
+    this.key = of.trace.pull.key;
     this.deadlineMs = of.deadlineMs;
     this.priority = priority;
-  }
-
-  get key(): string {
-    return this.trace.key;
   }
 
   get awaited(): boolean {
@@ -130,7 +129,7 @@ export class BlockFetch implements WantedBlock {
   raisePriority(priority: PullPriority): boolean {
     if (PULL_PRIORITIES.indexOf(priority) >= PULL_PRIORITIES.indexOf(this.priority)) return false;
     this.priority = priority;
-    this.trace.priority = priority;
+    this.trace.pull.priority = priority;
     return true;
   }
 
@@ -353,14 +352,10 @@ const STEPS_MAX = 48;
 
 /** History of one fetch. */
 class Trace {
+  readonly pull: { -readonly [Name in keyof PullTrace]: PullTrace[Name] };
   readonly #clock: Clock;
   readonly #startedMs: number;
-  readonly #startedWallMs: number;
-  readonly #named: Pick<PullTrace, "key" | "digest" | "layer">;
   readonly #steps: PullStep[] = [];
-  priority: PullPriority;
-  #outcome: PullOutcome | null = null;
-  #bytes = 0;
 
   constructor(
     clock: Clock,
@@ -368,14 +363,9 @@ class Trace {
     priority: PullPriority,
   ) {
     this.#clock = clock;
-    this.#named = named;
-    this.priority = priority;
     this.#startedMs = clock.monotonicMs();
-    this.#startedWallMs = clock.wallMs();
-  }
-
-  get key(): string {
-    return this.#named.key;
+    const open = { outcome: null, bytes: 0, steps: this.#steps };
+    this.pull = { ...named, priority, startedWallMs: clock.wallMs(), ...open };
   }
 
   /** The last entry is reserved for the outcome. */
@@ -385,19 +375,8 @@ class Trace {
 
   end(outcome: PullOutcome, bytes: number, why: string): void {
     this.#write(why === "" ? outcome : `${outcome}: ${why}`, {});
-    this.#outcome = outcome;
-    this.#bytes = bytes;
-  }
-
-  snapshot(): PullTrace {
-    return {
-      ...this.#named,
-      priority: this.priority,
-      startedWallMs: this.#startedWallMs,
-      outcome: this.#outcome,
-      bytes: this.#bytes,
-      steps: [...this.#steps],
-    };
+    this.pull.outcome = outcome;
+    this.pull.bytes = bytes;
   }
 
   #write(what: string, more: Omit<PullStep, "ms" | "what">): void {
@@ -425,8 +404,8 @@ export class Traces {
   list(key: string | null): PullTrace[] {
     const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {
-      const trace = this.#ring[(this.#next - i) % TRACES_MAX]!;
-      if (key === null || trace.key === key) list.push(trace.snapshot());
+      const { pull } = this.#ring[(this.#next - i) % TRACES_MAX]!;
+      if (key === null || pull.key === key) list.push({ ...pull, steps: [...pull.steps] });
     }
     return list;
   }

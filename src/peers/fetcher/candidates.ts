@@ -7,8 +7,8 @@ import {
 } from "../../core/index.ts";
 import type { WantedBlock } from "../messages.ts";
 import type { BlockFetch } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
-import type { Peer, Peers } from "./peer.ts";
+import type { FetchContext } from "./fetcher.ts";
+import type { Peer } from "./peer.ts";
 
 const KEPT_MAX = 4_096;
 const FOR_MS = 600_000;
@@ -48,10 +48,11 @@ export class PeerDenylist {
 /** While fetches are unprofitable, one is let through this often, to notice an improved path. */
 const PROBE_EVERY_MS = 1_000;
 
-/** Payload bytes to fetch from one peer. */
-interface Load {
-  readonly peer: Peer;
-  readonly bytes: number;
+/** Payload bytes to fetch from each peer. */
+type Shares = Map<Peer, number>;
+
+function addShare(shares: Shares, peer: Peer, bytes: number): void {
+  shares.set(peer, (shares.get(peer) ?? 0) + bytes);
 }
 
 /**
@@ -86,16 +87,16 @@ export class CostModel {
   }
 
   /** The reason a fetch is unprofitable; null: it may be profitable. */
-  whyNot(namespace: NamespaceIndex, blocks: number, loads: Iterable<Load>): string | null {
+  whyNot(namespace: NamespaceIndex, blocks: number, shares: Shares): string | null {
     const computeMs = this.computeMs(namespace, blocks);
     if (computeMs === null) return null;
-    let worst: { readonly load: Load; readonly ms: number } | null = null;
-    for (const load of loads) {
-      const ms = this.#takesMs(load.peer, load.bytes, load.peer.provenGoodput);
-      if (ms !== null && ms > (worst?.ms ?? 0)) worst = { load, ms };
+    let worst: { readonly peer: Peer; readonly bytes: number; readonly ms: number } | null = null;
+    for (const [peer, bytes] of shares) {
+      const ms = this.#takesMs(peer, bytes, peer.provenGoodput);
+      if (ms !== null && ms > (worst?.ms ?? 0)) worst = { peer, bytes, ms };
     }
     if (worst === null || worst.ms <= computeMs) return null;
-    const { peer, bytes } = worst.load;
+    const { peer, bytes } = worst;
     const speed = `${formatBytes(Math.round(peer.provenGoodput ?? 0))}/s`;
     return (
       `recomputing takes ${roundMs(computeMs)} ms, ` +
@@ -127,25 +128,12 @@ const KEY_BYTES = 32;
 /** Bytes of an unprofitable run that are fetched as a probe; at least one block. */
 const PROBE_BYTES = 1 << 20;
 
-interface FetchForecastOptions {
-  readonly context: FetchContext;
-  readonly peers: Peers;
-  readonly cost: CostModel;
-  readonly denylist: PeerDenylist;
-}
-
 /** Estimates from local state, without a request, whether a fetch is worthwhile. */
 export class FetchForecast {
   readonly #context: FetchContext;
-  readonly #peers: Peers;
-  readonly #cost: CostModel;
-  readonly #denylist: PeerDenylist;
 
-  constructor({ context, peers, cost, denylist }: FetchForecastOptions) {
+  constructor(context: FetchContext) {
     this.#context = context;
-    this.#peers = peers;
-    this.#cost = cost;
-    this.#denylist = denylist;
   }
 
   /** See `PeerTier`. */
@@ -155,34 +143,33 @@ export class FetchForecast {
     const at = keys.byteOffset + from * KEY_WORDS * 4;
     const bytes = new Uint8Array(keys.buffer, at, count * KEY_BYTES);
     const usable = new Map<WorkerId, Peer | null>();
-    const shares = new Map<Peer, number>();
+    const shares: Shares = new Map();
     const usual = this.#context.parts.blocks.usualBytes(namespace, LAYER_ALL);
     let run = 0;
     for (; run < count; run++) {
       const peer = this.#holder(namespaceKey, bytes, run * KEY_BYTES, usable);
       if (peer === null) break;
-      shares.set(peer, (shares.get(peer) ?? 0) + usual);
+      addShare(shares, peer, usual);
     }
-    if (run === 0 || this.#cost.whyNot(namespace, run, loadsOf(shares)) === null) return run;
+    if (run === 0 || this.#context.cost.whyNot(namespace, run, shares) === null) return run;
     const some = Math.min(Math.max(Math.floor(PROBE_BYTES / usual), 1), run);
-    return this.#cost.mayProbe ? some : 0;
+    return this.#context.cost.mayProbe ? some : 0;
   }
 
   /** The reason these fetches are unprofitable; null: they may be profitable, or run as a probe. */
   whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
-    if (fetches.length === 0 || this.#cost.computeMs(namespace, 1) === null) return null;
-    const shares = new Map<Peer, number>();
+    if (fetches.length === 0 || this.#context.cost.computeMs(namespace, 1) === null) return null;
+    const shares: Shares = new Map();
     const usable = new Map<WorkerId, Peer | null>();
     for (const { candidates, namespaceKey, keyBytes, layer } of fetches) {
       const source = candidates.map((worker) => this.#usable(worker, usable)).find(Boolean);
       const peer = source ?? this.#holder(namespaceKey, keyBytes, 0, usable);
       if (peer === null) continue;
-      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
-      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+      addShare(shares, peer, this.#context.parts.blocks.usualBytes(namespace, layer));
     }
     const prefixes = new Set(fetches.map(({ digest }) => digest.toHex())).size;
-    const why = this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
-    return why !== null && this.#cost.takeProbe() ? null : why;
+    const why = this.#context.cost.whyNot(namespace, prefixes, shares);
+    return why !== null && this.#context.cost.takeProbe() ? null : why;
   }
 
   /** The reason these blocks would not be fetched for an engine now; null: they would be. */
@@ -193,10 +180,10 @@ export class FetchForecast {
   ): string | null {
     const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null) return "the namespace is not known here";
-    const all = this.#peers.all();
+    const all = this.#context.peers.all();
     if (all.length === 0) return "no peer is known";
     if (all.every((peer) => !peer.breaker.allows)) return "no peer is reachable";
-    const shares = new Map<Peer, number>();
+    const shares: Shares = new Map();
     const usable = new Map<WorkerId, Peer | null>();
     for (const [index, { layer }] of blocks.entries()) {
       const peer = this.#holder(namespaceKey, keys, index * KEY_BYTES, usable);
@@ -204,11 +191,10 @@ export class FetchForecast {
         if (shares.size > 0) break;
         return "no reachable peer is known to have the block";
       }
-      const bytes = this.#context.parts.blocks.usualBytes(namespace, layer);
-      shares.set(peer, (shares.get(peer) ?? 0) + bytes);
+      addShare(shares, peer, this.#context.parts.blocks.usualBytes(namespace, layer));
     }
     const prefixes = new Set(blocks.map(({ digest }) => digest.toHex())).size;
-    return this.#cost.whyNot(namespace, prefixes, loadsOf(shares));
+    return this.#context.cost.whyNot(namespace, prefixes, shares);
   }
 
   /** The best peer to ask for the key at byte offset `at`. */
@@ -221,8 +207,9 @@ export class FetchForecast {
     for (const worker of this.#context.parts.blockHolders.holders(namespaceKey, keys, at)) {
       const peer = this.#usable(worker, usable);
       if (peer === null) continue;
-      if (this.#denylist.empty) return peer;
-      if (!this.#denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex())) return peer;
+      if (this.#context.denylist.empty) return peer;
+      if (!this.#context.denylist.has(worker, keys.subarray(at, at + KEY_BYTES).toHex()))
+        return peer;
     }
     return null;
   }
@@ -230,16 +217,12 @@ export class FetchForecast {
   #usable(worker: WorkerId, known: Map<WorkerId, Peer | null>): Peer | null {
     let peer = known.get(worker);
     if (peer === undefined) {
-      const candidate = this.#peers.get(worker);
+      const candidate = this.#context.peers.get(worker);
       peer = candidate?.mayBeAsked ? candidate : null;
       known.set(worker, peer);
     }
     return peer;
   }
-}
-
-function loadsOf(shares: ReadonlyMap<Peer, number>): Load[] {
-  return [...shares].map(([peer, bytes]) => ({ peer, bytes }));
 }
 
 /** Maximum number of attempts for one block at one peer. */
@@ -252,16 +235,14 @@ const SUSPECT = 0.5;
 
 /** Chooses the peer for the next attempt among a block's candidates. */
 export class Candidates {
-  readonly #peers: Peers;
-  readonly #cost: CostModel;
-  readonly #denylist: PeerDenylist;
-  readonly #nowMs: () => number;
+  readonly #context: FetchContext;
 
-  constructor(peers: Peers, cost: CostModel, denylist: PeerDenylist, nowMs: () => number) {
-    this.#peers = peers;
-    this.#cost = cost;
-    this.#denylist = denylist;
-    this.#nowMs = nowMs;
+  constructor(context: FetchContext) {
+    this.#context = context;
+  }
+
+  get #nowMs(): number {
+    return this.#context.parts.clock.monotonicMs();
   }
 
   /**
@@ -282,7 +263,7 @@ export class Candidates {
 
   /** Milliseconds until the first busy candidate may be asked again; null: there is none. */
   waitMs(fetch: BlockFetch): number | null {
-    const nowMs = this.#nowMs();
+    const nowMs = this.#nowMs;
     const waits = fetch.candidates.flatMap((worker) => {
       const { busyUntilMs, done, attempts } = fetch.tried(worker);
       return !done && attempts < ASKS_MAX && busyUntilMs > nowMs ? busyUntilMs - nowMs : [];
@@ -293,18 +274,21 @@ export class Candidates {
   #soonest(peers: readonly Peer[], bytes: number): Peer {
     let least = Number.POSITIVE_INFINITY;
     for (const peer of peers) {
-      least = Math.min(least, this.#cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY);
+      least = Math.min(
+        least,
+        this.#context.cost.estimateMs(peer, bytes) ?? Number.POSITIVE_INFINITY,
+      );
     }
     const soon = least * CLEARLY + CLEARLY_MS;
-    return peers.find((peer) => (this.#cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
+    return peers.find((peer) => (this.#context.cost.estimateMs(peer, bytes) ?? 0) <= soon)!;
   }
 
   #usable(fetch: BlockFetch, worker: WorkerId): Peer | null {
     const { done, attempts, busyUntilMs } = fetch.tried(worker);
-    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs()) return null;
+    if (done || attempts >= ASKS_MAX || busyUntilMs > this.#nowMs) return null;
     for (const attempt of fetch.attempts) if (attempt.peer.worker === worker) return null;
-    const peer = this.#peers.get(worker);
+    const peer = this.#context.peers.get(worker);
     if (!peer?.mayBeAsked) return null;
-    return this.#denylist.has(worker, fetch.key) ? null : peer;
+    return this.#context.denylist.has(worker, fetch.key) ? null : peer;
   }
 }

@@ -1,8 +1,8 @@
 import { assert, type NamespaceIndex, unreachable, type WorkerId } from "../../core/index.ts";
 import type { PeerAnswer, PeerFound, PeerHas, PeerRequest } from "../messages.ts";
 import type { BlockFetch } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
-import type { Peer, Peers } from "./peer.ts";
+import type { FetchContext } from "./fetcher.ts";
+import type { Peer } from "./peer.ts";
 
 /** Maximum number of blocks in one `has` request. */
 const BLOCKS_MAX = 1_024;
@@ -145,7 +145,7 @@ export interface FindOptions {
  * arrived and was verified.
  */
 export async function findNames(
-  { peers, queries }: { readonly peers: Peers; readonly queries: PeerQueries },
+  { peers, queries }: FetchContext,
   names: readonly Uint8Array[],
   sources: readonly WorkerId[],
   options: FindOptions,
@@ -199,16 +199,12 @@ interface LocateBatch {
  */
 export class Discovery {
   readonly #context: FetchContext;
-  readonly #peers: Peers;
-  readonly #queries: PeerQueries;
   readonly #stop = new AbortController();
   #round: LocateBatch | null = null;
   #pausedUntilMs = Number.NEGATIVE_INFINITY;
 
-  constructor(context: FetchContext, peers: Peers, queries: PeerQueries) {
+  constructor(context: FetchContext) {
     this.#context = context;
-    this.#peers = peers;
-    this.#queries = queries;
   }
 
   /** Takes the next step for this block; may add candidates. */
@@ -290,12 +286,13 @@ export class Discovery {
   async #ask(fetch: BlockFetch): Promise<void> {
     if (fetch.priority === "acquire") return;
     const ms = Math.min(ASK_MS, this.#halfOfRest([fetch]));
-    const asked = this.#peers
+    const { peers, queries } = this.#context;
+    const asked = peers
       .within(fetch.namespaceKey.toHex())
       .filter(({ worker }) => !fetch.candidates.includes(worker))
       .slice(0, ASKED_MAX);
     const answers = await Promise.all(
-      asked.map(async (peer) => [peer, await this.#queries.has(peer, fetch, ms)] as const),
+      asked.map(async (peer) => [peer, await queries.has(peer, fetch, ms)] as const),
     );
     for (const [peer, has] of answers) {
       if (has === null || has.tiers === 0) continue;

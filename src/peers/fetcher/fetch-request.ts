@@ -1,9 +1,10 @@
 import type { Clock } from "../../core/index.ts";
-import type { PulledBlock, SlotRefusal } from "../../store/index.ts";
-import type { FrameHeader, ItemRefusal } from "../messages.ts";
-import type { ConnectionFault, ItemCame, ItemResult, PeerConnection } from "../transport.ts";
+import type { PulledBlock } from "../../store/index.ts";
+import type { FrameHeader } from "../messages.ts";
+import type { ConnectionFault, ItemResult, PeerConnection } from "../transport.ts";
 import type { Attempt, RequestHandle } from "./block-fetch.ts";
-import type { FetchContext } from "./create-fetcher.ts";
+import type { FetchScheduler } from "./fetch-scheduler.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Opened, Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
@@ -126,24 +127,6 @@ class ProgressMonitor {
   }
 }
 
-/** Results of a request: exactly one call for each attempt, except as `came` says. */
-export interface RequestEvents {
-  /**
-   * The block is in its slot. May follow `failed`, if the block arrived after the attempt was
-   * abandoned.
-   */
-  came(attempt: Attempt, came: ItemCame, path: PeerPath): void;
-  declined(attempt: Attempt, how: ItemRefusal): void;
-  /** Not requested: RAM had no slot, or the block needs none. */
-  unplaced(attempt: Attempt, why: SlotRefusal): void;
-  /** No answer. The request has already recorded faults of the peer. */
-  failed(attempt: Attempt, fault: ConnectionFault): void;
-  /** Whether a slow request may be hedged. */
-  mayHedge(): boolean;
-  /** The attempt's request is slow. */
-  slow(attempt: Attempt): void;
-}
-
 /**
  * Extra time for the transport's deadline, so that this class ends a request first and the peer is
  * not blamed for it.
@@ -159,7 +142,7 @@ type Working = Extract<Opened, { ok: true }>;
  */
 export class FetchRequest implements RequestHandle {
   readonly #context: FetchContext;
-  readonly #events: RequestEvents;
+  readonly #scheduler: FetchScheduler;
   readonly #peer: Peer;
   readonly #attempts: readonly Attempt[];
   readonly #stop = new AbortController();
@@ -169,9 +152,9 @@ export class FetchRequest implements RequestHandle {
   #heard = false;
   #used: { readonly path: PeerPath; readonly connection: PeerConnection } | null = null;
 
-  constructor(context: FetchContext, events: RequestEvents, attempts: readonly Attempt[]) {
+  constructor(context: FetchContext, scheduler: FetchScheduler, attempts: readonly Attempt[]) {
     this.#context = context;
-    this.#events = events;
+    this.#scheduler = scheduler;
     this.#attempts = attempts;
     this.#peer = attempts[0]!.peer;
     for (const attempt of attempts) attempt.request = this;
@@ -252,7 +235,7 @@ export class FetchRequest implements RequestHandle {
       const landing = blocks.land(namespace, digest, layer, attempt.bytes, keep);
       if (typeof landing === "string") {
         attempt.end();
-        this.#events.unplaced(attempt, landing);
+        this.#scheduler.unplaced(attempt, landing);
         return false;
       }
       attempt.landing = landing;
@@ -298,7 +281,7 @@ export class FetchRequest implements RequestHandle {
     if (result.kind !== "came") {
       if (attempt.over) return;
       attempt.end();
-      this.#events.declined(attempt, result);
+      this.#scheduler.declined(attempt, result);
       return;
     }
     (waited.first ? path.firsts : path.gaps).add(waited.ms);
@@ -306,14 +289,14 @@ export class FetchRequest implements RequestHandle {
     path.bytes += result.header.bytes;
     // Accept the block even if the attempt was abandoned.
     attempt.end();
-    this.#events.came(attempt, result, path);
+    this.#scheduler.came(attempt, result, path);
   }
 
   #slow(silent: boolean, afterMs: number): void {
     if (silent) this.#peer.late(afterMs);
     const late = this.#waiting().filter((attempt) => !attempt.hedged && attempt.fetch.wanted);
-    if (late.length > 0 && this.#events.mayHedge())
-      for (const attempt of late) this.#events.slow(attempt);
+    if (late.length > 0 && this.#scheduler.mayHedge())
+      for (const attempt of late) this.#scheduler.slow(attempt);
   }
 
   #stalled(ms: number): void {
@@ -338,7 +321,7 @@ export class FetchRequest implements RequestHandle {
 
   #fail(attempt: Attempt, fault: ConnectionFault): void {
     attempt.end();
-    this.#events.failed(attempt, fault);
+    this.#scheduler.failed(attempt, fault);
   }
 
   /** Attempts without an answer. */

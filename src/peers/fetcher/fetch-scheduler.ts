@@ -2,13 +2,10 @@ import { assert, type NamespaceIndex, unreachable } from "../../core/index.ts";
 import type { Arrival, SlotRefusal } from "../../store/index.ts";
 import type { ItemRefusal } from "../messages.ts";
 import type { ConnectionFault, ItemCame } from "../transport.ts";
-import type { Admission } from "./admission.ts";
 import { Attempt, type BlockFetch, shareArrival } from "./block-fetch.ts";
-import type { Candidates, PeerDenylist } from "./candidates.ts";
-import type { FetchContext } from "./create-fetcher.ts";
-import type { Discovery, PeerQueries } from "./discovery.ts";
-import { FetchRequest, pulledBlockOf, type RequestEvents } from "./fetch-request.ts";
-import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetcher.ts";
+import { PULL_PRIORITIES, type PullOutcome, type PullPriority } from "./fetch-options.ts";
+import { FetchRequest, pulledBlockOf } from "./fetch-request.ts";
+import type { FetchContext } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
@@ -150,27 +147,21 @@ interface Came {
   readonly bytes: number;
 }
 
-export interface FetchSchedulerOptions {
-  readonly context: FetchContext;
-  readonly admission: Admission;
-  readonly candidates: Candidates;
-  readonly discovery: Discovery;
-  readonly queries: PeerQueries;
-  readonly denylist: PeerDenylist;
-  /** The fetch ended; new callers need a new one. */
-  ended(fetch: BlockFetch): void;
-}
-
-/** Moves each fetch from peer to peer until the block arrives or no candidate is left. */
-export class FetchScheduler implements RequestEvents {
-  readonly #parts: FetchSchedulerOptions;
+/**
+ * Moves each fetch from peer to peer until the block arrives or no candidate is left. A request
+ * reports exactly one result for each attempt, except as `came` says.
+ */
+export class FetchScheduler {
+  readonly #context: FetchContext;
+  readonly #onEnd: (fetch: BlockFetch) => void;
   readonly #requestQueue: RequestQueue;
   readonly #tokens = new HedgeTokens();
   readonly #requests = new Set<Promise<void>>();
 
-  constructor(parts: FetchSchedulerOptions) {
-    this.#parts = parts;
-    const { context } = parts;
+  /** `onEnd`: a fetch ended; new callers need a new one. */
+  constructor(context: FetchContext, onEnd: (fetch: BlockFetch) => void) {
+    this.#context = context;
+    this.#onEnd = onEnd;
     this.#requestQueue = new RequestQueue(
       () => context.limits.itemsMax,
       (attempts) => this.#send(attempts),
@@ -184,7 +175,7 @@ export class FetchScheduler implements RequestEvents {
 
   /** Starts the next attempt, or ends the fetch. */
   advance(fetch: BlockFetch): void {
-    const { candidates } = this.#parts;
+    const { candidates } = this.#context;
     if (fetch.settled !== null || fetch.searching) return;
     if (!fetch.awaited) {
       if (fetch.attempts.size > 0) return;
@@ -217,7 +208,7 @@ export class FetchScheduler implements RequestEvents {
   unwanted(fetch: BlockFetch, late: boolean): void {
     if (fetch.settled !== null) return;
     const coming = [...fetch.attempts].some((attempt) => attempt.landing !== null);
-    if (late && coming && this.#parts.context.limits.mirrorPulls) {
+    if (late && coming && this.#context.limits.mirrorPulls) {
       fetch.mirror = true;
       fetch.trace.step("deadline passed; still accepting the block");
       return;
@@ -240,8 +231,8 @@ export class FetchScheduler implements RequestEvents {
     fetch.timer?.[Symbol.dispose]();
     fetch.timer = null;
     fetch.trace.end(outcome, came?.bytes ?? 0, why);
-    this.#parts.context.counters.ended(outcome);
-    this.#parts.ended(fetch);
+    this.#context.counters.outcomes[outcome]++;
+    this.#onEnd(fetch);
     const waiters = fetch.takeWaiters();
     const kind = outcome === "full" || outcome === "late" ? outcome : "miss";
     const arrivals = came === undefined ? null : shareArrival(came.arrival, waiters.length);
@@ -253,8 +244,13 @@ export class FetchScheduler implements RequestEvents {
     }
   }
 
+  /**
+   * The block is in its slot. May follow `failed`, if the block arrived after the attempt was
+   * abandoned.
+   */
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void {
     const { fetch, peer } = attempt;
+    const { counters } = this.#context;
     const landing = attempt.landing;
     assert(landing !== null, "a received block has a slot");
     attempt.landing = null;
@@ -272,8 +268,9 @@ export class FetchScheduler implements RequestEvents {
     const committed = landing.commit(pulledBlockOf(header), came.checksum);
     switch (committed.kind) {
       case "ok":
-        this.#parts.context.counters.came(path.transport.name, header.bytes);
-        if (attempt.hedge) this.#parts.context.counters.hedgesWon++;
+        counters.byTransport[path.transport.name].blocks++;
+        counters.byTransport[path.transport.name].bytes += header.bytes;
+        if (attempt.hedge) counters.hedgesWon++;
         fetch.trace.step(attempt.hedge ? "received from the second peer first" : "received", where);
         this.settle(fetch, "ok", "", { arrival: committed.arrival, bytes: header.bytes });
         return;
@@ -290,7 +287,7 @@ export class FetchScheduler implements RequestEvents {
 
   declined(attempt: Attempt, how: ItemRefusal): void {
     const { fetch, peer } = attempt;
-    const { parts } = this.#parts.context;
+    const { parts } = this.#context;
     const where = { peer: peer.worker };
     fetch.trace.step(refusalMessage(how), where);
     switch (how.kind) {
@@ -318,6 +315,7 @@ export class FetchScheduler implements RequestEvents {
     this.advance(fetch);
   }
 
+  /** Not requested: RAM had no slot, or the block needs none. */
   unplaced(attempt: Attempt, why: SlotRefusal): void {
     const { fetch } = attempt;
     if (fetch.settled !== null) return;
@@ -346,6 +344,7 @@ export class FetchScheduler implements RequestEvents {
     this.advance(fetch);
   }
 
+  /** No answer. The request has already recorded faults of the peer. */
   failed(attempt: Attempt, fault: ConnectionFault): void {
     const { fetch, peer } = attempt;
     if (fetch.settled !== null) return;
@@ -354,15 +353,17 @@ export class FetchScheduler implements RequestEvents {
     this.advance(fetch);
   }
 
+  /** Whether a slow request may be hedged. */
   mayHedge(): boolean {
     return this.#tokens.take();
   }
 
+  /** The attempt's request is slow. */
   slow(attempt: Attempt): void {
     const { fetch } = attempt;
     attempt.hedged = true;
     if (!fetch.wanted || fetch.attempts.size > 1) return;
-    const { candidates, discovery } = this.#parts;
+    const { candidates, discovery } = this.#context;
     let peer = candidates.pick(fetch);
     // The router may have named only one peer. Summaries can name others without waiting.
     while (peer === null && discovery.isReady(fetch)) {
@@ -370,15 +371,15 @@ export class FetchScheduler implements RequestEvents {
       peer = candidates.pick(fetch);
     }
     if (peer === null || fetch.tried(peer.worker).attempts > 0) return;
-    this.#parts.context.counters.hedges++;
+    this.#context.counters.hedges++;
     fetch.trace.step("slow, asking a second peer", { peer: peer.worker });
     this.#startAttempt(fetch, peer, true);
   }
 
   #sentCorrupt(attempt: Attempt, why: string): void {
     const { fetch, peer } = attempt;
-    const { counters } = this.#parts.context;
-    this.#parts.denylist.add(peer.worker, fetch.key);
+    const { counters } = this.#context;
+    this.#context.denylist.add(peer.worker, fetch.key);
     fetch.exclude(peer.worker);
     fetch.reason = "corrupt";
     fetch.trace.step(`corrupt: ${why}`, { peer: peer.worker });
@@ -392,7 +393,7 @@ export class FetchScheduler implements RequestEvents {
       this.advance(fetch);
       return;
     }
-    const { blocks } = this.#parts.context.parts;
+    const { blocks } = this.#context.parts;
     fetch.askedOf(peer.worker);
     const attempt = new Attempt(fetch, peer, hedge);
     fetch.attempts.add(attempt);
@@ -404,9 +405,9 @@ export class FetchScheduler implements RequestEvents {
   /** The size is unknown: asks the peer for it before requesting the block. */
   async #measure(attempt: Attempt): Promise<void> {
     const { fetch, peer } = attempt;
-    const { clock } = this.#parts.context.parts;
+    const { clock } = this.#context.parts;
     using _slow = clock.after(MEASURE_SLOW_MS, () => this.slow(attempt));
-    const has = await this.#parts.queries.has(peer, fetch, this.#leftMs(fetch));
+    const has = await this.#context.queries.has(peer, fetch, this.#leftMs(fetch));
     const others = [...fetch.attempts].some((other) => other !== attempt && other.bytes > 0);
     if (attempt.over || others || fetch.settled !== null) return attempt.end();
     if (has !== null && has.tiers !== 0 && has.bytes > 0) {
@@ -421,7 +422,7 @@ export class FetchScheduler implements RequestEvents {
 
   #enter(attempt: Attempt, bytes: number): void {
     const { fetch, peer } = attempt;
-    const { admission } = this.#parts;
+    const { admission } = this.#context;
     attempt.load(bytes);
     const refused = () => {
       attempt.end();
@@ -447,13 +448,13 @@ export class FetchScheduler implements RequestEvents {
 
   async #send(attempts: Attempt[]): Promise<void> {
     this.#tokens.earn();
-    const run = new FetchRequest(this.#parts.context, this, attempts).run();
+    const run = new FetchRequest(this.#context, this, attempts).run();
     this.#requests.add(run);
     await run.finally(() => this.#requests.delete(run));
   }
 
   async #search(fetch: BlockFetch): Promise<void> {
-    const { discovery } = this.#parts;
+    const { discovery } = this.#context;
     if (discovery.isReady(fetch)) {
       void discovery.step(fetch);
       return this.advance(fetch);
@@ -467,14 +468,14 @@ export class FetchScheduler implements RequestEvents {
   #wait(fetch: BlockFetch, ms: number): void {
     if (fetch.timer !== null) return;
     fetch.trace.step(`waiting ${Math.round(ms)} ms for a busy peer`);
-    fetch.timer = this.#parts.context.parts.clock.after(ms, () => {
+    fetch.timer = this.#context.parts.clock.after(ms, () => {
       fetch.timer = null;
       this.advance(fetch);
     });
   }
 
   #leftMs({ deadlineMs }: BlockFetch): number {
-    return Math.max(deadlineMs - this.#parts.context.parts.clock.monotonicMs(), 0);
+    return Math.max(deadlineMs - this.#context.parts.clock.monotonicMs(), 0);
   }
 
   #reasonFor({ candidates }: BlockFetch): string {

@@ -1,135 +1,89 @@
-import type { Clock, NamespaceIndex, Random, WorkerId } from "../../core/index.ts";
-import type { FetchOutcome, PeerBlocks, PeerTier } from "../../store/index.ts";
-import type { BlockHolders, Locator, Members } from "../directory/index.ts";
-import type { PeerAnswer, PeerFound, PeerHello, PeerRequest, WantedBlock } from "../messages.ts";
-import type { Transport, TransportLog, TransportName } from "../transport.ts";
+import {
+  assert,
+  isWorkerId,
+  type NamespaceIndex,
+  type WorkerId,
+  yieldToLoop,
+} from "../../core/index.ts";
+import type { FetchOptions, FetchOutcome, PeerTier, SourceHas } from "../../store/index.ts";
+import type { PeerAnswer, PeerRequest, WantedBlock } from "../messages.ts";
+import { TRANSPORTS } from "../transport.ts";
+import { Admission } from "./admission.ts";
+import { BlockFetch, FetchCall, Traces } from "./block-fetch.ts";
+import { Candidates, CostModel, FetchForecast, PeerDenylist } from "./candidates.ts";
+import {
+  Discovery,
+  type FindOptions,
+  findNames,
+  PeerQueries,
+  type WorkersFound,
+} from "./discovery.ts";
+import {
+  type FetchCounters,
+  type FetcherOptions,
+  type FetcherStats,
+  type FetchLimits,
+  type PeerStatus,
+  PULL_OUTCOMES,
+  type PullOptions,
+  type PullTrace,
+} from "./fetch-options.ts";
+import { FetchScheduler } from "./fetch-scheduler.ts";
+import { Peers } from "./peer.ts";
+import { IdleConnections } from "./peer-path.ts";
 
-/** Fetch priorities, the most urgent first: an engine's request, a command, a background copy. */
-export const PULL_PRIORITIES = ["acquire", "warm", "mirror"] as const;
-export type PullPriority = (typeof PULL_PRIORITIES)[number];
+/** The parts of a fetcher, which use each other. */
+export class FetchContext {
+  readonly parts: FetcherOptions;
+  /** The current limits. */
+  limits: FetchLimits;
+  readonly counters = zeroCounters();
+  readonly idle = new IdleConnections();
+  readonly admission: Admission;
+  readonly peers: Peers;
+  readonly denylist: PeerDenylist;
+  readonly cost: CostModel;
+  readonly queries: PeerQueries;
+  readonly discovery: Discovery;
+  readonly candidates: Candidates;
 
-/** How the fetch of one block ended. The names are the values of a metric label. */
-export const PULL_OUTCOMES = [
-  "ok",
-  "absent",
-  "busy",
-  "full",
-  "late",
-  "corrupt",
-  "failed",
-  "unprofitable",
-  "aborted",
-] as const;
-export type PullOutcome = (typeof PULL_OUTCOMES)[number];
-
-/** Limits that can change while the agent runs. */
-export interface FetchLimits {
-  /** Maximum payload bytes in flight to this host: in all, from one peer, for one namespace. */
-  readonly bytesMax: number;
-  readonly peerBytesMax: number;
-  readonly namespaceBytesMax: number;
-  /** Maximum number of blocks in one request. */
-  readonly itemsMax: number;
-  /** A request without progress for this time is abandoned. */
-  readonly progressMs: number;
-  readonly dialMs: number;
-  /** First cooldown of a circuit breaker; each failure doubles it, up to `cooldownMaxMs`. */
-  readonly cooldownMs: number;
-  readonly cooldownMaxMs: number;
-  /**
-   * The order in which transports are tried; transports not listed are not used. `auto`: all that
-   * both hosts support, the one with the highest measured goodput first.
-   */
-  readonly transports: readonly TransportName[] | "auto";
-  /**
-   * Prefill rate of the engines here in tokens per second; null: unknown, so every fetch counts as
-   * profitable.
-   */
-  readonly prefillTokensPerS: number | null;
-  /** Whether blocks that engines fetch stay in RAM after the request. */
-  readonly mirrorPulls: boolean;
+  constructor(parts: FetcherOptions) {
+    this.parts = parts;
+    this.limits = parts.limits;
+    this.admission = new Admission(parts.limits);
+    this.peers = new Peers(this);
+    this.denylist = new PeerDenylist(parts.clock);
+    this.cost = new CostModel(this);
+    this.queries = new PeerQueries(this);
+    this.discovery = new Discovery(this);
+    this.candidates = new Candidates(this);
+  }
 }
 
-export interface PullOptions {
-  readonly priority: PullPriority;
-  readonly deadlineMs: number;
-  /** Workers expected to have the blocks, best first; asked before all others. */
-  readonly sources: readonly WorkerId[];
-  readonly signal: AbortSignal;
-  /** Fetch even if recomputing is estimated to be faster. */
-  readonly always: boolean;
-  /** The first missing block makes all blocks after it useless. */
-  readonly stopAtMiss: boolean;
+function zeroCounters(): FetchCounters {
+  const noBlocks = () => ({ blocks: 0, bytes: 0, fallbacks: 0 });
+  const events = { corrupt: 0, hedges: 0, hedgesWon: 0, fallbacks: 0, sharedPulls: 0 };
+  return {
+    outcomes: mapNames(PULL_OUTCOMES, () => 0),
+    ...events,
+    byTransport: mapNames(TRANSPORTS, noBlocks),
+  };
 }
 
-/** One step of a fetch, shown to operators. */
-export interface PullStep {
-  /** Milliseconds since the fetch began. */
-  readonly ms: number;
-  readonly what: string;
-  readonly peer?: WorkerId;
-  readonly transport?: TransportName;
-  readonly bytes?: number;
+function mapNames<Name extends string, T>(names: readonly Name[], make: () => T): Record<Name, T> {
+  return Object.fromEntries(names.map((name) => [name, make()])) as Record<Name, T>;
 }
 
-/** History of one block's fetch; the fetcher keeps the latest ones. */
-export interface PullTrace {
-  /** `BlockKey` in hex. */
-  readonly key: string;
-  readonly digest: string;
-  readonly layer: number;
-  readonly priority: PullPriority;
-  readonly startedWallMs: number;
-  /** Null while the fetch runs. */
-  readonly outcome: PullOutcome | null;
-  readonly bytes: number;
-  readonly steps: readonly PullStep[];
-}
-
-export type BreakerState = "closed" | "open" | "trial";
-
-/** State of one peer, for status reports and metrics. */
-export interface PeerStatus {
-  readonly worker: WorkerId;
-  readonly origin: "static" | "announced";
-  /** `idle`: no connection, and no fault. `down`: the circuit breaker is open. */
-  readonly state: "linked" | "dialling" | "idle" | "down";
-  readonly transport: TransportName | null;
-  /** Bytes per second over the latest fetches; null before the first. */
-  readonly goodput: number | null;
-  readonly rttMs: number | null;
-  readonly breaker: BreakerState;
-  /** Milliseconds until the next trial. */
-  readonly cooldownMs: number | null;
-  /** Expiry of the certificate that the peer presented last, in milliseconds since 1970. */
-  readonly certificateEndsMs: number | null;
-  readonly inFlightBytes: number;
-  readonly pulledBlocks: number;
-  readonly pulledBytes: number;
-  readonly failures: number;
-  /** Message; null: no fault since the last success. */
-  readonly lastFault: string | null;
-  /** Transports in cooldown, with the time until the next trial. */
-  readonly transportsDown: readonly { readonly name: TransportName; readonly retryMs: number }[];
-}
-
-export interface FetcherStats {
-  readonly outcomes: Readonly<Record<PullOutcome, number>>;
-  /** Answers that failed verification; another peer may have delivered the block. */
-  readonly corrupt: number;
-  readonly hedges: number;
-  readonly hedgesWon: number;
-  readonly fallbacks: number;
-  readonly sharedPulls: number;
-  readonly inFlightBytes: number;
-  readonly waiting: number;
-  readonly byTransport: Readonly<
-    Record<
-      TransportName,
-      { readonly blocks: number; readonly bytes: number; readonly fallbacks: number }
-    >
-  >;
-}
+/** Upper bound of a caller's deadline. */
+const DEADLINE_MS_MAX = 3_600_000;
+const KEY_BYTES = 32;
+/** Number of fetches to start before yielding to the event loop. */
+const STARTS_A_SLICE = 256;
+/**
+ * An engine's fetch ends this much before the engine's deadline, so that the results arrive in
+ * time.
+ */
+const BEFORE_END_MS = 2;
 
 /**
  * Fetches blocks from peers. Promises:
@@ -143,93 +97,224 @@ export interface FetcherStats {
  * - A peer that fails gets a growing cooldown. Another peer is tried within the same fetch, also if
  *   the first one is slower than the 95th percentile of its latest answers.
  */
-export interface Fetcher extends PeerTier, AsyncDisposable {
-  pull(
+export class Fetcher implements PeerTier, AsyncDisposable {
+  readonly #context: FetchContext;
+  readonly #forecast: FetchForecast;
+  readonly #scheduler: FetchScheduler;
+  readonly #traces: Traces;
+  /** By namespace and key: one fetch per block, shared by all callers. */
+  readonly #fetches = new Map<string, BlockFetch>();
+  readonly #calls = new Set<FetchCall>();
+  #closed = false;
+
+  constructor(parts: FetcherOptions) {
+    this.#context = new FetchContext(parts);
+    this.#traces = new Traces(parts.clock);
+    this.#forecast = new FetchForecast(this.#context);
+    this.#scheduler = new FetchScheduler(this.#context, (fetch) => {
+      this.#fetches.delete(nameOf(fetch));
+    });
+  }
+
+  get stats(): FetcherStats {
+    const { inFlightBytes, waiting } = this.#context.admission;
+    return { ...structuredClone(this.#context.counters), inFlightBytes, waiting };
+  }
+
+  configure(limits: FetchLimits): void {
+    this.#context.limits = limits;
+    this.#context.admission.configure(limits);
+  }
+
+  promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
+    return this.#closed ? 0 : this.#forecast.promising(namespace, keys, from, count);
+  }
+
+  fetch(
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: FetchOptions,
+  ): Promise<FetchOutcome[]> {
+    const deadlineMs = options.deadlineMs - Math.min(BEFORE_END_MS, options.deadlineMs / 4);
+    return this.pull(namespace, blocks, {
+      ...options,
+      priority: "acquire",
+      deadlineMs,
+      sources: options.sources?.filter(isWorkerId) ?? [],
+      always: options.sources !== undefined && options.sources.length > 0,
+    });
+  }
+
+  async whatHas(
+    worker: string,
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: FindOptions,
+  ): Promise<readonly SourceHas[] | null> {
+    const key = this.#context.parts.namespaces.keyOf(namespace);
+    if (key === null || !isWorkerId(worker)) return null;
+    const answer = await this.ask(worker, { op: "has", namespace: key, blocks }, options);
+    if (answer?.op !== "has" || answer.blocks.length !== blocks.length) return null;
+    return answer.blocks.map(({ tiers, generation }) => {
+      if (tiers !== 0) return "here";
+      return generation === 0n ? "absent" : "coming";
+    });
+  }
+
+  async pull(
     namespace: NamespaceIndex,
     blocks: readonly WantedBlock[],
     options: PullOptions,
-  ): Promise<FetchOutcome[]>;
+  ): Promise<FetchOutcome[]> {
+    const call = new FetchCall(blocks.length, options.stopAtMiss);
+    const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
+    if (namespaceKey === null || this.#closed || options.signal.aborted) {
+      call.end("miss");
+      return await call.done;
+    }
+    const { clock } = this.#context.parts;
+    const deadlineMs = Math.min(Math.max(options.deadlineMs, 0), DEADLINE_MS_MAX);
+    using _late = clock.after(deadlineMs, () => call.end("late"));
+    const abort = () => call.end("miss");
+    options.signal.addEventListener("abort", abort, { once: true });
+    this.#calls.add(call);
+    const untilMs = clock.monotonicMs() + deadlineMs;
+    const fetches = this.#coalesce(namespace, namespaceKey, blocks, options, untilMs);
+    call.onLeave = (index, late) => {
+      const fetch = fetches[index]!;
+      if (fetch.leave(call, index)) this.#scheduler.unwanted(fetch, late);
+    };
+    for (const [index, fetch] of fetches.entries())
+      if (call.wants(index)) fetch.join(call, index, untilMs);
+    void this.#start(namespace, fetches, options);
+    const outcomes = await call.done;
+    this.#calls.delete(call);
+    options.signal.removeEventListener("abort", abort);
+    return outcomes;
+  }
+
   /**
    * Resolves engines' names (8 or 32 bytes) to blocks of other hosts; asks `sources`, then other
    * peers.
    */
-  find(
+  async find(
     names: readonly Uint8Array[],
     sources: readonly WorkerId[],
-    options: { readonly deadlineMs: number; readonly signal: AbortSignal },
-  ): Promise<readonly (readonly (PeerFound & { readonly worker: WorkerId })[])[]>;
+    options: FindOptions,
+  ): Promise<readonly WorkersFound[]> {
+    if (this.#closed) return names.map(() => []);
+    return await findNames(this.#context, names, sources, options);
+  }
+
+  /** False: the peer is unknown, or its circuit breaker is open. */
+  mayAsk(worker: WorkerId): boolean {
+    return !this.#closed && this.#context.peers.get(worker)?.mayBeAsked === true;
+  }
+
   /**
    * Sends one short request over the fetcher's own connections; null: no answer, for any reason.
    */
-  ask(
+  async ask(
     worker: WorkerId,
     request: Exclude<PeerRequest, { op: "pull" }>,
-    options: { readonly deadlineMs: number; readonly signal: AbortSignal },
-  ): Promise<PeerAnswer | null>;
-  /** False: the peer is unknown, or its circuit breaker is open. */
-  mayAsk(worker: WorkerId): boolean;
+    options: FindOptions,
+  ): Promise<PeerAnswer | null> {
+    const peer = this.#closed ? null : this.#context.peers.get(worker);
+    return peer === null ? null : await this.#context.queries.ask(peer, request, options);
+  }
+
   /** The reason these blocks would not be fetched now; null: they would be. Used by `explain`. */
-  whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null;
-  peers(): readonly PeerStatus[];
+  whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null {
+    if (this.#closed) return "the agent is shutting down";
+    return this.#forecast.whyNot(namespace, blocks, this.#keysOf(blocks));
+  }
+
+  peers(): readonly PeerStatus[] {
+    return this.#context.peers.status();
+  }
+
   /** The latest fetches of this key, newest first; null: of all keys. */
-  traces(key: string | null): readonly PullTrace[];
-  readonly stats: FetcherStats;
-  configure(limits: FetchLimits): void;
+  traces(key: string | null): readonly PullTrace[] {
+    return this.#traces.list(key);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    for (const call of [...this.#calls]) call.end("miss");
+    for (const fetch of [...this.#fetches.values()])
+      this.#scheduler.settle(fetch, "aborted", "the agent is shutting down");
+    this.#context.discovery.close();
+    const { queries, peers } = this.#context;
+    await Promise.all([queries.close(), this.#scheduler.settled(), peers.close()]);
+  }
+
+  /** The fetch of each block: the one in progress, or a new one. */
+  #coalesce(
+    namespace: NamespaceIndex,
+    namespaceKey: Uint8Array,
+    blocks: readonly WantedBlock[],
+    { priority }: PullOptions,
+    deadlineMs: number,
+  ): BlockFetch[] {
+    const keys = this.#keysOf(blocks);
+    return blocks.map(({ digest, layer }, index) => {
+      const keyBytes = keys.slice(index * KEY_BYTES, (index + 1) * KEY_BYTES);
+      const key = keyBytes.toHex();
+      const under = this.#fetches.get(`${namespace} ${key}`);
+      if (under !== undefined) {
+        this.#context.counters.sharedPulls++;
+        if (under.raisePriority(priority)) this.#scheduler.raisePriority(under);
+        return under;
+      }
+      const trace = this.#traces.begin({ key, digest: digest.toHex(), layer }, priority);
+      const place = { namespace, namespaceKey, digest: digest.slice(), layer, keyBytes };
+      const fetch = new BlockFetch({ ...place, trace, deadlineMs }, priority);
+      this.#fetches.set(nameOf(fetch), fetch);
+      return fetch;
+    });
+  }
+
+  /** Starts the new fetches; ends those that are estimated to be unprofitable. */
+  async #start(
+    namespace: NamespaceIndex,
+    fetches: readonly BlockFetch[],
+    options: PullOptions,
+  ): Promise<void> {
+    const fresh = [...new Set(fetches)].filter((fetch) => fetch.fresh);
+    for (const fetch of fetches) fetch.offer(options.sources);
+    for (const fetch of fresh) fetch.fresh = false;
+    const doubt =
+      options.always || options.priority !== "acquire"
+        ? null
+        : this.#forecast.whyUnprofitable(namespace, fresh);
+    for (const [index, fetch] of fresh.entries()) {
+      if (index > 0 && index % STARTS_A_SLICE === 0) await yieldToLoop();
+      if (fetch.settled !== null) continue;
+      if (doubt === null) this.#scheduler.advance(fetch);
+      else this.#scheduler.settle(fetch, "unprofitable", doubt);
+    }
+  }
+
+  #keysOf(blocks: readonly WantedBlock[]): Uint8Array {
+    const { deriveKeys } = this.#context.parts;
+    const keys = new Uint8Array(blocks.length * KEY_BYTES);
+    for (let from = 0; from < blocks.length; ) {
+      const { layer } = blocks[from]!;
+      let to = from + 1;
+      while (to < blocks.length && blocks[to]!.layer === layer) to++;
+      const digests = new Uint8Array((to - from) * KEY_BYTES);
+      for (let index = from; index < to; index++) {
+        const { digest } = blocks[index]!;
+        assert(digest.length === KEY_BYTES, "a digest has 32 bytes");
+        digests.set(digest, (index - from) * KEY_BYTES);
+      }
+      keys.set(deriveKeys(digests, layer), from * KEY_BYTES);
+      from = to;
+    }
+    return keys;
+  }
 }
 
-/** An event concerning a peer or its data, for the activity log. */
-export type FetchEvent =
-  | {
-      readonly kind: "breaker_opened";
-      readonly worker: WorkerId;
-      readonly why: string;
-      readonly cooldownMs: number;
-    }
-  | { readonly kind: "breaker_closed"; readonly worker: WorkerId }
-  | {
-      /** One transport to the peer failed; others may work. */
-      readonly kind: "transport_down";
-      readonly worker: WorkerId;
-      readonly transport: TransportName;
-      readonly why: string;
-      readonly cooldownMs: number;
-    }
-  | {
-      readonly kind: "transport_up";
-      readonly worker: WorkerId;
-      readonly transport: TransportName;
-    }
-  /** The peer is slower than in 95 % of its answers; others are preferred for a while. */
-  | { readonly kind: "peer_slow"; readonly worker: WorkerId; readonly afterMs: number }
-  | {
-      /** The peer sent data that failed verification. The data was discarded. */
-      readonly kind: "peer_corrupt";
-      readonly worker: WorkerId;
-      /** `BlockKey` in hex. */
-      readonly key: string;
-      readonly why: string;
-    }
-  | { readonly kind: "peer_restarted"; readonly worker: WorkerId };
-
-/** Dependencies of a fetcher. */
-export interface FetcherOptions {
-  /** The hello that this host sends to peers. */
-  readonly self: PeerHello;
-  readonly blocks: PeerBlocks;
-  /** Already registered. The caller owns them and closes them. */
-  readonly transports: readonly Transport[];
-  readonly members: Members;
-  readonly blockHolders: BlockHolders;
-  /** Null: no router is configured. */
-  readonly locator: Locator | null;
-  readonly namespaces: { keyOf(index: NamespaceIndex): Uint8Array | null };
-  /** Block keys: `BLAKE3(digest ‖ layer)`, 32 bytes for each 32 bytes of `digests`. */
-  deriveKeys(digests: Uint8Array, layer: number): Uint8Array;
-  /** Tokens per block of this namespace; null: unknown, so every fetch counts as profitable. */
-  tokensPerBlock(namespace: NamespaceIndex): number | null;
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly log: TransportLog;
-  onEvent(event: FetchEvent): void;
-  readonly limits: FetchLimits;
+function nameOf({ namespace, key }: BlockFetch): string {
+  return `${namespace} ${key}`;
 }

@@ -1,4 +1,4 @@
-export { Admission, type Grant } from "./admission.ts";
-export { createFetcher } from "./create-fetcher.ts";
+export * from "./admission.ts";
+export * from "./fetch-options.ts";
 export * from "./fetcher.ts";
 export { Breaker } from "./peer-path.ts";

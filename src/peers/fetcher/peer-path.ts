@@ -1,5 +1,4 @@
-import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
-import type { PeerHello } from "../messages.ts";
+import { type Clock, type Random, randomBelow } from "../../core/index.ts";
 import type {
   ConnectionFault,
   Dialled,
@@ -7,7 +6,9 @@ import type {
   PeerConnection,
   Transport,
 } from "../transport.ts";
-import type { BreakerState } from "./fetcher.ts";
+import type { BreakerState } from "./fetch-options.ts";
+import type { FetchContext } from "./fetcher.ts";
+import type { Peer } from "./peer.ts";
 
 /**
  * Random share of the cooldown that is skipped, so that hosts do not retry a lost peer at the same
@@ -265,24 +266,6 @@ export class IdleConnections {
 /** An idle connection is closed after this time. */
 const IDLE_MS = 60_000;
 
-export interface PeerPathEvents {
-  /** The peer answered our hello. */
-  helloReceived(hello: PeerHello): void;
-  /** The peer's answer to our hello is invalid. */
-  helloRejected(fault: ConnectionFault): void;
-}
-
-export interface PeerPathOptions {
-  readonly worker: WorkerId;
-  readonly transport: Transport;
-  readonly breaker: Breaker;
-  readonly self: PeerHello;
-  readonly clock: Clock;
-  readonly dialMs: () => number;
-  readonly idle: IdleConnections;
-  readonly events: PeerPathEvents;
-}
-
 /**
  * One transport to one peer: at most one connection, dialled once for all who need it, and closed
  * after an idle time or if too many connections are idle.
@@ -300,7 +283,8 @@ export class PeerPath {
   #bytesBefore = 0;
   /** Expiry of the certificate that was presented last, in milliseconds since 1970. */
   certificateEndsMs: number | null = null;
-  readonly #parts: PeerPathOptions;
+  readonly #peer: Peer;
+  readonly #context: FetchContext;
   #connection: PeerConnection | null = null;
   #dialling: Promise<Dialled> | null = null;
   #giveUp: AbortController | null = null;
@@ -312,11 +296,12 @@ export class PeerPath {
   #lastRttMs: number | null = null;
   #closed = false;
 
-  constructor(parts: PeerPathOptions) {
-    this.#parts = parts;
-    this.transport = parts.transport;
-    this.breaker = parts.breaker;
-    this.meter = new Meter(parts.clock, () => this.rttMs);
+  constructor(peer: Peer, transport: Transport, breaker: Breaker, context: FetchContext) {
+    this.#peer = peer;
+    this.#context = context;
+    this.transport = transport;
+    this.breaker = breaker;
+    this.meter = new Meter(context.parts.clock, () => this.rttMs);
   }
 
   get connection(): PeerConnection | null {
@@ -394,12 +379,13 @@ export class PeerPath {
   }
 
   async #dial(endpoint: Endpoint): Promise<Dialled> {
-    const { worker, transport, clock, dialMs } = this.#parts;
+    const { worker } = this.#peer;
+    const { parts, limits } = this.#context;
     const giveUp = new AbortController();
     this.#giveUp = giveUp;
     const late = Promise.withResolvers<Dialled>();
-    const ms = dialMs();
-    using _timer = clock.after(ms, () => {
+    const ms = limits.dialMs;
+    using _timer = parts.clock.after(ms, () => {
       const why = `dial timed out after ${Math.round(ms)} ms`;
       late.resolve(failed({ kind: "unreachable", why }));
       giveUp.abort();
@@ -407,7 +393,7 @@ export class PeerPath {
     giveUp.signal.addEventListener("abort", () => {
       late.resolve(failed({ kind: "closed", why: "the dial was cancelled" }));
     });
-    const dial = transport.dial({ ...endpoint, worker }, giveUp.signal);
+    const dial = this.transport.dial({ ...endpoint, worker }, giveUp.signal);
     const dialled = await Promise.race([dial, late.promise]);
     if (!dialled.ok) {
       void dial.then(async (came) => {
@@ -435,30 +421,31 @@ export class PeerPath {
 
   /** Sends our hello concurrently with the first request, which does not wait for it. */
   async #greet(connection: PeerConnection): Promise<void> {
-    const { self, dialMs, events, worker } = this.#parts;
-    const called = await connection.call({ op: "hello", hello: self }, { deadlineMs: dialMs() });
+    const { parts, limits } = this.#context;
+    const request = { op: "hello", hello: parts.self } as const;
+    const called = await connection.call(request, { deadlineMs: limits.dialMs });
     if (!called.ok) return;
     const { answer } = called;
-    if (answer.op === "hello" && answer.hello.worker === worker) {
-      events.helloReceived(answer.hello);
+    if (answer.op === "hello" && answer.hello.worker === this.#peer.worker) {
+      this.#peer.helloReceived(answer.hello);
       return;
     }
     if (answer.op === "busy") return;
     const why = answer.op === "refused" ? answer.why : "the peer's hello names another worker";
-    events.helloRejected({ kind: answer.op === "refused" ? "refused" : "protocol", why });
+    this.#peer.failed(this, { kind: answer.op === "refused" ? "refused" : "protocol", why });
     if (this.#connection === connection) await this.drop();
   }
 
   #stopIdling(): void {
     this.#idle?.[Symbol.dispose]();
     this.#idle = null;
-    this.#parts.idle.leave(this);
+    this.#context.idle.leave(this);
   }
 
   #closeWhenIdle(): void {
     this.#stopIdling();
-    this.#idle = this.#parts.clock.after(IDLE_MS, () => void this.drop());
-    this.#parts.idle.enter(this, this.bytes > this.#bytesBefore);
+    this.#idle = this.#context.parts.clock.after(IDLE_MS, () => void this.drop());
+    this.#context.idle.enter(this, this.bytes > this.#bytesBefore);
   }
 }
 

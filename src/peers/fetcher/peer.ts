@@ -2,8 +2,8 @@ import { type Random, randomBelow, type WorkerId } from "../../core/index.ts";
 import type { PeerRecord } from "../directory/index.ts";
 import type { HardwareReport, PeerHello } from "../messages.ts";
 import { type ConnectionFault, type PeerConnection, TRANSPORTS } from "../transport.ts";
-import type { FetchContext } from "./create-fetcher.ts";
-import type { FetchLimits, PeerStatus } from "./fetcher.ts";
+import type { FetchLimits, PeerStatus } from "./fetch-options.ts";
+import type { FetchContext } from "./fetcher.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
 /** One in this many requests uses a transport of unknown goodput, to measure it. */
@@ -107,27 +107,10 @@ export class Peer {
   constructor(worker: WorkerId, context: FetchContext) {
     this.worker = worker;
     this.#context = context;
-    const breaker = () =>
-      new Breaker(context.parts.clock, context.parts.random, () => context.limits);
+    const { clock, random, transports } = context.parts;
+    const breaker = () => new Breaker(clock, random, () => context.limits);
     this.breaker = breaker();
-    this.paths = context.parts.transports.map((transport) => {
-      const { clock, self } = context.parts;
-      const dialMs = () => context.limits.dialMs;
-      const path: PeerPath = new PeerPath({
-        worker,
-        transport,
-        breaker: breaker(),
-        self,
-        clock,
-        dialMs,
-        idle: context.idle,
-        events: {
-          helloReceived: (hello) => this.#helloReceived(hello),
-          helloRejected: (fault) => this.failed(path, fault),
-        },
-      });
-      return path;
-    });
+    this.paths = transports.map((transport) => new PeerPath(this, transport, breaker(), context));
   }
 
   get record(): PeerRecord | null {
@@ -199,7 +182,10 @@ export class Peer {
       const endpoint = this.record?.endpoints[path.transport.name];
       if (endpoint === undefined) continue;
       path.breaker.enter();
-      if (failed !== null) this.#context.counters.fellBack(failed.transport.name);
+      if (failed !== null) {
+        this.#context.counters.fallbacks++;
+        this.#context.counters.byTransport[failed.transport.name].fallbacks++;
+      }
       const fresh = path.connection === null;
       const dialled = await path.open(endpoint);
       if (dialled.ok) return { ok: true, path, connection: dialled.connection, fresh };
@@ -302,7 +288,8 @@ export class Peer {
     return true;
   }
 
-  #helloReceived(hello: PeerHello): void {
+  /** The peer answered our hello. */
+  helloReceived(hello: PeerHello): void {
     const before = this.hello;
     this.hello = hello;
     if (before === null || before.incarnation === hello.incarnation) return;
@@ -315,14 +302,12 @@ export class Peer {
 /** The peers that were asked for something, as long as the directory lists them. */
 export class Peers {
   readonly #context: FetchContext;
-  readonly #inFlightBytes: (worker: WorkerId) => number;
   readonly #peers = new Map<WorkerId, Peer>();
   readonly #changes: Disposable;
   readonly #closing = new Set<Promise<void>>();
 
-  constructor(context: FetchContext, inFlightBytes: (worker: WorkerId) => number) {
+  constructor(context: FetchContext) {
     this.#context = context;
-    this.#inFlightBytes = inFlightBytes;
     this.#changes = context.parts.members.onChange(({ kind, peer }) => {
       const known = this.#peers.get(peer.worker);
       if (known === undefined) return;
@@ -392,7 +377,7 @@ export class Peers {
       breaker: breaker.state,
       cooldownMs: breaker.state === "open" ? breaker.waitMs : null,
       certificateEndsMs: used?.connection?.identity.notAfterMs ?? peer.certificateEndsMs,
-      inFlightBytes: this.#inFlightBytes(worker),
+      inFlightBytes: this.#context.admission.bytesOf(worker),
       pulledBlocks: paths.reduce((sum, path) => sum + path.blocks, 0),
       pulledBytes: paths.reduce((sum, path) => sum + path.bytes, 0),
       failures: peer.failures,

@@ -1,7 +1,1 @@
-export {
-  BlockServer,
-  type BlockServerOptions,
-  SERVE_LIMITS,
-  type ServeLimits,
-  type ServeStats,
-} from "./block-server.ts";
+export * from "./block-server.ts";

@@ -17,23 +17,23 @@ export class RequestSlots {
     return this.#waiting.length >= this.#waitingMax;
   }
 
-  /** False: the signal fired, or the semaphore was closed. */
-  take(signal: AbortSignal | undefined): Promise<boolean> | boolean {
+  /** False: the deadline passed, or the semaphore was closed. Null: no deadline. */
+  take(deadline: Deadline | null): Promise<boolean> | boolean {
     if (this.#free > 0) {
       this.#free--;
       return true;
     }
     return new Promise((resolve) => {
       const settle = (got: boolean) => {
-        signal?.removeEventListener("abort", onAbort);
+        if (deadline !== null) deadline.onOver = null;
         resolve(got);
       };
-      const onAbort = () => {
+      this.#waiting.push(settle);
+      if (deadline === null) return;
+      deadline.onOver = () => {
         this.#waiting.splice(this.#waiting.indexOf(settle), 1);
         settle(false);
       };
-      this.#waiting.push(settle);
-      signal?.addEventListener("abort", onAbort, { once: true });
     });
   }
 
@@ -46,6 +46,27 @@ export class RequestSlots {
   /** Refuses all waiting callers. */
   close(): void {
     for (const settle of this.#waiting.splice(0)) settle(false);
+  }
+}
+
+/** Number of inbound requests that a transport serves at once, over all connections. */
+export class RequestLimit {
+  readonly #max: number;
+  #running = 0;
+
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  /** False: the limit is reached. */
+  take(): boolean {
+    if (this.#running >= this.#max) return false;
+    this.#running++;
+    return true;
+  }
+
+  give(): void {
+    this.#running--;
   }
 }
 
@@ -119,41 +140,44 @@ export class TrustedConnections {
   }
 }
 
-/** A caller's signal and deadline combined into one signal; disposed when the call ends. */
+/**
+ * A caller's signal and deadline, without an AbortSignal of its own: in this runtime creating one
+ * costs more than everything else in a small request.
+ */
 export class Deadline implements Disposable {
-  readonly #over = new AbortController();
-  readonly #theirs: AbortSignal | undefined;
-  readonly #timer: Disposable;
+  /** Called once when it is reached. */
+  onOver: ((fault: ConnectionFault) => void) | null = null;
+  /** The reason it was reached; null: it was not. */
+  fault: ConnectionFault | null = null;
+  readonly #signal: AbortSignal | undefined;
   readonly #clock: Clock;
   readonly #endMs: number;
-  readonly #onAbort = () => this.#over.abort();
+  readonly #timer: Disposable;
+  readonly #onAbort = () => this.#end({ kind: "aborted", why: "the request was cancelled" });
 
   constructor(clock: Clock, deadlineMs: number, signal: AbortSignal | undefined) {
     this.#clock = clock;
     this.#endMs = clock.monotonicMs() + deadlineMs;
-    this.#theirs = signal;
-    this.#timer = clock.after(deadlineMs, this.#onAbort);
+    this.#signal = signal;
+    this.#timer = clock.after(deadlineMs, () => {
+      this.#end({ kind: "stalled", why: "the deadline passed" });
+    });
     signal?.addEventListener("abort", this.#onAbort, { once: true });
-    if (signal?.aborted) this.#over.abort();
-  }
-
-  get signal(): AbortSignal {
-    return this.#over.signal;
+    if (signal?.aborted) this.#onAbort();
   }
 
   get leftMs(): number {
     return Math.max(0, this.#endMs - this.#clock.monotonicMs());
   }
 
-  /** The reason it fired. */
-  get fault(): ConnectionFault {
-    return this.#theirs?.aborted
-      ? { kind: "aborted", why: "the request was cancelled" }
-      : { kind: "stalled", why: "the deadline passed" };
+  #end(fault: ConnectionFault): void {
+    if (this.fault !== null) return;
+    this.fault = fault;
+    this.onOver?.(fault);
   }
 
   [Symbol.dispose](): void {
     this.#timer[Symbol.dispose]();
-    this.#theirs?.removeEventListener("abort", this.#onAbort);
+    this.#signal?.removeEventListener("abort", this.#onAbort);
   }
 }

@@ -1,33 +1,23 @@
 import type { Clock } from "../../core/index.ts";
-import type { Region } from "../../native/index.ts";
 import type { PeerRequest } from "../messages.ts";
 import type {
-  Called,
-  ConnectionFault,
   ConnectionFaultKind,
-  Dialled,
-  DialTarget,
-  Endpoint,
   ItemResult,
-  OutgoingPull,
   PeerConnection,
   PeerServer,
   Served,
   Transport,
   TransportName,
 } from "../transport.ts";
-import type { PeerIdentity } from "../trust.ts";
 
 export type TransportOutcome = "ok" | ConnectionFaultKind;
-type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
-type Pull = Extract<PeerRequest, { op: "pull" }>;
 
 /** Receives the duration of each operation in seconds, as metrics need it. */
 export interface TransportObserver {
   dialled(transport: TransportName, outcome: TransportOutcome, seconds: number): void;
   called(
     transport: TransportName,
-    op: CallRequest["op"],
+    op: Exclude<PeerRequest["op"], "pull">,
     outcome: TransportOutcome,
     seconds: number,
   ): void;
@@ -49,189 +39,120 @@ export function measured(
   clock: Clock,
   observer: TransportObserver,
 ): Transport {
-  return new MeasuredTransport(transport, clock, observer);
+  const { name, capabilities } = transport;
+  const stopwatch = () => stopwatchOf(clock);
+  return {
+    name,
+    capabilities,
+    get unsupported() {
+      return transport.unsupported;
+    },
+    get inboundConnections() {
+      return transport.inboundConnections;
+    },
+    register: (region) => transport.register(region),
+    listen: (endpoint, server) =>
+      transport.listen(endpoint, measuredServer(server, name, stopwatch, observer)),
+    async dial(target, signal) {
+      const seconds = stopwatch();
+      const dialled = await transport.dial(target, signal);
+      observer.dialled(name, dialled.ok ? "ok" : dialled.fault.kind, seconds());
+      if (!dialled.ok) return dialled;
+      return { ok: true, connection: measuredConnection(dialled.connection, stopwatch, observer) };
+    },
+    reload: () => transport.reload(),
+    [Symbol.asyncDispose]: () => transport[Symbol.asyncDispose](),
+  };
 }
 
-function outcomeOf(fault: ConnectionFault | null): TransportOutcome {
-  return fault?.kind ?? "ok";
+/** Returns the seconds since it was made. */
+type Stopwatch = () => number;
+
+function stopwatchOf(clock: Clock): Stopwatch {
+  const startMs = clock.monotonicMs();
+  return () => (clock.monotonicMs() - startMs) / 1_000;
 }
 
-class MeasuredTransport implements Transport {
-  readonly name;
-  readonly capabilities;
-  readonly #inner: Transport;
-  readonly #clock: Clock;
-  readonly #observer: TransportObserver;
+function measuredConnection(
+  connection: PeerConnection,
+  stopwatch: () => Stopwatch,
+  observer: TransportObserver,
+): PeerConnection {
+  const { transport, ended } = connection;
+  return {
+    transport,
+    ended,
+    get identity() {
+      return connection.identity;
+    },
+    get resumed() {
+      return connection.resumed;
+    },
+    get rttMs() {
+      return connection.rttMs;
+    },
+    get fault() {
+      return connection.fault;
+    },
+    async call(request, options) {
+      const seconds = stopwatch();
+      const called = await connection.call(request, options);
+      observer.called(transport, request.op, called.ok ? "ok" : called.fault.kind, seconds());
+      return called;
+    },
+    async pull(pull) {
+      const seconds = stopwatch();
+      const fault = await connection.pull({
+        namespace: pull.namespace,
+        items: pull.items,
+        deadlineMs: pull.deadlineMs,
+        signal: pull.signal,
+        onBytes: (index, bytes) => pull.onBytes(index, bytes),
+        onItem: (index, result) => {
+          const bytes = result.kind === "came" ? result.header.bytes : 0;
+          observer.answered(transport, result.kind, bytes, seconds());
+          pull.onItem(index, result);
+        },
+      });
+      observer.pulled(transport, fault?.kind ?? "ok", seconds());
+      return fault;
+    },
+    [Symbol.asyncDispose]: () => connection[Symbol.asyncDispose](),
+  };
+}
 
-  constructor(inner: Transport, clock: Clock, observer: TransportObserver) {
-    this.#inner = inner;
-    this.#clock = clock;
-    this.#observer = observer;
-    this.name = inner.name;
-    this.capabilities = inner.capabilities;
-  }
-
-  get unsupported(): string | null {
-    return this.#inner.unsupported;
-  }
-
-  get inboundConnections(): number {
-    return this.#inner.inboundConnections;
-  }
-
-  register(region: Region): Promise<void> {
-    return this.#inner.register(region);
-  }
-
-  listen(endpoint: Endpoint, server: PeerServer): Promise<Endpoint> {
-    const [clock, observer] = [this.#clock, this.#observer];
-    return this.#inner.listen(endpoint, new MeasuredServer(server, this.name, clock, observer));
-  }
-
-  async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {
-    const startMs = this.#clock.monotonicMs();
-    const dialled = await this.#inner.dial(target, signal);
-    const seconds = (this.#clock.monotonicMs() - startMs) / 1_000;
-    this.#observer.dialled(this.name, dialled.ok ? "ok" : dialled.fault.kind, seconds);
-    if (!dialled.ok) return dialled;
-    return {
-      ok: true,
-      connection: new MeasuredConnection(dialled.connection, this.#clock, this.#observer),
+/**
+ * `serve` is not a generator: its `return` would wait for a running `next`, but the inner
+ * iterator's does not.
+ */
+function measuredServer(
+  server: PeerServer,
+  transport: TransportName,
+  stopwatch: () => Stopwatch,
+  observer: TransportObserver,
+): PeerServer {
+  const watch = (served: Served): Served => {
+    if (served.kind !== "block") return served;
+    const seconds = stopwatch();
+    const release = () => {
+      observer.lent(transport, served.header.bytes, seconds());
+      served.release();
     };
-  }
-
-  reload(): Promise<void> {
-    return this.#inner.reload();
-  }
-
-  [Symbol.asyncDispose](): PromiseLike<void> {
-    return this.#inner[Symbol.asyncDispose]();
-  }
-}
-
-class MeasuredConnection implements PeerConnection {
-  readonly transport;
-  readonly ended;
-  readonly #inner: PeerConnection;
-  readonly #clock: Clock;
-  readonly #observer: TransportObserver;
-
-  constructor(inner: PeerConnection, clock: Clock, observer: TransportObserver) {
-    this.#inner = inner;
-    this.#clock = clock;
-    this.#observer = observer;
-    this.transport = inner.transport;
-    this.ended = inner.ended;
-  }
-
-  get identity(): PeerIdentity {
-    return this.#inner.identity;
-  }
-
-  get resumed(): boolean {
-    return this.#inner.resumed;
-  }
-
-  get rttMs(): number | null {
-    return this.#inner.rttMs;
-  }
-
-  get fault(): ConnectionFault | null {
-    return this.#inner.fault;
-  }
-
-  async call(
-    request: CallRequest,
-    options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
-  ): Promise<Called> {
-    const since = this.#stopwatch();
-    const called = await this.#inner.call(request, options);
-    const outcome = outcomeOf(called.ok ? null : called.fault);
-    this.#observer.called(this.transport, request.op, outcome, since());
-    return called;
-  }
-
-  async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
-    const since = this.#stopwatch();
-    const fault = await this.#inner.pull({
-      namespace: pull.namespace,
-      items: pull.items,
-      deadlineMs: pull.deadlineMs,
-      signal: pull.signal,
-      onBytes: (index, bytes) => pull.onBytes(index, bytes),
-      onItem: (index, result) => {
-        const bytes = result.kind === "came" ? result.header.bytes : 0;
-        this.#observer.answered(this.transport, result.kind, bytes, since());
-        pull.onItem(index, result);
-      },
-    });
-    this.#observer.pulled(this.transport, outcomeOf(fault), since());
-    return fault;
-  }
-
-  /** Seconds since the call. */
-  #stopwatch(): () => number {
-    const startMs = this.#clock.monotonicMs();
-    return () => (this.#clock.monotonicMs() - startMs) / 1_000;
-  }
-
-  [Symbol.asyncDispose](): PromiseLike<void> {
-    return this.#inner[Symbol.asyncDispose]();
-  }
-}
-
-class MeasuredServer implements PeerServer {
-  readonly #inner: PeerServer;
-  readonly #transport: TransportName;
-  readonly #clock: Clock;
-  readonly #observer: TransportObserver;
-
-  constructor(
-    inner: PeerServer,
-    transport: TransportName,
-    clock: Clock,
-    observer: TransportObserver,
-  ) {
-    this.#inner = inner;
-    this.#transport = transport;
-    this.#clock = clock;
-    this.#observer = observer;
-  }
-
-  call(peer: PeerIdentity, request: CallRequest, signal: AbortSignal) {
-    return this.#inner.call(peer, request, signal);
-  }
-
-  /**
-   * Not a generator: its `return` would wait for a running `next`, but the inner iterator's does
-   * not.
-   */
-  serve(peer: PeerIdentity, pull: Pull, signal: AbortSignal): AsyncIterable<Served> {
-    const inner = this.#inner.serve(peer, pull, signal);
-    return {
+    return { ...served, release };
+  };
+  return {
+    call: (peer, request, signal) => server.call(peer, request, signal),
+    serve: (peer, pull, signal) => ({
       [Symbol.asyncIterator]: () => {
-        const served = inner[Symbol.asyncIterator]();
+        const served = server.serve(peer, pull, signal)[Symbol.asyncIterator]();
         return {
-          next: async () => {
+          async next() {
             const next = await served.next();
-            if (next.done === true || next.value.kind !== "block") return next;
-            return { done: false, value: this.#watch(next.value) };
+            return next.done === true ? next : { done: false, value: watch(next.value) };
           },
           return: async () => (await served.return?.()) ?? { done: true, value: undefined },
         };
       },
-    };
-  }
-
-  #watch<Block extends Extract<Served, { kind: "block" }>>(served: Block): Block {
-    const startMs = this.#clock.monotonicMs();
-    return {
-      ...served,
-      release: () => {
-        const seconds = (this.#clock.monotonicMs() - startMs) / 1_000;
-        this.#observer.lent(this.#transport, served.header.bytes, seconds);
-        served.release();
-      },
-    };
-  }
+    }),
+  };
 }

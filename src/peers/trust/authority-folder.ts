@@ -1,4 +1,3 @@
-import { createHash, createPrivateKey, X509Certificate } from "node:crypto";
 import {
   closeSync,
   existsSync,
@@ -13,20 +12,20 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { HearthError, isClusterName, messageOf, type WorkerId } from "../../core/index.ts";
-import { clusterUri, dateText, type PeerName, peerUri } from "./authorize.ts";
+import { clusterUri, dateText, fingerprintOf, type PeerName, peerUri } from "./authorize.ts";
 import {
   authorityKeyIdentifier,
   basicConstraints,
   certificatePem,
   commonName,
-  decodePem,
   extendedKeyUsage,
+  firstCertificate,
   generateKey,
+  isKeyOf,
   keyUsage,
   OID,
   publicKeyOf,
   type ReadCertificate,
-  readCertificate,
   signCertificate,
   subjectAltName,
   subjectKeyIdentifier,
@@ -102,11 +101,9 @@ export function issueHost(options: {
 
 /** The distinguished name of the first certificate in a PEM text. */
 function subjectOf(pem: string): Uint8Array {
-  const [der] = decodePem("CERTIFICATE", pem);
-  const read = der === undefined ? null : readCertificate(der);
-  if (read?.ok) return read.certificate.subject;
-  const why = read === null ? "is not in PEM" : read.why;
-  throw new HearthError("CONFIG_INVALID", `the authority's certificate ${why}`);
+  const found = firstCertificate(pem);
+  if (found !== null) return found.certificate.subject;
+  throw new HearthError("CONFIG_INVALID", "the authority's certificate cannot be read as PEM");
 }
 
 const AUTHORITY = "ca";
@@ -209,22 +206,15 @@ function filesIn(dir: string, name: string) {
 }
 
 function written(certFile: string, keyFile: string, pem: string): WrittenPair {
-  const [der] = decodePem("CERTIFICATE", pem);
-  const read = der === undefined ? null : readCertificate(der);
-  if (der === undefined || !read?.ok) {
-    throw refusal(`${certFile} contains no PEM certificate`, INIT);
-  }
-  const fingerprint = createHash("sha256").update(der).digest("hex");
-  return { certFile, keyFile, certificate: read.certificate, fingerprint };
+  const found = firstCertificate(pem);
+  if (found === null) throw refusal(`${certFile} contains no PEM certificate`, INIT);
+  const { der, certificate } = found;
+  return { certFile, keyFile, certificate, fingerprint: fingerprintOf(der) };
 }
 
 function mustBePair({ certificate, key }: KeyPair, certFile: string, keyFile: string): void {
-  let isPair: boolean;
-  try {
-    isPair = new X509Certificate(certificate).checkPrivateKey(createPrivateKey(key));
-  } catch {
-    throw refusal(`${keyFile} contains no readable PEM private key`, INIT);
-  }
+  const isPair = isKeyOf(certificate, key);
+  if (isPair === null) throw refusal(`${keyFile} contains no readable PEM private key`, INIT);
   if (!isPair) throw refusal(`${keyFile} is not the key of ${certFile}`, INIT);
 }
 

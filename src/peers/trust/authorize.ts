@@ -70,11 +70,16 @@ export function createAuthorizer(
       if (dialled !== null && worker !== dialled) {
         return refused(`it names the worker ${worker}, but ${dialled} was dialled`);
       }
-      const fingerprint = createHash("sha256").update(der).digest("hex");
-      const identity = { worker, cluster, fingerprint, notAfterMs: certificate.notAfterMs };
+      const { notAfterMs } = certificate;
+      const identity = { worker, cluster, fingerprint: fingerprintOf(der), notAfterMs };
       return { ok: true, identity };
     },
   };
+}
+
+/** SHA-256 of a certificate, in hex. */
+export function fingerprintOf(der: Uint8Array): string {
+  return createHash("sha256").update(der).digest("hex");
 }
 
 function refused(why: string): AuthResult & { readonly ok: false } {

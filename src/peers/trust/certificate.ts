@@ -3,33 +3,34 @@ import {
   createPrivateKey,
   createPublicKey,
   generateKeyPairSync,
+  type KeyObject,
   randomBytes,
   sign,
+  X509Certificate,
 } from "node:crypto";
+import { AsnConvert, OctetString } from "@peculiar/asn1-schema";
 import {
-  bitString,
-  constructedTag,
-  DerReader,
-  element,
-  explicit,
-  integer,
-  latin,
-  NotDer,
-  octetString,
-  oid,
-  primitiveTag,
-  readBoolean,
-  readIntegerBytes,
-  readOid,
-  readSmallInteger,
-  readTime,
-  sequence,
-  setOf,
-  TAG,
-  TRUE,
-  time,
-  utf8String,
-} from "./der.ts";
+  AlgorithmIdentifier,
+  AttributeTypeAndValue,
+  AttributeValue,
+  AuthorityKeyIdentifier,
+  BasicConstraints,
+  Certificate,
+  ExtendedKeyUsage,
+  Extension,
+  Extensions,
+  GeneralName,
+  KeyUsage as KeyUsageBits,
+  KeyUsageFlags,
+  Name,
+  RelativeDistinguishedName,
+  SubjectAlternativeName,
+  SubjectKeyIdentifier,
+  SubjectPublicKeyInfo,
+  TBSCertificate,
+  Validity,
+  Version,
+} from "@peculiar/asn1-x509";
 
 /** Object identifiers of RFC 5280 and RFC 5480. */
 export const OID = {
@@ -40,28 +41,40 @@ export const OID = {
   subjectAltName: "2.5.29.17",
   basicConstraints: "2.5.29.19",
   nameConstraints: "2.5.29.30",
+  policyConstraints: "2.5.29.36",
   authorityKeyIdentifier: "2.5.29.35",
   extendedKeyUsage: "2.5.29.37",
   serverAuth: "1.3.6.1.5.5.7.3.1",
   clientAuth: "1.3.6.1.5.5.7.3.2",
 } as const;
 
-/** Kinds of names in a subjectAltName, by tag number. */
-export const NAME_KINDS = [
-  "other",
-  "email",
-  "dns",
-  "x400",
-  "directory",
-  "edi",
-  "uri",
-  "ip",
-  "registered",
-] as const;
-export type NameKind = (typeof NAME_KINDS)[number];
+/** Field of the library's `GeneralName` for each kind of name that is read and written. */
+const NAME_FIELDS = {
+  uri: "uniformResourceIdentifier",
+  dns: "dNSName",
+  email: "rfc822Name",
+} as const;
+export type WrittenNameKind = keyof typeof NAME_FIELDS;
+const NAME_KINDS = Object.keys(NAME_FIELDS) as WrittenNameKind[];
 
-/** Bits of keyUsage, by bit number. */
-export const KEY_USAGE = { digitalSignature: 0, certSign: 5, crlSign: 6 } as const;
+export interface WrittenName {
+  readonly kind: WrittenNameKind;
+  /** The name's bytes as characters U+0000 to U+00FF. */
+  readonly value: string;
+}
+
+export interface ReadName {
+  /** `other`: a kind that no check uses; its value is empty. */
+  readonly kind: WrittenNameKind | "other";
+  /** The name's bytes as characters U+0000 to U+00FF. */
+  readonly value: string;
+}
+
+export const KEY_USAGE = {
+  digitalSignature: KeyUsageFlags.digitalSignature,
+  certSign: KeyUsageFlags.keyCertSign,
+  crlSign: KeyUsageFlags.cRLSign,
+} as const;
 export type KeyUsage = keyof typeof KEY_USAGE;
 
 const LINE_CHARACTERS = 64;
@@ -85,10 +98,29 @@ export const CERTIFICATE_BYTES_MAX = 16 * 1024;
 const NAMES_MAX = 64;
 const EXTENSIONS_MAX = 64;
 
-export interface ReadName {
-  readonly kind: NameKind;
-  /** The name's bytes as characters U+0000 to U+00FF. */
-  readonly value: string;
+/** A certificate as found in a PEM text. */
+export interface FoundCertificate {
+  readonly der: Uint8Array;
+  readonly certificate: ReadCertificate;
+}
+
+/** The first certificate in a PEM text; null: there is none that can be read. */
+export function firstCertificate(pem: string): FoundCertificate | null {
+  const [der] = decodePem("CERTIFICATE", pem);
+  const read = der === undefined ? null : readCertificate(der);
+  return der !== undefined && read?.ok ? { der, certificate: read.certificate } : null;
+}
+
+/** Whether the key (PEM) is the certificate's; null: it cannot be read. */
+export function isKeyOf(certificate: Uint8Array | string, key: string): boolean | null {
+  let privateKey: KeyObject;
+  try {
+    privateKey = createPrivateKey(key);
+  } catch {
+    // The library's message may quote the key.
+    return null;
+  }
+  return new X509Certificate(certificate).checkPrivateKey(privateKey);
 }
 
 /** Fields that authorization needs, from the signed bytes. */
@@ -117,6 +149,9 @@ export type CertificateRead =
   /** `why` completes a sentence that begins with "the certificate". */
   | { readonly ok: false; readonly why: string };
 
+/** The reason a certificate cannot be read; thrown and caught in this file only. */
+class Unreadable extends Error {}
+
 /** Reads one certificate, to its last byte. Does not verify signatures. */
 export function readCertificate(der: Uint8Array): CertificateRead {
   if (der.length > CERTIFICATE_BYTES_MAX) {
@@ -125,73 +160,40 @@ export function readCertificate(der: Uint8Array): CertificateRead {
   try {
     return { ok: true, certificate: read(der) };
   } catch (thrown) {
-    if (!(thrown instanceof NotDer)) throw thrown;
+    if (!(thrown instanceof Unreadable)) throw thrown;
     return { ok: false, why: `cannot be read: ${thrown.message}` };
   }
 }
 
 function read(der: Uint8Array): ReadCertificate {
-  const outside = new DerReader(der);
-  const whole = outside.inside(TAG.sequence, "the certificate");
-  outside.end("the certificate");
-  const body = whole.inside(TAG.sequence, "its body");
-  const algorithm = whole.any("the signature's algorithm").whole;
-  whole.take(TAG.bitString, "the signature");
-  whole.end("the certificate");
-  const version = body.inside(constructedTag(0), "the version");
-  if (readSmallInteger(version.take(TAG.integer, "the version"), "the version") !== 2) {
-    throw new NotDer("the version is not 3");
-  }
-  version.end("the version");
-  readIntegerBytes(body.take(TAG.integer, "the serial number"), "the serial number");
-  if (Buffer.compare(body.any("the algorithm").whole, algorithm) !== 0) {
-    throw new NotDer("its two algorithms differ");
-  }
-  const issuer = nameIn(body, "the issuer");
-  const validity = body.inside(TAG.sequence, "the validity");
-  const notBeforeMs = readTime(validity.any("the begin"), "the begin");
-  const notAfterMs = readTime(validity.any("the end"), "the end");
-  validity.end("the validity");
-  const subject = nameIn(body, "the subject");
-  body.take(TAG.sequence, "the public key");
+  const { tbsCertificate: body, signatureAlgorithm } = parse(der, Certificate, "it");
+  must(body.version === Version.v3, "the version is not 3");
+  must(body.signature.isEqual(signatureAlgorithm), "its two algorithms differ");
+  const { notBefore, notAfter } = body.validity;
   const found = new Map<string, Extension>();
-  if (!body.isAtEnd) readExtensions(body, found);
-  body.end("its body");
-  return { issuer, subject, notBeforeMs, notAfterMs, ...factsOf(found) };
-}
-
-function nameIn(body: DerReader, what: string): Uint8Array {
-  const { tag, whole } = body.any(what);
-  if (tag !== TAG.sequence) throw new NotDer(`${what} is not where it should be`);
-  return whole;
-}
-
-interface Extension {
-  readonly isCritical: boolean;
-  readonly value: Uint8Array;
-}
-
-function readExtensions(body: DerReader, found: Map<string, Extension>): void {
-  const around = body.inside(constructedTag(3), "the list of extensions");
-  const list = around.inside(TAG.sequence, "the list of extensions");
-  around.end("the list of extensions");
-  while (!list.isAtEnd) {
-    const one = list.inside(TAG.sequence, "an extension");
-    const id = readOid(one.take(TAG.oid, "an extension's OID"), "an extension's OID");
-    const critical = one.takeIf(TAG.boolean, "an extension's flag");
-    const value = one.take(TAG.octetString, "an extension's value");
-    one.end("an extension");
-    if (found.has(id)) throw new NotDer(`extension ${id} is there twice`);
-    if (found.size === EXTENSIONS_MAX) throw new NotDer("there are too many extensions");
-    const isCritical = critical !== null && readBoolean(critical, "an extension's flag");
-    found.set(id, { isCritical, value });
+  for (const extension of body.extensions ?? []) {
+    must(!found.has(extension.extnID), `extension ${extension.extnID} is there twice`);
+    must(found.size < EXTENSIONS_MAX, "there are too many extensions");
+    found.set(extension.extnID, extension);
   }
+  const valueIn = <T>(id: string, type: new () => T): T | null => {
+    const value = found.get(id)?.extnValue.buffer;
+    return value === undefined ? null : parse(new Uint8Array(value), type, `extension ${id}`);
+  };
+  const usages = valueIn(OID.extendedKeyUsage, ExtendedKeyUsage);
+  const critical = [...found.values()].filter((extension) => extension.critical);
+  return {
+    issuer: derOf(body.issuer),
+    subject: derOf(body.subject),
+    notBeforeMs: wholeSeconds(notBefore.getTime()),
+    notAfterMs: wholeSeconds(notAfter.getTime()),
+    names: namesOf(valueIn(OID.subjectAltName, SubjectAlternativeName)),
+    authority: authorityOf(valueIn(OID.basicConstraints, BasicConstraints)),
+    keyUsage: keyUsagesOf(valueIn(OID.keyUsage, KeyUsageBits)),
+    extendedKeyUsage: usages === null ? null : [...usages],
+    unknownCritical: critical.map(({ extnID }) => extnID).filter((id) => !KNOWN.has(id)),
+  };
 }
-
-type Facts = Pick<
-  ReadCertificate,
-  "names" | "authority" | "keyUsage" | "extendedKeyUsage" | "unknownCritical"
->;
 
 const KNOWN: ReadonlySet<string> = new Set([
   OID.subjectAltName,
@@ -200,85 +202,70 @@ const KNOWN: ReadonlySet<string> = new Set([
   OID.extendedKeyUsage,
 ]);
 
-function factsOf(found: ReadonlyMap<string, Extension>): Facts {
-  const bytesOf = (id: string) => found.get(id)?.value ?? null;
-  const names = bytesOf(OID.subjectAltName);
-  const constraints = bytesOf(OID.basicConstraints);
-  const usage = bytesOf(OID.keyUsage);
-  const extended = bytesOf(OID.extendedKeyUsage);
-  return {
-    names: names === null ? [] : readNames(names),
-    authority: constraints === null ? null : readAuthority(constraints),
-    keyUsage: usage === null ? null : readKeyUsage(usage),
-    extendedKeyUsage: extended === null ? null : readOids(extended),
-    unknownCritical: [...found]
-      .filter(([id, { isCritical }]) => isCritical && !KNOWN.has(id))
-      .map(([id]) => id),
-  };
-}
-
-/** The value of one extension: a single sequence. */
-function valueReader(value: Uint8Array, what: string): DerReader {
-  const outside = new DerReader(value);
-  const inside = outside.inside(TAG.sequence, what);
-  outside.end(what);
-  return inside;
-}
-
-const CONTEXT = 0x80;
-const CLASS_BITS = 0xc0;
-const NUMBER_BITS = 0x1f;
-
-function readNames(value: Uint8Array): ReadName[] {
-  const list = valueReader(value, "the subjectAltName");
-  const names: ReadName[] = [];
-  while (!list.isAtEnd) {
-    const { tag, body } = list.any("a name");
-    const kind = NAME_KINDS[tag & NUMBER_BITS];
-    if ((tag & CLASS_BITS) !== CONTEXT || kind === undefined) {
-      throw new NotDer("a name is of an unknown kind");
-    }
-    if (names.length === NAMES_MAX) throw new NotDer("there are too many names");
-    names.push({ kind, value: latin(body) });
+/**
+ * The library also reads BER, which has several encodings of one value. The bytes are accepted only
+ * if writing the value again results in the same bytes, so that no two readers can differ.
+ */
+function parse<T>(der: Uint8Array, type: new () => T, what: string): T {
+  let value: T;
+  let isSame: boolean;
+  try {
+    value = AsnConvert.parse(der, type);
+    isSame = Buffer.compare(derOf(value), der) === 0;
+  } catch {
+    // The library's messages may quote the bytes.
+    throw new Unreadable(`${what} is not the DER encoding of a ${type.name}`);
   }
-  if (names.length === 0) throw new NotDer("the subjectAltName is empty");
-  return names;
+  must(isSame, `${what} is not the only DER encoding of its ${type.name}`);
+  return value;
 }
 
-function readAuthority(value: Uint8Array): { readonly pathLength: number | null } | null {
-  const what = "the basicConstraints";
-  const inside = valueReader(value, what);
-  const flag = inside.takeIf(TAG.boolean, what);
-  const length = inside.takeIf(TAG.integer, what);
-  inside.end(what);
-  if (flag === null || !readBoolean(flag, what)) {
-    if (length !== null)
-      throw new NotDer(`${what} give a path length to a certificate that is not an authority's`);
-    return null;
-  }
-  return { pathLength: length === null ? null : readSmallInteger(length, what) };
+function derOf(value: unknown): Uint8Array {
+  return new Uint8Array(AsnConvert.serialize(value));
 }
 
-function readKeyUsage(value: Uint8Array): ReadonlySet<KeyUsage> {
-  const what = "the keyUsage";
-  const outside = new DerReader(value);
-  const [unused, ...bytes] = outside.take(TAG.bitString, what);
-  outside.end(what);
-  if (unused === undefined || unused > 7 || bytes.length > 2) throw new NotDer(`${what} is empty`);
-  const has = (bit: number) => ((bytes[bit >> 3] ?? 0) & (0x80 >> (bit & 7))) !== 0;
+function must(holds: boolean, why: string): asserts holds {
+  if (!holds) throw new Unreadable(why);
+}
+
+/** RFC 5280, 4.1.2.5.2: times have no fractional seconds. */
+function wholeSeconds(date: Date): number {
+  const ms = date.getTime();
+  must(ms % 1_000 === 0, "a date has fractional seconds");
+  return ms;
+}
+
+function namesOf(list: SubjectAlternativeName | null): ReadName[] {
+  if (list === null) return [];
+  must(list.length > 0, "the subjectAltName is empty");
+  must(list.length <= NAMES_MAX, "there are too many names");
+  return list.map((name) => {
+    const kind = NAME_KINDS.find((one) => name[NAME_FIELDS[one]] !== undefined);
+    return kind === undefined
+      ? { kind: "other", value: "" }
+      : { kind, value: name[NAME_FIELDS[kind]]! };
+  });
+}
+
+function authorityOf(constraints: BasicConstraints | null): ReadCertificate["authority"] {
+  if (constraints === null) return null;
+  const { cA, pathLenConstraint: pathLength = null } = constraints;
+  must(cA || pathLength === null, "its path length is for authorities, but it is not one");
+  if (!cA) return null;
+  const isCount = pathLength === null || (Number.isSafeInteger(pathLength) && pathLength >= 0);
+  must(isCount, "its path length is out of range");
+  return { pathLength };
+}
+
+function keyUsagesOf(bits: KeyUsageBits | null): ReadonlySet<KeyUsage> | null {
+  if (bits === null) return null;
+  must(bits.value.byteLength > 0 && bits.value.byteLength <= 2, "the keyUsage is empty or long");
+  const flags = bits.toNumber();
   const uses = Object.entries(KEY_USAGE) as [KeyUsage, number][];
-  return new Set(uses.filter(([, bit]) => has(bit)).map(([use]) => use));
-}
-
-function readOids(value: Uint8Array): string[] {
-  const list = valueReader(value, "the extendedKeyUsage");
-  const oids: string[] = [];
-  while (!list.isAtEnd) oids.push(readOid(list.take(TAG.oid, "a usage"), "a usage"));
-  return oids;
+  return new Set(uses.filter(([, flag]) => (flags & flag) !== 0).map(([use]) => use));
 }
 
 const SERIAL_BYTES = 16;
-const X509_V3 = Uint8Array.of(2);
 
 /** Generates a key on the curve P-256: PKCS#8 in PEM. */
 export function generateKey(): string {
@@ -292,13 +279,14 @@ export function generateKey(): string {
 
 /** The SubjectPublicKeyInfo of a private key in PEM. */
 export function publicKeyOf(key: string): Uint8Array {
-  const spki = createPublicKey(key).export({ type: "spki", format: "der" });
-  return new Uint8Array(spki);
+  return new Uint8Array(createPublicKey(key).export({ type: "spki", format: "der" }));
 }
 
-/** A distinguished name with only a CN. */
+/** A distinguished name with only a CN, in DER. */
 export function commonName(text: string): Uint8Array {
-  return sequence(setOf(sequence(oid(OID.commonName), utf8String(text))));
+  const value = new AttributeValue({ utf8String: text });
+  const attribute = new AttributeTypeAndValue({ type: OID.commonName, value });
+  return derOf(new Name([new RelativeDistinguishedName([attribute])]));
 }
 
 export interface CertificateSpec {
@@ -310,83 +298,90 @@ export interface CertificateSpec {
   /** Both in milliseconds since 1970; truncated to seconds. */
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
-  readonly extensions: readonly Uint8Array[];
+  readonly extensions: readonly Extension[];
   /** The issuer's P-256 key in PEM. */
   readonly signingKey: string;
 }
 
 /** An X.509 version 3 certificate with a random serial number, in DER. */
 export function signCertificate(spec: CertificateSpec): Uint8Array {
-  const algorithm = sequence(oid(OID.ecdsaWithSha256));
+  const algorithm = new AlgorithmIdentifier({ algorithm: OID.ecdsaWithSha256 });
   const serial = randomBytes(SERIAL_BYTES);
   serial[0] = (serial[0]! & 0x7f) | 0x01;
-  const body = sequence(
-    explicit(0, integer(X509_V3)),
-    integer(serial),
-    algorithm,
-    spec.issuer,
-    sequence(time(spec.notBeforeMs), time(spec.notAfterMs)),
-    spec.subject,
-    spec.publicKey,
-    explicit(3, sequence(...spec.extensions)),
+  const toDate = (ms: number) => new Date(Math.floor(ms / 1_000) * 1_000);
+  const tbsCertificate = new TBSCertificate({
+    version: Version.v3,
+    serialNumber: bufferOf(serial),
+    signature: algorithm,
+    issuer: AsnConvert.parse(spec.issuer, Name),
+    validity: new Validity({
+      notBefore: toDate(spec.notBeforeMs),
+      notAfter: toDate(spec.notAfterMs),
+    }),
+    subject: AsnConvert.parse(spec.subject, Name),
+    subjectPublicKeyInfo: AsnConvert.parse(spec.publicKey, SubjectPublicKeyInfo),
+    extensions: new Extensions([...spec.extensions]),
+  });
+  const signature = sign("sha256", derOf(tbsCertificate), createPrivateKey(spec.signingKey));
+  return derOf(
+    new Certificate({
+      tbsCertificate,
+      signatureAlgorithm: algorithm,
+      signatureValue: bufferOf(signature),
+    }),
   );
-  const signature = sign("sha256", body, createPrivateKey(spec.signingKey));
-  return sequence(body, algorithm, bitString(new Uint8Array(signature)));
+}
+
+/** The library takes whole buffers. */
+function bufferOf(bytes: Uint8Array): ArrayBuffer {
+  return new Uint8Array(bytes).buffer;
 }
 
 export function certificatePem(der: Uint8Array): string {
   return encodePem("CERTIFICATE", der);
 }
 
-function extension(id: string, isCritical: boolean, value: Uint8Array): Uint8Array {
-  const critical = isCritical ? [TRUE] : [];
-  return sequence(oid(id), ...critical, octetString(value));
+/** `value`: the extension's value in DER, or an object of the library. */
+export function extension(id: string, isCritical: boolean, value: object): Extension {
+  const der = value instanceof Uint8Array ? value : derOf(value);
+  const extnValue = new OctetString(bufferOf(der));
+  return new Extension({ extnID: id, critical: isCritical, extnValue });
 }
 
 /** `authority` null: the certificate must not sign others. */
-export function basicConstraints(
-  authority: { readonly pathLength: number | null } | null,
-): Uint8Array {
-  const length = authority?.pathLength ?? null;
-  const path = length === null ? [] : [integer(Uint8Array.of(length))];
-  const parts = authority === null ? [] : [TRUE, ...path];
-  return extension(OID.basicConstraints, true, sequence(...parts));
+export function basicConstraints(authority: ReadCertificate["authority"]): Extension {
+  const value = new BasicConstraints({ cA: authority !== null });
+  if (authority?.pathLength != null) value.pathLenConstraint = authority.pathLength;
+  return extension(OID.basicConstraints, true, value);
 }
 
-export function keyUsage(...uses: readonly KeyUsage[]): Uint8Array {
-  const bits = uses.reduce((sum, use) => sum | (0x80 >> KEY_USAGE[use]), 0);
-  const unused = Math.clz32(bits & -bits) ^ 31;
-  return extension(OID.keyUsage, true, bitString(Uint8Array.of(bits), unused));
+export function keyUsage(...uses: readonly KeyUsage[]): Extension {
+  const flags = uses.reduce((sum, use) => sum | KEY_USAGE[use], 0);
+  return extension(OID.keyUsage, true, new KeyUsageBits(flags));
 }
 
 /** Usages by OID. */
-export function extendedKeyUsage(...uses: readonly string[]): Uint8Array {
-  return extension(OID.extendedKeyUsage, false, sequence(...uses.map(oid)));
+export function extendedKeyUsage(...uses: readonly string[]): Extension {
+  return extension(OID.extendedKeyUsage, false, new ExtendedKeyUsage([...uses]));
 }
 
-export interface WrittenName {
-  readonly kind: Exclude<NameKind, "other" | "x400" | "directory" | "edi">;
-  /** Bytes as characters U+0000 to U+00FF. */
-  readonly value: string;
-}
-
-export function subjectAltName(...names: readonly WrittenName[]): Uint8Array {
-  const parts = names.map(({ kind, value }) =>
-    element(primitiveTag(NAME_KINDS.indexOf(kind)), Buffer.from(value, "latin1")),
-  );
-  return extension(OID.subjectAltName, false, sequence(...parts));
+export function subjectAltName(...names: readonly WrittenName[]): Extension {
+  const list = names.map(({ kind, value }) => new GeneralName({ [NAME_FIELDS[kind]]: value }));
+  return extension(OID.subjectAltName, false, new SubjectAlternativeName(list));
 }
 
 /** RFC 5280, 4.2.1.2, method 1, but with SHA-256 truncated to 160 bits (RFC 7093). */
-function keyIdentifier(publicKey: Uint8Array): Uint8Array {
-  return new Uint8Array(createHash("sha256").update(publicKey).digest().subarray(0, 20));
+function keyIdentifier(publicKey: Uint8Array): ArrayBuffer {
+  return bufferOf(createHash("sha256").update(publicKey).digest().subarray(0, 20));
 }
 
-export function subjectKeyIdentifier(publicKey: Uint8Array): Uint8Array {
-  return extension(OID.subjectKeyIdentifier, false, octetString(keyIdentifier(publicKey)));
+export function subjectKeyIdentifier(publicKey: Uint8Array): Extension {
+  const value = new SubjectKeyIdentifier(keyIdentifier(publicKey));
+  return extension(OID.subjectKeyIdentifier, false, value);
 }
 
-export function authorityKeyIdentifier(publicKey: Uint8Array): Uint8Array {
-  const id = element(primitiveTag(0), keyIdentifier(publicKey));
-  return extension(OID.authorityKeyIdentifier, false, sequence(id));
+export function authorityKeyIdentifier(publicKey: Uint8Array): Extension {
+  const id = new SubjectKeyIdentifier(keyIdentifier(publicKey));
+  const value = new AuthorityKeyIdentifier({ keyIdentifier: id });
+  return extension(OID.authorityKeyIdentifier, false, value);
 }

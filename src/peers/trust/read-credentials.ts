@@ -1,11 +1,10 @@
-import { createPrivateKey, X509Certificate } from "node:crypto";
 import { open } from "node:fs/promises";
 import { createSecureContext } from "node:tls";
 import { HearthError, messageOf } from "../../core/index.ts";
 import type { Credentials } from "../trust.ts";
 import type { PeerName } from "./authorize.ts";
 import { createAuthorizer, dateText, maySign } from "./authorize.ts";
-import { decodePem, type ReadCertificate, readCertificate } from "./certificate.ts";
+import { decodePem, type FoundCertificate, isKeyOf, readCertificate } from "./certificate.ts";
 
 export interface CertificateFiles {
   /** The host's certificate, followed by its issuers except those of `caFile`. */
@@ -56,11 +55,6 @@ export async function readCredentials(
   return { credentials, warnings: warningsOf(files, key.mode, authorities.text) };
 }
 
-interface FoundCertificate {
-  readonly der: Uint8Array;
-  readonly certificate: ReadCertificate;
-}
-
 /** Returns at least one certificate. */
 function certificatesIn(path: string, text: string): FoundCertificate[] {
   const found = decodePem("CERTIFICATE", text).map((der, index) => {
@@ -98,24 +92,18 @@ function mustBeAuthorities(path: string, text: string, wallMs: number): void {
 }
 
 function mustBePair({ certFile, keyFile }: CertificateFiles, der: Uint8Array, key: string): void {
-  const isPair = new X509Certificate(der).checkPrivateKey(privateKey(keyFile, key));
+  const isPair = isKeyOf(der, key);
   if (isPair) return;
+  if (isPair === null) {
+    throw refusal(
+      `${keyFile} contains no readable PEM private key`,
+      "write the key in PEM into it, without a passphrase",
+    );
+  }
   throw refusal(
     `${keyFile} is not the key of ${certFile}`,
     "let peers.key_file name the key that the certificate was made for",
   );
-}
-
-/** Replaces the library's message, which may quote the file. */
-function privateKey(path: string, text: string) {
-  try {
-    return createPrivateKey(text);
-  } catch {
-    throw refusal(
-      `${path} contains no readable PEM private key`,
-      "write the key in PEM into it, without a passphrase",
-    );
-  }
 }
 
 /** Applies the check that peers apply to this host's certificate. */

@@ -1,6 +1,7 @@
-import { assert, equalBytes, unreachable } from "../../core/index.ts";
+import { assert, equalBytes } from "../../core/index.ts";
 import type { FrameHeader, ItemRefusal, PeerAnswer, PeerRequest, PullItem } from "../messages.ts";
-import { utf8Bytes, WireReader, type WireWriter } from "./bytes.ts";
+import { utf8Bytes, type WireReader, type WireWriter } from "./bytes.ts";
+import { type Field, size, struct } from "./fields.ts";
 import {
   ALIASES_MAX,
   FRAME_FLAGS,
@@ -12,17 +13,16 @@ import {
   Op,
   PART_BYTES_MAX,
   PAYLOAD_BYTES_MAX,
-  RefusalKind,
   WIRE_VERSION,
 } from "./layout.ts";
 import {
   beginMessage,
-  isName,
+  blockName,
+  type Decoded,
+  decodeWhole,
+  milliseconds,
   readEnvelope,
-  readName,
-  readWhy,
-  wireMs,
-  writeWhy,
+  reason,
 } from "./requests-and-answers.ts";
 
 /** `layer` is encoded twice: in the address, and as a field of the frame. */
@@ -50,10 +50,7 @@ function writeFrame(writer: WireWriter, header: FrameHeader): void {
 
 function writeAliases(writer: WireWriter, aliases: readonly Uint8Array[]): void {
   writer.u8(aliases.length);
-  for (const alias of aliases) {
-    assert(isName(alias), "an alias has 8 or 32 bytes");
-    writer.u8(alias.length).raw(alias);
-  }
+  for (const alias of aliases) blockName.write(writer, alias);
 }
 
 function readFrame(reader: WireReader): FrameHeader {
@@ -84,7 +81,7 @@ function readAliases(reader: WireReader): Uint8Array[] {
   const count = reader.u8("aliases");
   if (count === 0 || count > ALIASES_MAX) reader.fail(`aliases: not 1 to ${ALIASES_MAX}`);
   const aliases: Uint8Array[] = [];
-  for (let i = 0; i < count && reader.ok; i++) aliases.push(readName(reader, "alias"));
+  for (let i = 0; i < count && reader.ok; i++) aliases.push(blockName.read(reader, "alias"));
   return aliases;
 }
 
@@ -155,11 +152,6 @@ export type Part =
   | { readonly kind: "frame"; readonly index: number; readonly header: FrameHeader }
   | { readonly kind: "refusal"; readonly index: number; readonly refusal: ItemRefusal };
 
-export type DecodedPart =
-  | { readonly ok: true; readonly part: Part }
-  /** Message; contains no text from the peer. */
-  | { readonly ok: false; readonly why: string };
-
 /**
  * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
  */
@@ -180,33 +172,26 @@ function beginPart(op: number, index: number): WireWriter {
   return beginMessage(op).u32(index);
 }
 
+/** The kinds of refusals, by number; numbers are never reused. */
+const REFUSALS: {
+  readonly [Kind in ItemRefusal["kind"]]: Field<Omit<Extract<ItemRefusal, { kind: Kind }>, "kind">>;
+} = {
+  absent: struct({}),
+  busy: struct({ retryAfterMs: milliseconds }),
+  tooLong: struct({ bytes: size(PAYLOAD_BYTES_MAX) }),
+  refused: struct({ why: reason }),
+};
+const REFUSAL_KINDS = Object.keys(REFUSALS) as ItemRefusal["kind"][];
+
 function writeRefusal(writer: WireWriter, refusal: ItemRefusal): void {
-  writer.u8(RefusalKind[refusal.kind]);
-  switch (refusal.kind) {
-    case "absent":
-      return;
-    case "busy":
-      writer.u32(wireMs(refusal.retryAfterMs));
-      return;
-    case "tooLong":
-      writer.size(refusal.bytes);
-      return;
-    case "refused":
-      writeWhy(writer, refusal.why);
-      return;
-    default:
-      unreachable(refusal satisfies never, "a refusal");
-  }
+  writer.u8(REFUSAL_KINDS.indexOf(refusal.kind));
+  const fields: Field<object> = REFUSALS[refusal.kind] as Field<object>;
+  fields.write(writer, refusal);
 }
 
 /** Decodes a complete message. Never throws; the result does not reference `bytes`. */
-export function decodePart(bytes: Uint8Array): DecodedPart {
-  if (bytes.length > PART_BYTES_MAX) return { ok: false, why: "part: too long" };
-  const reader = new WireReader(bytes);
-  const part = readPart(reader);
-  reader.end("part");
-  if (reader.ok && part !== null) return { ok: true, part };
-  return { ok: false, why: reader.why ?? "operation: unknown" };
+export function decodePart(bytes: Uint8Array): Decoded<"part", Part> {
+  return decodeWhole("part", bytes, PART_BYTES_MAX, readPart);
 }
 
 function readPart(reader: WireReader): Part | null {
@@ -224,18 +209,8 @@ function readPart(reader: WireReader): Part | null {
 }
 
 function readRefusal(reader: WireReader): ItemRefusal {
-  const kind = reader.u8("refusal");
-  switch (kind) {
-    case RefusalKind.absent:
-      return { kind: "absent" };
-    case RefusalKind.busy:
-      return { kind: "busy", retryAfterMs: reader.u32("retry after") };
-    case RefusalKind.tooLong:
-      return { kind: "tooLong", bytes: reader.size(PAYLOAD_BYTES_MAX, "bytes") };
-    case RefusalKind.refused:
-      return { kind: "refused", why: readWhy(reader) };
-    default:
-      if (!reader.newer) reader.fail("refusal: unknown kind");
-      return { kind: "refused", why: "for an unknown reason" };
-  }
+  const kind = REFUSAL_KINDS[reader.u8("refusal")];
+  if (kind !== undefined) return { kind, ...REFUSALS[kind].read(reader, kind) } as ItemRefusal;
+  if (!reader.newer) reader.fail("refusal: unknown kind");
+  return { kind: "refused", why: "for an unknown reason" };
 }

@@ -88,6 +88,13 @@ export class WireReader {
     return this.#bytes.slice(this.#at - length, this.#at);
   }
 
+  /** Returns all remaining bytes as a view. */
+  rest(): Uint8Array {
+    const from = this.#at;
+    this.#at = this.#end;
+    return this.#bytes.subarray(from, this.#end);
+  }
+
   /** Reads `length` bytes of UTF-8 without control characters. */
   utf8(length: number, what: string): string {
     if (!this.#take(length, what)) return "";

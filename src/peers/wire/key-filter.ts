@@ -33,19 +33,6 @@ export type ReadFilter =
   | { readonly ok: true; readonly filter: KeyFilter }
   | { readonly ok: false; readonly why: string };
 
-/** A read-only filter; made by `KeyFilterBuilder.done` or `readKeyFilter`. */
-export interface KeyFilter {
-  /** Number of keys in the filter. */
-  readonly keys: number;
-  /** Size of the encoded filter in bytes. */
-  readonly bytes: Uint8Array;
-  /**
-   * False: the filter does not contain the key (32 bytes at `at`). True: it probably does; less
-   * than 1 % are false positives.
-   */
-  mayContain(key: Uint8Array, at?: number): boolean;
-}
-
 /**
  * Capacity for at least `keys` keys, in steps of 25 %, so that two filters of almost equal sets
  * have the same size.
@@ -101,7 +88,7 @@ export class KeyFilterBuilder {
     view.setBigUint64(8, BigInt(this.#keys), true);
     view.setUint32(16, this.#groups, true);
     view.setBigUint64(CHECKSUM_AT, Bun.hash.xxHash3(this.#bytes), true);
-    return new SplitBlockFilter(this.#bytes, this.#words, this.#keys);
+    return new KeyFilter(this.#bytes, this.#words, this.#keys);
   }
 }
 
@@ -117,7 +104,7 @@ export function readKeyFilter(came: Uint8Array): ReadFilter {
   if (Bun.hash.xxHash3(bytes) !== checksum) return { ok: false, why: "filter: checksum mismatch" };
   view.setBigUint64(CHECKSUM_AT, checksum, true);
   const keys = Number(view.getBigUint64(8, true));
-  const filter = new SplitBlockFilter(bytes, new Uint32Array(bytes.buffer, HEADER_BYTES), keys);
+  const filter = new KeyFilter(bytes, new Uint32Array(bytes.buffer, HEADER_BYTES), keys);
   return { ok: true, filter };
 }
 
@@ -136,8 +123,11 @@ function whyNoFilter(came: Uint8Array): string | null {
   return keys > BigInt(Number.MAX_SAFE_INTEGER) ? "filter: key count out of range" : null;
 }
 
-class SplitBlockFilter implements KeyFilter {
+/** A read-only filter; made by `KeyFilterBuilder.done` or `readKeyFilter`. */
+export class KeyFilter {
+  /** The encoded filter. */
   readonly bytes: Uint8Array;
+  /** Number of keys in the filter. */
   readonly keys: number;
   readonly #words: Uint32Array;
   readonly #groups: number;
@@ -149,6 +139,10 @@ class SplitBlockFilter implements KeyFilter {
     this.#groups = words.length / GROUP_WORDS;
   }
 
+  /**
+   * False: the filter does not contain the key (32 bytes at `at`). True: it probably does; less
+   * than 1 % are false positives.
+   */
   mayContain(key: Uint8Array, at = 0): boolean {
     assert(at + HASHED_BYTES <= key.length, "a key has 32 bytes");
     const words = this.#words;

@@ -60,5 +60,3 @@ export const FRAME_FLAGS =
 export const MUST_UNDERSTAND = 0xffff_0000;
 
 export const HardwareBit = { rdma: 1, aes: 2 } as const;
-
-export const RefusalKind = { absent: 0, busy: 1, tooLong: 2, refused: 3 } as const;

@@ -1,16 +1,18 @@
-import { assert, isU64, unreachable, type WorkerId } from "../../core/index.ts";
+import { assert, type WorkerId } from "../../core/index.ts";
 import { Tier } from "../../store/blocks/index.ts";
-import type {
-  HardwareReport,
-  PeerAnswer,
-  PeerFound,
-  PeerHas,
-  PeerHello,
-  PeerRequest,
-  PullItem,
-  WantedBlock,
-} from "../messages.ts";
+import type { HardwareReport, PeerAnswer, PeerHello, PeerRequest } from "../messages.ts";
 import { utf8Bytes, WireReader, WireWriter } from "./bytes.ts";
+import {
+  bytes,
+  type Field,
+  type Fields,
+  records,
+  type Struct,
+  size,
+  struct,
+  u32,
+  u64,
+} from "./fields.ts";
 import {
   ACCEPTS_RAW,
   ANSWER_BYTES_MAX,
@@ -42,395 +44,312 @@ export function readEnvelope(reader: WireReader): number {
   return op;
 }
 
-/** Reads a list of records of at least `bytesMin` bytes each, their length included. */
-function readItems<T>(
-  reader: WireReader,
-  max: number,
-  bytesMin: number,
-  what: string,
-  read: () => T,
-): T[] {
-  const items: T[] = [];
-  const count = reader.count(max, bytesMin, what);
-  for (let i = 0; i < count && reader.ok; i++) items.push(reader.record(16, what, read));
-  return items;
-}
-
-function writeItems<T>(writer: WireWriter, items: readonly T[], write: (item: T) => void): void {
-  writer.u32(items.length);
-  for (const item of items) writer.record(16, () => write(item));
-}
-
 const CONTROLS = /\p{Cc}+/gu;
 
-/** Writes a reason: a 16-bit length, then one line of text, truncated if it is too long. */
-export function writeWhy(writer: WireWriter, why: string): void {
-  let line = why.toWellFormed().replace(CONTROLS, " ");
-  let bytes = utf8Bytes(line);
-  while (bytes.length > WHY_BYTES_MAX) {
-    line = line.slice(0, Math.floor((line.length * WHY_BYTES_MAX) / bytes.length)).toWellFormed();
-    bytes = utf8Bytes(line);
-  }
-  writer.u16(bytes.length).raw(bytes);
-}
+/** A 16-bit length, then one line of text, truncated if it is too long. */
+export const reason: Field<string> = {
+  write(writer, why) {
+    let line = why.toWellFormed().replace(CONTROLS, " ");
+    let text = utf8Bytes(line);
+    while (text.length > WHY_BYTES_MAX) {
+      line = line.slice(0, Math.floor((line.length * WHY_BYTES_MAX) / text.length)).toWellFormed();
+      text = utf8Bytes(line);
+    }
+    writer.u16(text.length).raw(text);
+  },
+  read(reader) {
+    const length = reader.u16("reason");
+    if (length > WHY_BYTES_MAX) reader.fail(`reason: more than ${WHY_BYTES_MAX} bytes`);
+    return reader.utf8(length, "reason");
+  },
+};
 
-export function readWhy(reader: WireReader): string {
-  const length = reader.u16("reason");
-  if (length > WHY_BYTES_MAX) reader.fail(`reason: more than ${WHY_BYTES_MAX} bytes`);
-  return reader.utf8(length, "reason");
-}
-
-function writeHello(writer: WireWriter, hello: PeerHello): void {
-  const { hasRdmaNic, hasAes, cores, rdmaDevices } = hello.hardware;
-  assert(isU64(hello.incarnation), "an incarnation has 64 bits");
-  assert(rdmaDevices.length <= DEVICES_MAX, `at most ${DEVICES_MAX} RDMA devices are named`);
-  writer.text(hello.worker).u64(hello.incarnation);
-  writer.u8((hasRdmaNic ? HardwareBit.rdma : 0) | (hasAes ? HardwareBit.aes : 0));
-  writer.u16(Math.min(cores, 0xffff)).u8(rdmaDevices.length);
-  for (const device of rdmaDevices) writer.text(device);
-}
-
-function readHello(reader: WireReader): PeerHello {
-  const worker = reader.text("worker") as WorkerId;
-  if (reader.ok && worker === "") reader.fail("worker: empty");
-  const incarnation = reader.u64("incarnation");
-  return { worker, incarnation, hardware: readHardware(reader) };
-}
-
-function readHardware(reader: WireReader): HardwareReport {
-  const bits = reader.u8("hardware");
-  const known = HardwareBit.rdma | HardwareBit.aes;
-  if (!reader.newer && (bits & ~known) !== 0) reader.fail("hardware: unknown bit");
-  const cores = reader.u16("cores");
-  const count = reader.u8("devices");
-  if (count > DEVICES_MAX) reader.fail(`devices: more than ${DEVICES_MAX}`);
-  const rdmaDevices: string[] = [];
-  for (let i = 0; i < count && reader.ok; i++) rdmaDevices.push(reader.text("device"));
-  return {
-    hasRdmaNic: (bits & HardwareBit.rdma) !== 0,
-    rdmaDevices,
-    cores,
-    hasAes: (bits & HardwareBit.aes) !== 0,
-  };
-}
-
-export type DecodedRequest =
-  | { readonly ok: true; readonly request: PeerRequest }
-  /** Message; contains no text from the peer. */
-  | { readonly ok: false; readonly why: string };
-
-/** Length of the record, digest and layer. */
-const BLOCK_BYTES_MIN = 2 + KEY_BYTES + 4;
 const U32_MAX = 0xffff_ffff;
 
-/** Milliseconds for the wire: rounded up to 32 bits; NaN becomes 0. */
-export function wireMs(ms: number): number {
-  return Math.min(U32_MAX, Math.max(0, Math.ceil(ms) || 0));
+/** Milliseconds: rounded up to 32 bits; NaN becomes 0. */
+export const milliseconds: Field<number> = {
+  write: (writer, ms) => void writer.u32(Math.min(U32_MAX, Math.max(0, Math.ceil(ms) || 0))),
+  read: (reader, what) => reader.u32(what),
+};
+
+/** An engine's name of a block: an 8-bit length, then 8 (engine hash) or 32 bytes (page key). */
+export const blockName: Field<Uint8Array> = {
+  write(writer, name) {
+    assert(isNameLength(name.length), "an engine's name or alias has 8 or 32 bytes");
+    writer.u8(name.length).raw(name);
+  },
+  read(reader, what) {
+    const length = reader.u8(what);
+    if (!isNameLength(length)) reader.fail(`${what}: not 8 or 32 bytes`);
+    return reader.bytes(length, what);
+  },
+};
+
+function isNameLength(length: number): boolean {
+  return length === HASH_BYTES || length === KEY_BYTES;
 }
+
+const worker: Field<WorkerId> = {
+  write: (writer, name) => void writer.text(name),
+  read(reader, what) {
+    const name = reader.text(what) as WorkerId;
+    if (reader.ok && name === "") reader.fail(`${what}: empty`);
+    return name;
+  },
+};
+
+const hardware: Field<HardwareReport> = {
+  write(writer, { hasRdmaNic, hasAes, cores, rdmaDevices }) {
+    assert(rdmaDevices.length <= DEVICES_MAX, `at most ${DEVICES_MAX} RDMA devices are named`);
+    writer.u8((hasRdmaNic ? HardwareBit.rdma : 0) | (hasAes ? HardwareBit.aes : 0));
+    writer.u16(Math.min(cores, 0xffff)).u8(rdmaDevices.length);
+    for (const device of rdmaDevices) writer.text(device);
+  },
+  read(reader, what) {
+    const bits = reader.u8(what);
+    const known = HardwareBit.rdma | HardwareBit.aes;
+    if (!reader.newer && (bits & ~known) !== 0) reader.fail(`${what}: unknown bit`);
+    const cores = reader.u16("cores");
+    const count = reader.u8("devices");
+    if (count > DEVICES_MAX) reader.fail(`devices: more than ${DEVICES_MAX}`);
+    const rdmaDevices: string[] = [];
+    while (rdmaDevices.length < count && reader.ok) rdmaDevices.push(reader.text("device"));
+    return {
+      hasRdmaNic: (bits & HardwareBit.rdma) !== 0,
+      rdmaDevices,
+      cores,
+      hasAes: (bits & HardwareBit.aes) !== 0,
+    };
+  },
+};
+
+const hello: Field<PeerHello> = struct({ worker, incarnation: u64, hardware });
+
+const key = bytes(KEY_BYTES);
+const address = { digest: key, layer: u32 };
+/** Length of the record, digest and layer. */
+const BLOCK_BYTES_MIN = 2 + KEY_BYTES + 4;
+
+/** The client has reserved this many bytes; a longer payload is impossible. */
+const bytesMax: Field<number> = {
+  write: (writer, max) => void writer.size(Math.min(max, PAYLOAD_BYTES_MAX)),
+  read: (reader, what) => reader.size(PAYLOAD_BYTES_MAX, what),
+};
+
+/** The deadline, and the encodings of payload that the client accepts. */
+const deadlineMs: Field<number> = {
+  write(writer, ms) {
+    milliseconds.write(writer, ms);
+    writer.u32(ACCEPTS_RAW);
+  },
+  read(reader, what) {
+    const ms = milliseconds.read(reader, what);
+    const accepts = reader.u32("accepts");
+    const unknown = (accepts & ~ACCEPTS_RAW) !== 0 && !reader.newer;
+    if ((accepts & ACCEPTS_RAW) === 0 || unknown) reader.fail("accepts: no supported encoding");
+    return ms;
+  },
+};
+
+const TIERS = Tier.ram | Tier.ssd;
+
+const tiers: Field<number> = {
+  write: (writer, mask) => void writer.u8(mask),
+  read(reader, what) {
+    const mask = reader.u8(what);
+    if (!reader.newer && (mask & ~TIERS) !== 0) reader.fail(`${what}: unknown bit`);
+    return mask & TIERS;
+  },
+};
+
+const copy = { tiers, bytes: size(PAYLOAD_BYTES_MAX), generation: u64, checksum: u64 };
+/** Length of the record, tiers, bytes, generation, checksum. */
+const HAS_BYTES_MIN = 2 + 1 + 8 + 8 + 8;
+const FOUND_BYTES_MIN = HAS_BYTES_MIN + KEY_BYTES + KEY_BYTES + 4;
+
+/** A presence byte; if it is 1, a 32-bit length and the filter. */
+const filter: Field<Uint8Array | null> = {
+  write(writer, value) {
+    assert((value?.length ?? 0) <= FILTER_BYTES_MAX, "a filter is within its size limit");
+    writer.u8(value === null ? 0 : 1);
+    if (value !== null) writer.u32(value.length).raw(value);
+  },
+  read(reader, what) {
+    const given = reader.u8(what);
+    if (given > 1) reader.fail(`${what}: invalid presence byte`);
+    if (given !== 1) return null;
+    return reader.bytes(reader.count(FILTER_BYTES_MAX, 1, what), what);
+  },
+};
+
+/** A message after its first eight bytes: one record, then a list of records. */
+interface Layout<Message> {
+  readonly code: number;
+  readonly op: string;
+  readonly head: Field<Message>;
+  /** Null: the list is empty. */
+  readonly items: Field<Message> | null;
+}
+
+function layout<
+  const Name extends string,
+  H extends Fields,
+  I extends Fields = Record<never, never>,
+>(
+  op: Name,
+  code: number,
+  head: H,
+  items: I | null = null,
+): Layout<{ readonly op: Name } & Struct<H> & Struct<I>> {
+  type Message = { readonly op: Name } & Struct<H> & Struct<I>;
+  const list = items === null ? null : (struct(items) as unknown as Field<Message>);
+  return { code, op, head: struct(head) as unknown as Field<Message>, items: list };
+}
+
+const listed = { what: "block", many: "blocks", max: ITEMS_MAX };
+const blocks = records({ ...listed, item: struct(address), bytesMin: BLOCK_BYTES_MIN });
+const items = records({
+  ...listed,
+  item: struct({ ...address, bytesMax, generation: u64 }),
+  bytesMin: BLOCK_BYTES_MIN + 8,
+});
+const names = { what: "name", many: "names", max: FIND_NAMES_MAX };
+const found = records({
+  what: "found",
+  many: "blocks",
+  max: FOUND_MAX,
+  bytesMin: FOUND_BYTES_MIN,
+  item: struct({ namespace: key, ...address, ...copy }),
+});
+
+const REQUESTS: {
+  readonly [Name in PeerRequest["op"]]: Layout<Extract<PeerRequest, { op: Name }>>;
+} = {
+  hello: layout("hello", Op.hello, { hello }),
+  pull: layout("pull", Op.pull, { namespace: key, deadlineMs }, { items }),
+  has: layout("has", Op.has, { namespace: key }, { blocks }),
+  find: layout(
+    "find",
+    Op.find,
+    {},
+    { names: records({ ...names, item: blockName, bytesMin: 2 + 1 + HASH_BYTES }) },
+  ),
+  summary: layout("summary", Op.summary, { namespace: key, known: u64 }),
+};
+
+const ANSWERS: {
+  readonly [Name in PeerAnswer["op"]]: Layout<Extract<PeerAnswer, { op: Name }>>;
+} = {
+  hello: layout("hello", Op.helloAnswer, { hello }),
+  has: layout(
+    "has",
+    Op.hasAnswer,
+    {},
+    { blocks: records({ ...listed, item: struct(copy), bytesMin: HAS_BYTES_MIN }) },
+  ),
+  find: layout(
+    "find",
+    Op.findAnswer,
+    {},
+    { found: records({ ...names, item: found, bytesMin: 2 + 4 }) },
+  ),
+  summary: layout("summary", Op.summaryAnswer, { version: u64, filter }),
+  busy: layout("busy", Op.busyAnswer, { retryAfterMs: milliseconds }),
+  refused: layout("refused", Op.refusedAnswer, { why: reason }),
+};
+
+function encode<Message extends PeerRequest | PeerAnswer>(
+  { code, head, items }: Layout<Message>,
+  message: Message,
+): Uint8Array {
+  const writer = beginMessage(code, roomFor(message));
+  writer.record(32, () => head.write(writer, message));
+  if (items === null) writer.u32(0);
+  else items.write(writer, message);
+  return writer.done();
+}
+
+/** Initial size of the writer, so that large messages are not copied while it grows. */
+function roomFor(message: PeerRequest | PeerAnswer): number {
+  const filterBytes = "filter" in message ? (message.filter?.length ?? 0) : 0;
+  const items = "items" in message ? message.items : "blocks" in message ? message.blocks : [];
+  return 64 + filterBytes + items.length * (BLOCK_BYTES_MIN + 16);
+}
+
+/** Null: invalid; the reader has the reason. */
+function decode<Message>(
+  reader: WireReader,
+  layouts: ReadonlyMap<number, Layout<Message>>,
+): Message | null {
+  const code = readEnvelope(reader);
+  if (!reader.ok) return null;
+  const found = layouts.get(code);
+  if (found === undefined) {
+    reader.fail("operation: unknown");
+    return null;
+  }
+  const { op, head, items } = found;
+  const fields = reader.record(32, op, () => head.read(reader, op));
+  if (items === null) reader.count(0, 1, "items");
+  const list = items?.read(reader, op);
+  return { op, ...fields, ...list } as Message;
+}
+
+function byCode<Message>(layouts: object): ReadonlyMap<number, Layout<Message>> {
+  const all: readonly Layout<Message>[] = Object.values(layouts);
+  return new Map(all.map((one) => [one.code, one]));
+}
+const REQUESTS_BY_CODE = byCode<PeerRequest>(REQUESTS);
+const ANSWERS_BY_CODE = byCode<PeerAnswer>(ANSWERS);
 
 /**
  * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
  */
 export function encodeRequest(request: PeerRequest): Uint8Array {
-  const writer = writeRequest(request);
-  const bytes = writer.done();
+  const bytes = encode(REQUESTS[request.op] as Layout<PeerRequest>, request);
   assert(bytes.length <= REQUEST_BYTES_MAX, "a request is within its size limit");
   return bytes;
 }
-
-function writeRequest(request: PeerRequest): WireWriter {
-  switch (request.op) {
-    case "hello": {
-      const writer = beginMessage(Op.hello);
-      return writer.record(32, () => writeHello(writer, request.hello)).u32(0);
-    }
-    case "pull":
-      return writePull(request);
-    case "has": {
-      const { namespace, blocks } = request;
-      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are requested at once`);
-      const writer = beginMessage(Op.has, 64 + blocks.length * BLOCK_BYTES_MIN);
-      writer.record(32, () => writer.fixed(namespace, KEY_BYTES));
-      writeItems(writer, blocks, (block) => writeBlock(writer, block));
-      return writer;
-    }
-    case "find": {
-      const { names } = request;
-      assert(
-        names.length <= FIND_NAMES_MAX,
-        `at most ${FIND_NAMES_MAX} names are resolved at once`,
-      );
-      const writer = beginMessage(Op.find).u32(0);
-      writeItems(writer, names, (name) => {
-        assert(isName(name), "an engine's name has 8 or 32 bytes");
-        writer.u8(name.length).raw(name);
-      });
-      return writer;
-    }
-    case "summary": {
-      const writer = beginMessage(Op.summary);
-      const write = () => writer.fixed(request.namespace, KEY_BYTES).u64(request.known);
-      return writer.record(32, write).u32(0);
-    }
-    default:
-      return unreachable(request satisfies never, "a request");
-  }
-}
-
-function writePull(pull: Extract<PeerRequest, { op: "pull" }>): WireWriter {
-  const { namespace, items, deadlineMs } = pull;
-  assert(items.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are requested at once`);
-  const writer = beginMessage(Op.pull, 64 + items.length * (BLOCK_BYTES_MIN + 16));
-  writer.record(32, () =>
-    writer.fixed(namespace, KEY_BYTES).u32(wireMs(deadlineMs)).u32(ACCEPTS_RAW),
-  );
-  writeItems(writer, items, (item) => {
-    writeBlock(writer, item);
-    writer.size(Math.min(item.bytesMax, PAYLOAD_BYTES_MAX)).u64(item.generation);
-  });
-  return writer;
-}
-
-function writeBlock(writer: WireWriter, block: WantedBlock): void {
-  writer.fixed(block.digest, KEY_BYTES).u32(block.layer);
-}
-
-function readBlock(reader: WireReader): WantedBlock {
-  return { digest: reader.bytes(KEY_BYTES, "digest"), layer: reader.u32("layer") };
-}
-
-/** `name`: an engine's name of a block, 8 (engine hash) or 32 bytes (page key). */
-export function isName(name: Uint8Array): boolean {
-  return name.length === HASH_BYTES || name.length === KEY_BYTES;
-}
-
-/** Reads an 8-bit length, then an engine's name. */
-export function readName(reader: WireReader, what: string): Uint8Array {
-  const length = reader.u8(what);
-  if (length !== HASH_BYTES && length !== KEY_BYTES) reader.fail(`${what}: not 8 or 32 bytes`);
-  return reader.bytes(length, what);
-}
-
-/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
-export function decodeRequest(bytes: Uint8Array): DecodedRequest {
-  if (bytes.length > REQUEST_BYTES_MAX) return { ok: false, why: "request: too long" };
-  const reader = new WireReader(bytes);
-  const request = readRequest(reader);
-  reader.end("request");
-  if (reader.ok && request !== null) return { ok: true, request };
-  return { ok: false, why: reader.why ?? "operation: unknown" };
-}
-
-function readRequest(reader: WireReader): PeerRequest | null {
-  const op = readEnvelope(reader);
-  if (!reader.ok) return null;
-  switch (op) {
-    case Op.hello: {
-      const hello = reader.record(32, "hello", () => readHello(reader));
-      return withoutItems(reader, { op: "hello", hello });
-    }
-    case Op.pull:
-      return readPull(reader);
-    case Op.has: {
-      const namespace = reader.record(32, "has", () => reader.bytes(KEY_BYTES, "namespace"));
-      const blocks = readItems(reader, ITEMS_MAX, BLOCK_BYTES_MIN, "block", () =>
-        readBlock(reader),
-      );
-      return { op: "has", namespace, blocks };
-    }
-    case Op.find: {
-      reader.record(32, "find", () => null);
-      const read = () => readName(reader, "name");
-      return { op: "find", names: readItems(reader, FIND_NAMES_MAX, 11, "name", read) };
-    }
-    case Op.summary: {
-      const head = reader.record(32, "summary", () => ({
-        namespace: reader.bytes(KEY_BYTES, "namespace"),
-        known: reader.u64("known"),
-      }));
-      return withoutItems(reader, { op: "summary", ...head });
-    }
-    default:
-      reader.fail("operation: unknown");
-      return null;
-  }
-}
-
-function withoutItems(reader: WireReader, request: PeerRequest): PeerRequest {
-  reader.count(0, 1, "items");
-  return request;
-}
-
-function readPull(reader: WireReader): PeerRequest {
-  const head = reader.record(32, "pull", () => {
-    const namespace = reader.bytes(KEY_BYTES, "namespace");
-    const deadlineMs = reader.u32("deadline");
-    const accepts = reader.u32("accepts");
-    const unknown = (accepts & ~ACCEPTS_RAW) !== 0 && !reader.newer;
-    if ((accepts & ACCEPTS_RAW) === 0 || unknown) reader.fail("accepts: no supported encoding");
-    return { namespace, deadlineMs };
-  });
-  const read = (): PullItem => {
-    const block = readBlock(reader);
-    const bytesMax = reader.size(PAYLOAD_BYTES_MAX, "longest payload");
-    return { ...block, bytesMax, generation: reader.u64("generation") };
-  };
-  const items = readItems(reader, ITEMS_MAX, BLOCK_BYTES_MIN + 8, "item", read);
-  return { op: "pull", ...head, items };
-}
-
-export type DecodedAnswer =
-  | { readonly ok: true; readonly answer: PeerAnswer }
-  /** Message; contains no text from the peer. */
-  | { readonly ok: false; readonly why: string };
-
-const TIERS = Tier.ram | Tier.ssd;
-/** Length of the record, tiers, bytes, generation, checksum. */
-const HAS_BYTES_MIN = 2 + 1 + 8 + 8 + 8;
-const FOUND_BYTES_MIN = HAS_BYTES_MIN + KEY_BYTES + KEY_BYTES + 4;
 
 /**
  * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
  */
 export function encodeAnswer(answer: PeerAnswer): Uint8Array {
-  const bytes = writeAnswer(answer).done();
+  const bytes = encode(ANSWERS[answer.op] as Layout<PeerAnswer>, answer);
   assert(bytes.length <= ANSWER_BYTES_MAX, "an answer is within its size limit");
   return bytes;
 }
 
-function writeAnswer(answer: PeerAnswer): WireWriter {
-  switch (answer.op) {
-    case "hello": {
-      const writer = beginMessage(Op.helloAnswer);
-      return writer.record(32, () => writeHello(writer, answer.hello)).u32(0);
-    }
-    case "has": {
-      const { blocks } = answer;
-      assert(blocks.length <= ITEMS_MAX, `at most ${ITEMS_MAX} blocks are answered at once`);
-      const writer = beginMessage(Op.hasAnswer, 64 + blocks.length * HAS_BYTES_MIN).u32(0);
-      writeItems(writer, blocks, (has) => writeHas(writer, has));
-      return writer;
-    }
-    case "find": {
-      assert(
-        answer.found.length <= FIND_NAMES_MAX,
-        `at most ${FIND_NAMES_MAX} names are answered at once`,
-      );
-      const writer = beginMessage(Op.findAnswer).u32(0);
-      writeItems(writer, answer.found, (found) => {
-        assert(found.length <= FOUND_MAX, `a name resolves to at most ${FOUND_MAX} blocks`);
-        writeItems(writer, found, (block) => writeFound(writer, block));
-      });
-      return writer;
-    }
-    case "summary": {
-      const { version, filter } = answer;
-      const writer = beginMessage(Op.summaryAnswer, 64 + (filter?.length ?? 0));
-      const write = () => {
-        writer.u64(version).u8(filter === null ? 0 : 1);
-        if (filter !== null) writer.u32(filter.length).raw(filter);
-      };
-      assert((filter?.length ?? 0) <= FILTER_BYTES_MAX, "a filter is within its size limit");
-      return writer.record(32, write).u32(0);
-    }
-    case "busy": {
-      const writer = beginMessage(Op.busyAnswer);
-      return writer.record(32, () => writer.u32(wireMs(answer.retryAfterMs))).u32(0);
-    }
-    case "refused": {
-      const writer = beginMessage(Op.refusedAnswer);
-      return writer.record(32, () => writeWhy(writer, answer.why)).u32(0);
-    }
-    default:
-      return unreachable(answer satisfies never, "an answer");
-  }
-}
-
-function writeHas(writer: WireWriter, has: PeerHas): void {
-  writer.u8(has.tiers).size(has.bytes).u64(has.generation).u64(has.checksum);
-}
-
-function readHas(reader: WireReader): PeerHas {
-  const tiers = reader.u8("tiers");
-  if (!reader.newer && (tiers & ~TIERS) !== 0) reader.fail("tiers: unknown bit");
-  return {
-    tiers: tiers & TIERS,
-    bytes: reader.size(PAYLOAD_BYTES_MAX, "bytes"),
-    generation: reader.u64("generation"),
-    checksum: reader.u64("checksum"),
-  };
-}
-
-function writeFound(writer: WireWriter, found: PeerFound): void {
-  writer.fixed(found.namespace, KEY_BYTES).fixed(found.digest, KEY_BYTES).u32(found.layer);
-  writeHas(writer, found);
-}
-
-function readFound(reader: WireReader): PeerFound {
-  return {
-    namespace: reader.bytes(KEY_BYTES, "namespace"),
-    digest: reader.bytes(KEY_BYTES, "digest"),
-    layer: reader.u32("layer"),
-    ...readHas(reader),
-  };
-}
+/** The message under its name, or the reason it is invalid, which has no text from the peer. */
+export type Decoded<Name extends string, T> =
+  | ({ readonly ok: true } & { readonly [Key in Name]: T })
+  | { readonly ok: false; readonly why: string };
 
 /** Decodes a complete message. Never throws; the result does not reference `bytes`. */
-export function decodeAnswer(bytes: Uint8Array): DecodedAnswer {
-  if (bytes.length > ANSWER_BYTES_MAX) return { ok: false, why: "answer: too long" };
+export function decodeWhole<Name extends string, T>(
+  name: Name,
+  bytes: Uint8Array,
+  bytesMax: number,
+  read: (reader: WireReader) => T | null,
+): Decoded<Name, T> {
+  if (bytes.length > bytesMax) return { ok: false, why: `${name}: too long` };
   const reader = new WireReader(bytes);
-  const answer = readAnswer(reader);
-  reader.end("answer");
-  if (reader.ok && answer !== null) return { ok: true, answer };
+  const value = read(reader);
+  reader.end(name);
+  if (reader.ok && value !== null) return { ok: true, [name]: value } as Decoded<Name, T>;
   return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
-function readAnswer(reader: WireReader): PeerAnswer | null {
-  const op = readEnvelope(reader);
-  if (!reader.ok) return null;
-  switch (op) {
-    case Op.hasAnswer: {
-      reader.record(32, "has", () => null);
-      const read = () => readHas(reader);
-      return { op: "has", blocks: readItems(reader, ITEMS_MAX, HAS_BYTES_MIN, "block", read) };
-    }
-    case Op.findAnswer: {
-      reader.record(32, "find", () => null);
-      const read = () =>
-        readItems(reader, FOUND_MAX, FOUND_BYTES_MIN, "found", () => readFound(reader));
-      return { op: "find", found: readItems(reader, FIND_NAMES_MAX, 6, "name", read) };
-    }
-    default:
-      return readSingle(reader, op);
-  }
+/** See `decodeWhole`. */
+export function decodeRequest(bytes: Uint8Array): Decoded<"request", PeerRequest> {
+  return decodeWhole("request", bytes, REQUEST_BYTES_MAX, (reader) =>
+    decode(reader, REQUESTS_BY_CODE),
+  );
 }
 
-/** Decodes answers that consist of one record. */
-function readSingle(reader: WireReader, op: number): PeerAnswer | null {
-  const answer = reader.record(32, "answer", (): PeerAnswer | null => {
-    switch (op) {
-      case Op.helloAnswer:
-        return { op: "hello", hello: readHello(reader) };
-      case Op.summaryAnswer:
-        return readSummary(reader);
-      case Op.busyAnswer:
-        return { op: "busy", retryAfterMs: reader.u32("retry after") };
-      case Op.refusedAnswer:
-        return { op: "refused", why: readWhy(reader) };
-      default:
-        reader.fail("operation: unknown");
-        return null;
-    }
-  });
-  reader.count(0, 1, "items");
-  return answer;
-}
-
-function readSummary(reader: WireReader): PeerAnswer {
-  const version = reader.u64("version");
-  const given = reader.u8("filter");
-  if (given > 1) reader.fail("filter: invalid presence byte");
-  if (given !== 1) return { op: "summary", version, filter: null };
-  const length = reader.count(FILTER_BYTES_MAX, 1, "filter");
-  return { op: "summary", version, filter: reader.bytes(length, "filter") };
+/** See `decodeWhole`. */
+export function decodeAnswer(bytes: Uint8Array): Decoded<"answer", PeerAnswer> {
+  return decodeWhole("answer", bytes, ANSWER_BYTES_MAX, (reader) =>
+    decode(reader, ANSWERS_BY_CODE),
+  );
 }

@@ -87,10 +87,11 @@ function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
   const error = {
     too_long: () => invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413),
     crowded: () => {
-      const text = "Request bodies use the whole memory budget (proxy.body_budget).";
+      const text =
+        "Request bodies use the whole memory budget (128 KiB for each of proxy.streams_max).";
       return busy(text, busyStatus, retryAfterSeconds);
     },
-    late: () => late(`The body did not arrive within ${timeoutMs} ms (proxy.body_timeout).`),
+    late: () => late(`The body did not arrive within ${timeoutMs} ms.`),
     broken: () => invalid("The connection ended before the whole body arrived."),
   }[why]();
   return { ...error, headers: { ...error.headers, connection: "close" } };

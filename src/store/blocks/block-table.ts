@@ -1,222 +1,39 @@
-import type { NamespaceIndex, NodeId, Random } from "../../core/index.ts";
-import type { TableListeners } from "./node-columns.ts";
+import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
+import { type AliasResult, IDS_MAX } from "./hash-index.ts";
+import {
+  DIGEST_LENGTH,
+  giveNode,
+  KEY_WORDS,
+  MAC_LENGTH,
+  NAMESPACE_MAX,
+  NodeFlag,
+  TIERS_ALL,
+  Tier,
+  takeNode,
+  tierIndex,
+  USES_MAX,
+} from "./node-columns.ts";
+import {
+  enterTier,
+  isInRamAlone,
+  isListed,
+  keep,
+  keptOnTiers,
+  leaveTier,
+  protect,
+  protectParent,
+  residencyChanged,
+  touchPath,
+  unkeep,
+  unprotect,
+} from "./recency.ts";
+import { type BlockTableOptions, TableView } from "./table-view.ts";
+import { isOnPath, LeafWalk, linkChild, unlinkChild, WALKS_MAX } from "./tree.ts";
 
-/**
- * Storage tiers as bits: a residency and a mask of allowed tiers are sums of these. The lower the
- * bit, the faster the tier. The values are those of the engine protocol.
- */
-export const Tier = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
-export type Tier = (typeof Tier)[keyof typeof Tier];
-
-export const TIER_COUNT = 4;
-export const TIERS_ALL = Tier.gpu | Tier.ram | Tier.ssd | Tier.peer;
-
-/** Tiers that Hearth itself evicts from. Each has a recency list. */
-export const RECENCY_TIERS = [Tier.ram, Tier.ssd] as const;
-export type RecencyTier = (typeof RECENCY_TIERS)[number];
-
-/** Index of a tier in per-tier counts: 0 for the GPU, 1 for RAM, and so on. */
-export function tierIndex(tier: Tier): number {
-  return 31 - Math.clz32(tier);
-}
-
-/**
- * Flags of a node. The table's callers set `transient` and `corrupt`; the table sets the others.
- */
-export const NodeFlag = {
-  /**
-   * The node was named as a parent but never inserted: its key, namespace and layer are known, its
-   * digest and parent are not.
-   */
-  ghost: 1 << 4,
-  /** A writer is filling in the bytes. */
-  writing: 1 << 5,
-  /** RAM must not evict the block. */
-  ramProtected: 1 << 6,
-  /** The block is never written to SSD and may be purged at any time. */
-  transient: 1 << 7,
-  /** The bytes failed their checksum. */
-  corrupt: 1 << 8,
-  /** The block or a descendant is pinned. */
-  kept: 1 << 9,
-} as const;
-
-/** Flags that callers may set and clear. */
-export type CallerFlag = typeof NodeFlag.transient | typeof NodeFlag.corrupt;
-
-/** Maximum of the use counter, at which it saturates. */
-export const USES_MAX = 0xffff;
-
-/**
- * Read access to the block table, for policies, metrics and walks. Every node passed in must be
- * live: returned by this table and not vanished since. No method changes the table or allocates
- * memory.
- */
-export interface TableView {
-  readonly nodesMax: number;
-  /** Live nodes, including ghosts. */
-  readonly nodeCount: number;
-
-  /**
-   * The node of the `BlockKey` whose eight words start at `words[at]`, in any namespace, or
-   * NO_NODE.
-   */
-  find(words: Uint32Array, at: number): NodeId;
-
-  /**
-   * Sets `out[i]` to the node of the i-th of `count` keys, or NO_NODE. Much faster than `find` in a
-   * loop.
-   */
-  findMany(words: Uint32Array, count: number, out: Int32Array): void;
-
-  /**
-   * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident
-   * in `namespace` on any tier of `tierMask`. Sets `best[i]` to the bit of the fastest such tier.
-   */
-  matchLeading(
-    words: Uint32Array,
-    count: number,
-    namespace: NamespaceIndex,
-    tierMask: number,
-    best: Uint8Array,
-  ): number;
-
-  /** Whether `node` is live and has this generation. Accepts any integers. */
-  isLive(node: NodeId, generation: number): boolean;
-  /** Changes each time the id of the node is reused. */
-  generationOf(node: NodeId): number;
-  namespaceOf(node: NodeId): NamespaceIndex;
-  layerOf(node: NodeId): number;
-  /** Copies the eight words of the key to `into[at]`. */
-  readKey(node: NodeId, into: Uint32Array, at: number): void;
-  /** Copies the first two words of the key to `into[at]`. */
-  readKeyStart(node: NodeId, into: Uint32Array, at: number): void;
-  /** Copies the 32 bytes of the digest to `into[at]`; zeros for a ghost. */
-  readDigest(node: NodeId, into: Uint8Array, at: number): void;
-
-  /** Sum of the bits of all tiers that contain the block. */
-  residencyOf(node: NodeId): number;
-  isResident(node: NodeId, tier: Tier): boolean;
-  /** Whether any flag of `mask` (of `NodeFlag`) is set. */
-  hasFlag(node: NodeId, mask: number): boolean;
-  isGhost(node: NodeId): boolean;
-  isWriting(node: NodeId): boolean;
-  /**
-   * Whether the tier must not evict the block. On SSD: the block or a descendant is locked or
-   * pinned. In RAM: it or a descendant is locked, or pinned and in RAM without a copy on SSD.
-   */
-  isProtected(node: NodeId, tier: RecencyTier): boolean;
-  /** Whether the block or a descendant is pinned. Such a block must not leave this host. */
-  isKept(node: NodeId): boolean;
-  locksOf(node: NodeId): number;
-  pinsOf(node: NodeId): number;
-  gpuHoldersOf(node: NodeId): number;
-
-  /** Length of the block in bytes. 0: unknown. */
-  bytesOf(node: NodeId): number;
-  /** Slot in the RAM arena (0: none), and the generation of the slot when it was set. */
-  slotOf(node: NodeId): number;
-  slotGenerationOf(node: NodeId): number;
-  /** Low and high 32 bits of the payload checksum. */
-  checksumLoOf(node: NodeId): number;
-  checksumHiOf(node: NodeId): number;
-  /** Writes the block's MAC, 16 bytes, to `into[at]`. All zero: the block has no MAC. */
-  readMac(node: NodeId, into: Uint8Array, at?: number): void;
-
-  /** Number of uses. Saturates at `USES_MAX`. */
-  usesOf(node: NodeId): number;
-  /** Tick of the latest use, in the caller's unit. */
-  lastUsedOf(node: NodeId): number;
-
-  parentOf(node: NodeId): NodeId;
-  /** The child linked last, or NO_NODE. */
-  firstChildOf(node: NodeId): NodeId;
-  /** The child of the same parent that was linked just before this one, or NO_NODE. */
-  nextSiblingOf(node: NodeId): NodeId;
-  /** Number of known ancestors. Takes that many steps. */
-  depthOf(node: NodeId): number;
-  /**
-   * The node after `node` in a pre-order walk of `root`'s subtree, or NO_NODE at the end. Valid
-   * only until the table changes: a walk that pauses needs `openWalk`.
-   */
-  successorOf(node: NodeId, root: NodeId): NodeId;
-  /**
-   * Whether no descendant is resident on `tier`. Visits at most 64 descendants and returns false if
-   * the answer is still open. `oldest(tier)` always is such a leaf.
-   */
-  isLeafOn(node: NodeId, tier: Tier): boolean;
-
-  /**
-   * The least recently used node of the tier that is not protected there, or NO_NODE. None of its
-   * descendants is resident on the tier, so that it may be evicted.
-   */
-  oldest(tier: RecencyTier): NodeId;
-  /** The next newer unprotected node of the tier, or NO_NODE after the newest. */
-  newerThan(node: NodeId, tier: RecencyTier): NodeId;
-
-  /**
-   * The node with the next higher id that is on any tier of `tiers`, or NO_NODE. Iterates over all
-   * of them in no particular order and may pause between calls. `node` need not be live; NO_NODE
-   * starts. Ids from `end` on are not visited, which bounds one call on a sparse table.
-   */
-  nextOn(node: NodeId, tiers: number, end?: number): NodeId;
-  /** Like `nextOn` for nodes without a parent, including ghosts. */
-  nextRoot(node: NodeId, end?: number): NodeId;
-
-  residentBlocks(tier: Tier): number;
-  residentBytes(tier: Tier): number;
-  /** Resident blocks that are not protected on the tier. */
-  evictableBlocks(tier: RecencyTier): number;
-  evictableBytes(tier: RecencyTier): number;
-  /** Bytes of pinned blocks and their ancestors in RAM or on SSD, each counted once. */
-  readonly keptBytes: number;
-  /** The part of `keptBytes` that is in RAM and not on SSD. RAM must not evict these blocks. */
-  readonly keptInRamAloneBytes: number;
-
-  /** Fills `out` with the nodes that have this 64-bit engine hash. Returns the number written. */
-  nodesOfAlias(lo: number, hi: number, out: Int32Array): number;
-  /**
-   * The node with this engine hash in one namespace, or NO_NODE. If there are several, the one
-   * added first.
-   */
-  findAlias(lo: number, hi: number, namespace: NamespaceIndex): NodeId;
-  /** Like `nodesOfAlias` for SHA-256 page keys: 32 bytes from `bytes[at]`. */
-  nodesOfSha256(bytes: Uint8Array, at: number, out: Int32Array): number;
-  findSha256(bytes: Uint8Array, at: number, namespace: NamespaceIndex): NodeId;
-  /**
-   * Copies of the node's aliases: 8 bytes are an engine hash (little-endian), 32 bytes a SHA-256
-   * page key.
-   */
-  aliasesOf(node: NodeId): Uint8Array[];
-  /**
-   * Copies the first eight bytes of the node's latest aliases to `into`, as two little-endian words
-   * each: first at most `max` engine hashes, then at most `max` page keys. Returns the number of
-   * aliases.
-   */
-  readAliasStarts(node: NodeId, into: Uint32Array, max: number): number;
-  /** Number of aliases of both kinds. */
-  readonly aliasCount: number;
-}
-
-export interface BlockTableOptions extends TableListeners {
-  /**
-   * Maximum number of nodes, including ghosts. At most 2^26. Memory is used as nodes come into use.
-   */
-  readonly nodesMax: number;
-  /** Maximum number of 64-bit engine hashes. Default: `nodesMax`. */
-  readonly aliasesMax?: number;
-  /** Maximum number of SHA-256 page keys. Default: `nodesMax`. */
-  readonly sha256Max?: number;
-  /** Seeds the hash functions of the indexes, so that an attacker cannot choose colliding keys. */
-  readonly random: Random;
-}
-
-/** Nodes that may share one alias, and aliases of one kind that a node may have. */
-export const NODES_PER_ALIAS_MAX = 64;
-export const ALIASES_PER_NODE_MAX = 64;
-
-/** Walks that may be open at once. */
-export const WALKS_MAX = 256;
+const COUNTER_MAX = 0xffff_ffff;
+const GPU_HOLDERS_MAX = 0xffff;
+/** A tier or a writer has set the length already. A later insert must not change it. */
+const LENGTH_KNOWN = TIERS_ALL | NodeFlag.writing;
 
 /**
  * Blocks as columns: eight words per key, 32 bytes per digest, one length per block. All blocks
@@ -250,30 +67,6 @@ export function isRefusal(result: InsertResult): result is InsertRefusal {
   return result < 0;
 }
 
-export type AliasResult = "added" | "present" | "full";
-
-/**
- * Visits the descendants of a node, each parent before its children. The walk may pause between
- * calls while nodes come and go: nodes that exist from open to end are visited exactly once, nodes
- * added meanwhile may be missed. The caller must close it. It ends if its root vanishes.
- */
-export interface DescendantWalk extends Disposable {
-  /** The next descendant, or NO_NODE at the end. */
-  next(): NodeId;
-  close(): void;
-}
-
-/**
- * Like `DescendantWalk`, but each child before its parent, so that the visited node may be removed.
- * The work per call is bounded.
- */
-export interface LeafWalk extends Disposable {
-  /** The next descendant. NO_NODE: at the end (`over` is true), or the call reached its limit. */
-  next(): NodeId;
-  readonly over: boolean;
-  close(): void;
-}
-
 /**
  * The single record of which block is on which tier: a prefix tree with one node per block.
  * Guarantees:
@@ -295,7 +88,15 @@ export interface LeafWalk extends Disposable {
  * residency changes of kept nodes, up to the first ancestor whose protection does not change;
  * `touchPath`; and an insert that gives a parent to a node that had none.
  */
-export interface BlockTable extends TableView {
+export class BlockTable extends TableView {
+  private readonly walks: LeafWalk[] = [];
+
+  /** Reserves address space for `nodesMax` nodes at once. Memory is used as nodes come into use. */
+  constructor(options: BlockTableOptions) {
+    assert(options.nodesMax >= 1 && options.nodesMax <= IDS_MAX, "a table has 1 to 2^26 nodes");
+    super(options);
+  }
+
   /**
    * Inserts or finds block `index` of `source` and marks it as being written. Sets its length
    * unless it is in RAM or on SSD. `hasParent`: its parent is in `parentKeys`, in the same
@@ -306,7 +107,14 @@ export interface BlockTable extends TableView {
     index: number,
     namespace: NamespaceIndex,
     hasParent: boolean,
-  ): InsertResult;
+  ): InsertResult {
+    const node = this.place(source, index, namespace, hasParent, NodeFlag.writing);
+    if (isRefusal(node)) return node;
+    const { meta } = this.columns;
+    if ((meta[node]! & (Tier.ram | Tier.ssd)) === 0) this.setBytes(node, source.bytes[index]!);
+    meta[node] = meta[node]! | NodeFlag.writing;
+    return node;
+  }
 
   /**
    * Inserts or finds block `index` of `source` and makes it resident on `tier` (on the GPU: adds
@@ -318,60 +126,341 @@ export interface BlockTable extends TableView {
     namespace: NamespaceIndex,
     hasParent: boolean,
     tier: Tier,
-  ): InsertResult;
+  ): InsertResult {
+    const node = this.place(source, index, namespace, hasParent, 0);
+    if (isRefusal(node)) return node;
+    const { meta, bytes } = this.columns;
+    if ((meta[node]! & LENGTH_KNOWN) === 0) bytes[node] = source.bytes[index]!;
+    if (tier !== Tier.gpu) this.gain(node, tier);
+    else if (!this.addGpuHolder(node)) return InsertRefusal.full;
+    return node;
+  }
 
   /** Ends the write, after `addResidency` if it succeeded. The node may vanish. */
-  endWrite(node: NodeId): void;
+  endWrite(node: NodeId): void {
+    const { meta } = this.columns;
+    assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends was started");
+    meta[node] = meta[node]! & ~NodeFlag.writing;
+    this.vanishIfUnused(node);
+  }
 
   /** Not for the GPU tier. No effect if the node is resident there already. */
-  addResidency(node: NodeId, tier: Tier): void;
+  addResidency(node: NodeId, tier: Tier): void {
+    assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
+    this.gain(node, tier);
+  }
+
   /** Not for the GPU tier. The node may vanish. The caller must free its slot. */
-  removeResidency(node: NodeId, tier: Tier): void;
+  removeResidency(node: NodeId, tier: Tier): void {
+    assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
+    this.lose(node, tier);
+  }
+
   /**
    * Counts one more engine with the block on its GPU. False if the counter is at its maximum
    * (65,535).
    */
-  addGpuHolder(node: NodeId): boolean;
+  addGpuHolder(node: NodeId): boolean {
+    const { gpuHolders } = this.columns;
+    if (gpuHolders[node] === GPU_HOLDERS_MAX) return false;
+    gpuHolders[node] = gpuHolders[node]! + 1;
+    this.gain(node, Tier.gpu);
+    return true;
+  }
+
   /** Counts one engine fewer. The node may vanish. */
-  removeGpuHolder(node: NodeId): void;
+  removeGpuHolder(node: NodeId): void {
+    const { gpuHolders } = this.columns;
+    assert(gpuHolders[node]! > 0, "a GPU that drops a block had it");
+    gpuHolders[node] = gpuHolders[node]! - 1;
+    if (gpuHolders[node] === 0) this.lose(node, Tier.gpu);
+  }
 
   /** Changes the length, and the totals of the tiers that contain the block. */
-  setBytes(node: NodeId, bytes: number): void;
-  setSlot(node: NodeId, slot: number, slotGeneration: number): void;
-  setChecksum(node: NodeId, lo: number, hi: number): void;
+  setBytes(node: NodeId, bytes: number): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert(marks !== 0, "a node to be changed is live");
+    const more = bytes - columns.bytes[node]!;
+    columns.bytes[node] = bytes;
+    if (more === 0 || (marks & TIERS_ALL) === 0) return;
+    for (const tier of Object.values(Tier)) {
+      if ((marks & tier) === 0) continue;
+      columns.residentBytes[tierIndex(tier)] = columns.residentBytes[tierIndex(tier)]! + more;
+    }
+    for (const list of columns.lists) if (isListed(list, marks)) list.bytes += more;
+    columns.keptBytes += keptOnTiers(marks) * more;
+    if (isInRamAlone(marks)) columns.keptInRamAloneBytes += more;
+  }
+
+  setSlot(node: NodeId, slot: number, slotGeneration: number): void {
+    this.columns.slot[node] = slot;
+    this.columns.slotGeneration[node] = slotGeneration;
+  }
+
+  setChecksum(node: NodeId, lo: number, hi: number): void {
+    this.columns.checksum[node * 2] = lo;
+    this.columns.checksum[node * 2 + 1] = hi;
+  }
+
   /** Sets the MAC to the 16 bytes at `from[at]`. All zero: the block has no MAC. */
-  setMac(node: NodeId, from: Uint8Array, at?: number): void;
-  setFlag(node: NodeId, flag: CallerFlag, on: boolean): void;
+  setMac(node: NodeId, from: Uint8Array, at = 0): void {
+    const { macs } = this.columns;
+    const to = node * MAC_LENGTH;
+    for (let i = 0; i < MAC_LENGTH; i++) {
+      const byte = from[at + i]!;
+      // Write only bytes that differ: pages that were never written take no memory.
+      if (macs[to + i] !== byte) macs[to + i] = byte;
+    }
+  }
+
+  setFlag(node: NodeId, flag: typeof NodeFlag.transient, on: boolean): void {
+    const { meta } = this.columns;
+    assert(meta[node] !== 0, "a node to be changed is live");
+    meta[node] = on ? meta[node]! | flag : meta[node]! & ~flag;
+  }
 
   /** Adds a lock. False if the counter is at its maximum (2^32 - 1). */
-  lock(node: NodeId): boolean;
+  lock(node: NodeId): boolean {
+    if (!this.hold(node, this.columns.locks)) return false;
+    protect(this.columns, node);
+    return true;
+  }
+
   /** The node may vanish. */
-  unlock(node: NodeId): void;
-  pin(node: NodeId): boolean;
+  unlock(node: NodeId): void {
+    if (!this.decrement(node, this.columns.locks)) return;
+    unprotect(this.columns, node);
+    this.vanishIfUnused(node);
+  }
+
+  pin(node: NodeId): boolean {
+    if (!this.hold(node, this.columns.pins)) return false;
+    keep(this.columns, node);
+    return true;
+  }
+
   /** The node may vanish. */
-  unpin(node: NodeId): void;
+  unpin(node: NodeId): void {
+    if (!this.decrement(node, this.columns.pins)) return;
+    unkeep(this.columns, node);
+    this.vanishIfUnused(node);
+  }
 
   /** Counts one use at `tick` (u32). Does not change the recency. */
-  markUsed(node: NodeId, tick: number): void;
+  markUsed(node: NodeId, tick: number): void {
+    const { uses, lastUsed } = this.columns;
+    if (uses[node]! < USES_MAX) uses[node] = uses[node]! + 1;
+    lastUsed[node] = tick;
+  }
+
   /** Restores the use counter and the latest tick from an earlier run. */
-  setUses(node: NodeId, uses: number, tick: number): void;
+  setUses(node: NodeId, uses: number, tick: number): void {
+    this.columns.uses[node] = Math.min(uses, USES_MAX);
+    this.columns.lastUsed[node] = tick;
+  }
+
   /**
    * Makes the node, then each ancestor in turn, the newest of its lists, as if a request had used
    * them from last to first. Protected nodes are in no list and stay out.
    */
-  touchPath(node: NodeId): void;
+  touchPath(node: NodeId): void {
+    touchPath(this.columns, node);
+  }
 
   /** Null if `WALKS_MAX` walks are open. */
-  openWalk(root: NodeId): DescendantWalk | null;
-  /** Like `openWalk`, but visits children before their parents. */
-  openLeafWalk(root: NodeId): LeafWalk | null;
+  openLeafWalk(root: NodeId): LeafWalk | null {
+    return this.walks.length < WALKS_MAX ? new LeafWalk(this.columns, root, this.walks) : null;
+  }
 
   /** Adds an alias. `full`: the table, the node or the alias has the maximum number. */
-  addAlias(node: NodeId, lo: number, hi: number): AliasResult;
-  addSha256(node: NodeId, bytes: Uint8Array, at: number): AliasResult;
+  addAlias(node: NodeId, lo: number, hi: number): AliasResult {
+    assert(this.columns.meta[node] !== 0, "a node that gets an alias is live");
+    return this.hashes.add(node, this.nameOfHash(lo, hi));
+  }
 
-  /**
-   * Checks every invariant in time linear in `nodesMax`. Throws INTERNAL with the first violation.
-   */
-  verifyIntegrity(): void;
+  addSha256(node: NodeId, bytes: Uint8Array, at: number): AliasResult {
+    assert(this.columns.meta[node] !== 0, "a node that gets an alias is live");
+    return this.pageKeys.add(node, this.nameOfPage(bytes, at));
+  }
+
+  /** Adds an alias given as bytes: 8 are an engine hash (little-endian), 32 a SHA-256 page key. */
+  addName(node: NodeId, name: Uint8Array): AliasResult {
+    if (name.length !== 8) return this.addSha256(node, name, 0);
+    const words = new DataView(name.buffer, name.byteOffset, name.length);
+    return this.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
+  }
+
+  /** Finds or creates the node, sets what `source` knows about it, and links it to its parent. */
+  private place(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    hasParent: boolean,
+    busyWith: number,
+  ): InsertResult {
+    assert(namespace > 0 && namespace <= NAMESPACE_MAX, "a namespace index has 16 bits");
+    const { columns, index: byKey } = this;
+    const at = index * KEY_WORDS;
+    const hash = byKey.hash(source.keys, at);
+    let node = byKey.find(source.keys, at, hash) as NodeId;
+    const marks = columns.meta[node]!;
+    if (node !== NO_NODE && marks >>> 16 !== namespace) return InsertRefusal.foreign;
+    if ((marks & busyWith) !== 0) return InsertRefusal.busy;
+    if (node !== NO_NODE && (!hasParent || columns.parent[node] !== 0)) {
+      if ((marks & NodeFlag.ghost) !== 0) this.identify(node, source, index);
+      return node;
+    }
+    if (!hasParent) {
+      node = this.create(source.keys, at, hash, namespace, source.layer, 0);
+      if (node === NO_NODE) return InsertRefusal.full;
+      this.identify(node, source, index);
+      return node;
+    }
+    return this.placeUnder(source, index, namespace, node, hash);
+  }
+
+  /** Like `place` with a parent that is not linked yet. `node` may be NO_NODE. */
+  private placeUnder(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    existing: NodeId,
+    hash: number,
+  ): InsertResult {
+    const { columns, index: byKey } = this;
+    const at = index * KEY_WORDS;
+    if (equalKeys(source.keys, source.parentKeys, at)) return InsertRefusal.cycle;
+    const parentHash = byKey.hash(source.parentKeys, at);
+    let parent = byKey.find(source.parentKeys, at, parentHash) as NodeId;
+    const known = parent !== NO_NODE;
+    if (known && columns.meta[parent]! >>> 16 !== namespace) return InsertRefusal.foreign;
+    if (known && existing !== NO_NODE && this.wouldCycle(existing, parent))
+      return InsertRefusal.cycle;
+    const wanted = (existing === NO_NODE ? 1 : 0) + (known ? 0 : 1);
+    if (columns.nodesMax - columns.count < wanted) return InsertRefusal.full;
+
+    const { layer } = source;
+    let node = existing;
+    if (node === NO_NODE) node = this.create(source.keys, at, hash, namespace, layer, 0);
+    if (node === NO_NODE) return InsertRefusal.full;
+    if (!known) {
+      const ghost = NodeFlag.ghost;
+      parent = this.create(source.parentKeys, at, parentHash, namespace, layer, ghost);
+      if (parent === NO_NODE) {
+        this.vanishIfUnused(node);
+        return InsertRefusal.full;
+      }
+    }
+    if (existing === NO_NODE || this.isGhost(node)) this.identify(node, source, index);
+    linkChild(columns, node, parent);
+    if (existing !== NO_NODE) {
+      protectParent(columns, node, parent);
+      touchPath(columns, parent);
+    }
+    return node;
+  }
+
+  private wouldCycle(node: NodeId, parent: NodeId): boolean {
+    return this.columns.firstChild[node] !== 0 && isOnPath(this.columns, node, parent);
+  }
+
+  /** Creates an indexed node without holds. NO_NODE if the table or the index is full. */
+  private create(
+    words: Uint32Array,
+    at: number,
+    hash: number,
+    namespace: NamespaceIndex,
+    layer: number,
+    flags: number,
+  ): NodeId {
+    const { columns } = this;
+    const node = takeNode(columns, namespace, flags);
+    if (node === NO_NODE) return NO_NODE;
+    for (let i = 0; i < KEY_WORDS; i++) columns.keys[node * KEY_WORDS + i] = words[at + i]!;
+    if (!this.index.insert(node, hash)) {
+      giveNode(columns, node);
+      return NO_NODE;
+    }
+    columns.layer[node] = layer;
+    return node;
+  }
+
+  /** Sets the digest of a ghost or of a new node. */
+  private identify(node: NodeId, source: BlockSource, index: number): void {
+    const { digests, meta } = this.columns;
+    const from = index * DIGEST_LENGTH;
+    const to = node * DIGEST_LENGTH;
+    for (let i = 0; i < DIGEST_LENGTH; i++) digests[to + i] = source.digests[from + i]!;
+    meta[node] = meta[node]! & ~NodeFlag.ghost;
+  }
+
+  private gain(node: NodeId, tier: Tier): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert(
+      marks !== 0 && (marks & NodeFlag.ghost) === 0,
+      "a node that becomes resident was inserted",
+    );
+    if ((marks & tier) !== 0) return;
+    columns.meta[node] = marks | tier;
+    const at = tierIndex(tier);
+    columns.residentBlocks[at] = columns.residentBlocks[at]! + 1;
+    columns.residentBytes[at] = columns.residentBytes[at]! + columns.bytes[node]!;
+    enterTier(columns, node, tier);
+    residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, true);
+  }
+
+  private lose(node: NodeId, tier: Tier): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert((marks & tier) !== 0, "a node that leaves a tier is resident there");
+    leaveTier(columns, node, tier);
+    columns.meta[node] = marks & ~tier;
+    const at = tierIndex(tier);
+    columns.residentBlocks[at] = columns.residentBlocks[at]! - 1;
+    columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
+    residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, false);
+    this.vanishIfUnused(node);
+  }
+
+  private hold(node: NodeId, counter: Uint32Array): boolean {
+    assert(this.columns.meta[node] !== 0, "a node that is locked or pinned is live");
+    if (counter[node] === COUNTER_MAX) return false;
+    counter[node] = counter[node]! + 1;
+    return true;
+  }
+
+  /** Decrements the counter of the node. True if it is zero now. */
+  private decrement(node: NodeId, counter: Uint32Array): boolean {
+    assert(counter[node]! > 0, "a node that is unlocked or unpinned has a lock or pin");
+    counter[node] = counter[node]! - 1;
+    return counter[node] === 0;
+  }
+
+  /** Removes the node if nothing holds it, and then each ancestor for which the same is true. */
+  private vanishIfUnused(node: NodeId): void {
+    const { columns } = this;
+    const { meta, parent, firstChild, locks, pins } = columns;
+    const held = TIERS_ALL | NodeFlag.writing;
+    let step: number = node;
+    while (step !== 0 && (meta[step]! & held) === 0) {
+      if (firstChild[step] !== 0 || locks[step] !== 0 || pins[step] !== 0) return;
+      const above = parent[step]!;
+      for (let i = 0; i < this.walks.length; i++) this.walks[i]!.skip(step);
+      this.hashes.removeNode(step);
+      this.pageKeys.removeNode(step);
+      this.index.remove(step);
+      unlinkChild(columns, step);
+      giveNode(columns, step);
+      step = above;
+    }
+  }
+}
+
+function equalKeys(a: Uint32Array, b: Uint32Array, at: number): boolean {
+  for (let i = at; i < at + KEY_WORDS; i++) if (a[i] !== b[i]) return false;
+  return true;
 }

@@ -77,10 +77,6 @@ export class ExtentLists {
     return (zone * CLASSES_MAX + sizeClass) * EIGHTHS;
   }
 
-  hasClassFor(slotBytes: number): boolean {
-    return this.findClass(slotBytes) >= 0 || this.classExtents.includes(0);
-  }
-
   /** The class of this slot length, created if necessary. -1: all classes are in use. */
   classFor(slotBytes: number): number {
     const found = this.findClass(slotBytes);
@@ -88,11 +84,6 @@ export class ExtentLists {
     const vacant = this.classExtents.indexOf(0);
     if (vacant >= 0) this.classBytes[vacant] = slotBytes;
     return vacant;
-  }
-
-  freeInClass(slotBytes: number): number {
-    const found = this.findClass(slotBytes);
-    return found < 0 ? 0 : this.classSlots[found]! - this.classUsed[found]!;
   }
 
   slotBytesOf(extent: number): number {

@@ -1,5 +1,10 @@
-import { assert, NO_NODE, type NodeId, type Random } from "../../core/index.ts";
-import { ALIASES_PER_NODE_MAX, type AliasResult, NODES_PER_ALIAS_MAX } from "./block-table.ts";
+import { assert, type Random } from "../../core/index.ts";
+
+/** Nodes that may share one alias, and aliases of one kind that a node may have. */
+export const NODES_PER_ALIAS_MAX = 64;
+export const ALIASES_PER_NODE_MAX = 64;
+
+export type AliasResult = "added" | "present" | "full";
 
 /**
  * Maximum distance of an entry from its home. A table within its load limit never comes near it.
@@ -239,18 +244,6 @@ export class AliasIndex {
       out[found++] = this.nodes[this.index.idAt(hash, step)]!;
     }
     return found;
-  }
-
-  /**
-   * The first node with this alias in the namespace, which is the upper half of the node's `meta`.
-   */
-  findIn(name: Uint32Array, meta: Int32Array, namespace: number): NodeId {
-    const hash = this.index.hash(name, 0);
-    for (let step = this.step(name, hash, -1); step >= 0; step = this.step(name, hash, step)) {
-      const node = this.nodes[this.index.idAt(hash, step)]!;
-      if (meta[node]! >>> 16 === namespace) return node as NodeId;
-    }
-    return NO_NODE;
   }
 
   private step(name: Uint32Array, hash: number, after: number): number {

@@ -1,5 +1,7 @@
 export * from "./block-table.ts";
-export { createBlockTable } from "./create-block-table.ts";
-export { createSlotAllocator } from "./create-slot-allocator.ts";
-export { ANY_ZONE } from "./extent-lists.ts";
+export * from "./extent-lists.ts";
+export * from "./hash-index.ts";
+export * from "./node-columns.ts";
 export * from "./slot-allocator.ts";
+export type { TableView } from "./table-view.ts";
+export * from "./tree.ts";

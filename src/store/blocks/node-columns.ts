@@ -1,5 +1,43 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import { NodeFlag, type RecencyTier, TIER_COUNT, Tier } from "./block-table.ts";
+
+/**
+ * Storage tiers as bits: a residency and a mask of allowed tiers are sums of these. The lower the
+ * bit, the faster the tier. The values are those of the engine protocol.
+ */
+export const Tier = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
+export type Tier = (typeof Tier)[keyof typeof Tier];
+
+const TIER_COUNT = 4;
+export const TIERS_ALL = Tier.gpu | Tier.ram | Tier.ssd | Tier.peer;
+
+/** Tiers that Hearth itself evicts from. Each has a recency list. */
+export const RECENCY_TIERS = [Tier.ram, Tier.ssd] as const;
+export type RecencyTier = (typeof RECENCY_TIERS)[number];
+
+/** Index of a tier in per-tier counts: 0 for the GPU, 1 for RAM, and so on. */
+export function tierIndex(tier: Tier): number {
+  return 31 - Math.clz32(tier);
+}
+
+/** Flags of a node. The table's callers set `transient`; the table sets the others. */
+export const NodeFlag = {
+  /**
+   * The node was named as a parent but never inserted: its key, namespace and layer are known, its
+   * digest and parent are not.
+   */
+  ghost: 1 << 4,
+  /** A writer is filling in the bytes. */
+  writing: 1 << 5,
+  /** RAM must not evict the block. */
+  ramProtected: 1 << 6,
+  /** The block is never written to SSD and may be purged at any time. */
+  transient: 1 << 7,
+  /** The block or a descendant is pinned. */
+  kept: 1 << 9,
+} as const;
+
+/** Maximum of the use counter, at which it saturates. */
+export const USES_MAX = 0xffff;
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;
@@ -21,57 +59,6 @@ export interface RecencyList {
   bytes: number;
 }
 
-/**
- * Memory of the table: entry `n` of each column belongs to node `n`; entry 0 is unused. Columns
- * that are never written (for example the SSD list without an SSD) take address space but no
- * memory.
- *
- * `meta` packs the residency (bits 0-3), `NodeFlag`s (bits 4-9) and the namespace (bits 16-31). It
- * is zero if and only if the node is free. Free nodes are linked by `nextSibling`.
- */
-export interface NodeColumns {
-  readonly nodesMax: number;
-  readonly keys: Uint32Array;
-  readonly digests: Uint8Array;
-  readonly layer: Uint32Array;
-  readonly meta: Int32Array;
-  readonly generation: Uint32Array;
-  readonly parent: Int32Array;
-  readonly firstChild: Int32Array;
-  readonly nextSibling: Int32Array;
-  readonly prevSibling: Int32Array;
-  readonly locks: Uint32Array;
-  readonly pins: Uint32Array;
-  /** Number of children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
-  readonly protectedChildren: Int32Array;
-  readonly keptChildren: Int32Array;
-  readonly gpuHolders: Uint16Array;
-  readonly bytes: Uint32Array;
-  readonly slot: Uint32Array;
-  readonly slotGeneration: Uint32Array;
-  /** Low and high word per node. */
-  readonly checksum: Uint32Array;
-  /** `MAC_LENGTH` bytes per node. All zero: no MAC. */
-  readonly macs: Uint8Array;
-  readonly uses: Uint16Array;
-  readonly lastUsed: Uint32Array;
-  readonly ramList: RecencyList;
-  readonly ssdList: RecencyList;
-  /** The lists of RAM and SSD. */
-  readonly lists: readonly RecencyList[];
-  readonly residentBlocks: Float64Array;
-  readonly residentBytes: Float64Array;
-  /** Bytes of kept nodes in RAM or on SSD, and of those that are in RAM alone. */
-  keptBytes: number;
-  keptInRamAloneBytes: number;
-  readonly listeners: Required<TableListeners>;
-  /** Number of nodes in use. */
-  count: number;
-  /** Nodes above this one were never used. */
-  highest: number;
-  firstFree: number;
-}
-
 /** Listeners may read the table but must not change it. */
 export interface TableListeners {
   /** Called when the protection of a node in RAM begins (`true`) or ends. */
@@ -85,12 +72,22 @@ export interface TableListeners {
   readonly onResidency?: (node: NodeId, tier: Tier, on: boolean) => void;
 }
 
-export function createNodeColumns(nodesMax: number, listeners: TableListeners): NodeColumns {
+/**
+ * Memory of the table: entry `n` of each column belongs to node `n`; entry 0 is unused. Columns
+ * that are never written (for example the SSD list without an SSD) take address space but no
+ * memory.
+ *
+ * `meta` packs the residency (bits 0-3), `NodeFlag`s (bits 4-9) and the namespace (bits 16-31). It
+ * is zero if and only if the node is free. Free nodes are linked by `nextSibling`.
+ */
+export type NodeColumns = ReturnType<typeof createNodeColumns>;
+
+export function createNodeColumns(nodesMax: number, listeners: TableListeners) {
   const entries = nodesMax + 1;
   const u32 = (perNode = 1) => new Uint32Array(new ArrayBuffer(entries * 4 * perNode));
   const i32 = () => new Int32Array(new ArrayBuffer(entries * 4));
   const u16 = () => new Uint16Array(new ArrayBuffer(entries * 2));
-  const list = (tier: RecencyTier, guards: number) => {
+  const list = (tier: RecencyTier, guards: number): RecencyList => {
     return { tier, guards, newer: i32(), older: i32(), blocks: 0, bytes: 0 };
   };
   try {
@@ -109,21 +106,26 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
       prevSibling: i32(),
       locks: u32(),
       pins: u32(),
+      /** Number of children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
       protectedChildren: i32(),
       keptChildren: i32(),
       gpuHolders: u16(),
       bytes: u32(),
       slot: u32(),
       slotGeneration: u32(),
+      /** Low and high word per node. */
       checksum: u32(2),
+      /** `MAC_LENGTH` bytes per node. All zero: no MAC. */
       macs: new Uint8Array(new ArrayBuffer(entries * MAC_LENGTH)),
       uses: u16(),
       lastUsed: u32(),
       ramList,
       ssdList,
+      /** The lists of RAM and SSD. */
       lists: [ramList, ssdList],
       residentBlocks: new Float64Array(TIER_COUNT),
       residentBytes: new Float64Array(TIER_COUNT),
+      /** Bytes of kept nodes in RAM or on SSD, and of those that are in RAM alone. */
       keptBytes: 0,
       keptInRamAloneBytes: 0,
       listeners: {
@@ -131,7 +133,9 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
         onInRamAlone: listeners.onInRamAlone ?? (() => undefined),
         onResidency: listeners.onResidency ?? (() => undefined),
       },
+      /** Number of nodes in use. */
       count: 0,
+      /** Nodes above this one were never used. */
       highest: 0,
       firstFree: 0,
     };

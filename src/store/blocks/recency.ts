@@ -1,6 +1,5 @@
 import type { NodeId } from "../../core/index.ts";
-import { NodeFlag, Tier } from "./block-table.ts";
-import type { NodeColumns, RecencyList } from "./node-columns.ts";
+import { type NodeColumns, NodeFlag, type RecencyList, Tier } from "./node-columns.ts";
 
 /**
  * How the lists keep every node newer than all its descendants, even if nodes between them (ghosts,

@@ -1,5 +1,4 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { type DescendantWalk, type LeafWalk, WALKS_MAX } from "./block-table.ts";
 import type { NodeColumns } from "./node-columns.ts";
 
 /** Links a node without parent under `parent`, as its first child. */
@@ -42,92 +41,43 @@ export function successor(columns: NodeColumns, node: number, root: number): num
   return 0;
 }
 
-/** Links that one call of a leaf walk follows at most. */
+/** Walks that may be open at once. */
+export const WALKS_MAX = 256;
+/** Links that one call of a walk follows at most. */
 const LINKS_AT_ONCE = 1_024;
 
-interface OpenWalk {
-  /** Called before the node, a leaf, is removed. Moves the walk past it. */
-  skip(node: number): void;
-}
-
 /**
- * The open walks. A node that vanishes is a leaf, and a walk that would visit it next moves on to
- * its successor. Links between nodes that stay never change, so that a paused walk loses nothing.
+ * Visits the descendants of a node, each child before its parent, so that the visited node may be
+ * removed. The walk may pause between calls while nodes come and go: nodes that exist from open to
+ * end are visited exactly once, nodes added meanwhile may be missed. The work per call is bounded.
+ * The caller must close the walk. It ends if its root vanishes.
+ *
+ * A node that vanishes is a leaf, and a walk that would visit it next moves on. Links between nodes
+ * that stay never change, so that a paused walk loses nothing.
  */
-export class Walks {
-  private readonly open: OpenWalk[] = [];
-  private readonly columns: NodeColumns;
-
-  constructor(columns: NodeColumns) {
-    this.columns = columns;
-  }
-
-  start(root: NodeId): DescendantWalk | null {
-    const { open, columns } = this;
-    if (open.length >= WALKS_MAX) return null;
-    // The next node to visit. 0: the end.
-    let upcoming = successor(columns, root, root);
-    const walk: OpenWalk = {
-      skip(node) {
-        if (upcoming === node) upcoming = successor(columns, node, root);
-      },
-    };
-    open.push(walk);
-    const close = () => {
-      this.end(walk);
-      upcoming = 0;
-    };
-    return {
-      next() {
-        const node = upcoming;
-        if (node === 0) return NO_NODE;
-        upcoming = successor(columns, node, root);
-        return node as NodeId;
-      },
-      close,
-      [Symbol.dispose]: close,
-    };
-  }
-
-  startAtLeaves(root: NodeId): LeafWalk | null {
-    if (this.open.length >= WALKS_MAX) return null;
-    const walk = new FromLeaves(this.columns, root, () => this.end(walk));
-    this.open.push(walk);
-    return walk;
-  }
-
-  private end(walk: OpenWalk): void {
-    const at = this.open.indexOf(walk);
-    if (at >= 0) this.open.splice(at, 1);
-  }
-
-  /** Call it before the node, a leaf, is unlinked and freed. */
-  onVanish(node: number): void {
-    const { open } = this;
-    for (let i = 0; i < open.length; i++) open[i]!.skip(node);
-  }
-}
-
-class FromLeaves implements LeafWalk, OpenWalk {
+export class LeafWalk implements Disposable {
   private readonly columns: NodeColumns;
   private readonly root: number;
-  private readonly onClose: () => void;
+  private readonly open: LeafWalk[];
   /** The current node. 0: the end. */
   private at: number;
   /** Whether the descendants of `at` are still to be visited. */
   private descends = true;
 
-  constructor(columns: NodeColumns, root: number, onClose: () => void) {
+  /** `open`: all open walks of the table, to which this one is added. */
+  constructor(columns: NodeColumns, root: number, open: LeafWalk[]) {
     this.columns = columns;
     this.root = root;
-    this.onClose = onClose;
+    this.open = open;
     this.at = columns.firstChild[root]!;
+    open.push(this);
   }
 
   get over(): boolean {
     return this.at === 0;
   }
 
+  /** The next descendant. NO_NODE: at the end (`over` is true), or the call reached its limit. */
   next(): NodeId {
     const { firstChild } = this.columns;
     for (let links = 0; this.at !== 0 && links < LINKS_AT_ONCE; links++) {
@@ -151,12 +101,14 @@ class FromLeaves implements LeafWalk, OpenWalk {
     this.at = at === this.root ? 0 : at;
   }
 
+  /** Call it before the node, a leaf, is unlinked and freed. */
   skip(node: number): void {
     if (this.at === node) this.leave(node);
   }
 
   close(): void {
-    this.onClose();
+    const at = this.open.indexOf(this);
+    if (at >= 0) this.open.splice(at, 1);
     this.at = 0;
   }
 

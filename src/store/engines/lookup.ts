@@ -1,5 +1,4 @@
 import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import type { AddressBatch } from "../batches.ts";
 import { TIERS_ALL, Tier } from "../blocks/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { Claim } from "./claims.ts";
@@ -406,7 +405,7 @@ export class Lookup {
 export function matchBlocks(
   store: TieredStore,
   namespace: NamespaceIndex,
-  batch: Pick<AddressBatch, "keys" | "count">,
+  batch: { readonly keys: Uint32Array; readonly count: number },
   tiers: number,
   best: Uint8Array,
 ): number {

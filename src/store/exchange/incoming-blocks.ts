@@ -186,8 +186,7 @@ export class IncomingSlot implements IncomingBlock {
     if (table.isWriting(known)) return "an engine is writing it";
     if (ssd === null || !table.isResident(known, Tier.ssd)) return null;
     if (ssd.reader.isReading(known)) return "it is being read from SSD";
-    const sum = (BigInt(table.checksumHiOf(known)) << 32n) | BigInt(table.checksumLoOf(known));
-    if (table.bytesOf(known) === bytes && sum === checksum) return null;
+    if (table.bytesOf(known) === bytes && table.checksumOf(known) === checksum) return null;
     // The local copy is equally good, and a copy that is retained on SSD must stay.
     if (ssd.readable || table.isProtected(known, Tier.ssd)) return "it is on SSD";
     ssd.replaced(known);
@@ -243,11 +242,7 @@ export class IncomingSlot implements IncomingBlock {
     const { table, ssd } = this.#parts.store;
     let isNew = false;
     for (const name of aliases) {
-      const view = new DataView(name.buffer, name.byteOffset, name.length);
-      const added =
-        name.length === 8
-          ? table.addAlias(node, view.getUint32(0, true), view.getUint32(4, true))
-          : table.addSha256(node, name, 0);
+      const added = table.addName(node, name);
       isNew ||= added === "added";
     }
     if (isNew) ssd?.aliased(node);

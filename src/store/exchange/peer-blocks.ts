@@ -87,59 +87,6 @@ export interface FoundBlock extends BlockCopies {
 /** Reason why a block gets no slot. */
 export type SlotRefusal = "present" | "full" | "tooLong" | "removed";
 
-/**
- * The store as the peer plane uses it. Blocks of other namespaces than the given one are treated as
- * absent. No call waits for room or blocks the event loop.
- */
-export interface PeerBlocks {
-  /**
-   * Reserves a slot for a block of at most `bytes`. `present`: the block is in RAM, or readable on
-   * SSD. `full`: RAM has no room; pins and leases are not ended for it. `tooLong`: the arena does
-   * not accept this length. `removed`: a command removed the block so recently that peers may still
-   * have it. `keep` (default true): the block stays in RAM after the request; otherwise it leaves
-   * when its last user releases it.
-   */
-  land(
-    namespace: NamespaceIndex,
-    digest: Uint8Array,
-    layer: number,
-    bytes: number,
-    keep?: boolean,
-  ): IncomingBlock | SlotRefusal;
-  /**
-   * Locks a block for a peer. Returns synchronously if the block is in RAM. A block on SSD is read
-   * first, within `deadlineMs`; with `warm` at lower priority than engines' reads.
-   */
-  lend(
-    namespace: NamespaceIndex,
-    digest: Uint8Array,
-    layer: number,
-    options: { readonly deadlineMs: number; readonly warm: boolean },
-  ): Lent | Promise<Lent>;
-  has(
-    namespace: NamespaceIndex,
-    blocks: readonly { digest: Uint8Array; layer: number }[],
-  ): BlockCopies[];
-  /**
-   * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
-   * of namespaces (keys) for which `isVisible` is true.
-   */
-  find(name: Uint8Array, max: number, isVisible?: (namespace: Uint8Array) => boolean): FoundBlock[];
-  /**
-   * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD, in slices
-   * between which the loop yields. `each` must copy the key if it keeps it.
-   */
-  eachKey(
-    namespace: NamespaceIndex,
-    each: (key: Uint8Array) => void,
-    signal: AbortSignal,
-  ): Promise<void>;
-  /** Number of blocks of the namespace that have arrived on this host. Removals are not counted. */
-  changesOf(namespace: NamespaceIndex): number;
-  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
-  usualBytes(namespace: NamespaceIndex, layer: number): number;
-}
-
 /** Outcome of the fetch of one block from peers. */
 export type FetchOutcome =
   | { readonly kind: "ok"; readonly arrival: Arrival }

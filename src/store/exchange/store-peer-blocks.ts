@@ -6,19 +6,20 @@ import {
   type NodeId,
 } from "../../core/index.ts";
 import { type AddressBatch, createAddressBatch } from "../batches.ts";
-import { NO_SLOT, Tier } from "../blocks/index.ts";
+import { NO_SLOT, NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import { Slices } from "../lifecycle/context.ts";
+import { HashBudget } from "../ram-check.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { hexOfKey, IncomingSlot } from "./incoming-blocks.ts";
-import type {
-  BlockCopies,
-  FoundBlock,
-  IncomingBlock,
-  Lent,
-  PeerBlocks,
-  SlotRefusal,
+import {
+  type BlockCopies,
+  type FoundBlock,
+  type IncomingBlock,
+  type Lent,
+  type Loan,
+  NAMES_MAX,
+  type SlotRefusal,
 } from "./peer-blocks.ts";
-import { BlockServing, heldCopy } from "./serving.ts";
 
 /** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
 const LANDING_SHARE = 0.5;
@@ -30,21 +31,55 @@ const NODES_A_NAME = 64;
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
+const NOTHING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
+
+interface ServeOptions {
+  readonly deadlineMs: number;
+  readonly warm: boolean;
+}
+
+/** The copies of the node that a client can read now. */
+function heldCopy({ table, ssd }: TieredStore, node: NodeId): BlockCopies {
+  if (node === NO_NODE) return NOTHING;
+  const readable = ssd?.readable === true ? Tier.ram | Tier.ssd : Tier.ram;
+  const tiers = table.residencyOf(node) & readable;
+  if (tiers === 0) return NOTHING;
+  // A block only on SSD gets its slot, and with it a generation, when it is served.
+  const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
+  return { tiers, bytes: table.bytesOf(node), generation, checksum: table.checksumOf(node) };
+}
+
+/** Generation of the copy in RAM; never 0. No slot has the same generation twice. */
+function generationOf(table: TableView, node: NodeId): bigint {
+  return (BigInt(table.slotOf(node)) << 32n) | BigInt(table.slotGenerationOf(node) >>> 0);
+}
+
 /** A block that is being computed; see `BlockCopies`. */
 const COMING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
-export class StorePeerBlocks implements PeerBlocks {
+/**
+ * The store as the peer plane uses it. Blocks of other namespaces than the given one are treated as
+ * absent. No call waits for room or blocks the event loop.
+ */
+export class StorePeerBlocks {
   readonly #store: TieredStore;
-  readonly #lending: BlockServing;
+  readonly #checks: ServedBlockChecks;
   readonly #batch: AddressBatch = createAddressBatch(1);
   readonly #many: AddressBatch = createAddressBatch(AT_ONCE);
   readonly #named = new Int32Array(NODES_A_NAME);
 
   constructor(store: TieredStore) {
     this.#store = store;
-    this.#lending = new BlockServing(store);
+    this.#checks = new ServedBlockChecks(store);
   }
 
+  /**
+   * Reserves a slot for a block of at most `bytes`. `present`: the block is in RAM, or readable on
+   * SSD. `full`: RAM has no room; pins and leases are not ended for it. `tooLong`: the arena does
+   * not accept this length. `removed`: a command removed the block so recently that peers may still
+   * have it. `keep` (default true): the block stays in RAM after the request; otherwise it leaves
+   * when its last user releases it.
+   */
   land(
     namespace: NamespaceIndex,
     digest: Uint8Array,
@@ -87,15 +122,82 @@ export class StorePeerBlocks implements PeerBlocks {
     return this.#store.table.find(batch.keys, 0);
   }
 
+  /**
+   * Locks a block for a peer. Returns synchronously if the block is in RAM. A block on SSD is read
+   * first, within `deadlineMs`; with `warm` at lower priority than engines' reads.
+   */
   lend(
     namespace: NamespaceIndex,
     digest: Uint8Array,
     layer: number,
-    options: { readonly deadlineMs: number; readonly warm: boolean },
+    options: ServeOptions,
   ): Lent | Promise<Lent> {
+    const { table, ssd } = this.#store;
     const node = this.#find(digest, layer);
-    if (node === NO_NODE || this.#store.table.namespaceOf(node) !== namespace) return "absent";
-    return this.#lending.lend(node, options);
+    if (node === NO_NODE || table.namespaceOf(node) !== namespace) return "absent";
+    if (table.isResident(node, Tier.ram)) return this.#loan(node);
+    if (ssd === null || !table.isResident(node, Tier.ssd)) return "absent";
+    if (!ssd.readable || !table.lock(node)) return "busy";
+    return this.#load(node, options).finally(() => table.unlock(node));
+  }
+
+  /**
+   * Reads a block that the caller has locked into RAM. A read that is under way continues after the
+   * deadline.
+   */
+  async #load(node: NodeId, { deadlineMs, warm }: ServeOptions): Promise<Lent> {
+    const { table, ssd, ram, clock } = this.#store;
+    const late = Promise.withResolvers<"late">();
+    using _timer = clock.after(deadlineMs, () => late.resolve("late"));
+    const read = ssd!.load(node, { warm, mayEvictPins: false }).then((outcome) => {
+      // No local request is waiting for the block: enter it into the order alone.
+      if (outcome === "ok") ram.settleFresh(node);
+      return outcome;
+    });
+    const came = await Promise.race([read, late.promise]);
+    if (table.isResident(node, Tier.ram)) return this.#loan(node);
+    return came === "miss" && !table.isResident(node, Tier.ssd) ? "absent" : "busy";
+  }
+
+  #loan(node: NodeId): Lent {
+    const { table, slots, stats } = this.#store;
+    if (!table.lock(node)) return "busy";
+    const slot = table.slotOf(node);
+    slots.addReference(slot);
+    stats.lentBlocks++;
+    stats.lentBytes += table.bytesOf(node);
+    this.#checks.served(node);
+    let isOver = false;
+    const loan: Loan = {
+      digest: table.digestOf(node),
+      layer: table.layerOf(node),
+      bytes: table.bytesOf(node),
+      checksum: table.checksumOf(node),
+      mac: table.macOf(node),
+      parent: this.#parentOf(node),
+      transient: table.hasFlag(node, NodeFlag.transient),
+      aliases: table.aliasesOf(node).slice(0, NAMES_MAX),
+      offset: slots.offsetOf(slot),
+      generation: generationOf(table, node),
+      release: () => {
+        if (isOver) return;
+        isOver = true;
+        slots.dropReference(slot);
+        table.unlock(node);
+        this.#store.ram.letGo(node);
+      },
+    };
+    return loan;
+  }
+
+  /**
+   * The parent's digest; zeros if the block has a parent whose digest is unknown here; null for
+   * none.
+   */
+  #parentOf(node: NodeId): Uint8Array | null {
+    const { table } = this.#store;
+    const parent = table.parentOf(node);
+    return parent === NO_NODE ? null : table.digestOf(parent);
   }
 
   has(
@@ -133,6 +235,10 @@ export class StorePeerBlocks implements PeerBlocks {
     return isWriting || engines.announcements.has(this.#many.keys, i);
   }
 
+  /**
+   * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
+   * of namespaces (keys) for which `isVisible` is true.
+   */
   find(
     name: Uint8Array,
     max: number,
@@ -146,9 +252,7 @@ export class StorePeerBlocks implements PeerBlocks {
       const namespace = namespaces.keyOf(table.namespaceOf(node));
       const copy = heldCopy(this.#store, node);
       if (copy.tiers === 0 || namespace === null || !isVisible(namespace)) continue;
-      const digest = new Uint8Array(DIGEST_BYTES);
-      table.readDigest(node, digest, 0);
-      found.push({ ...copy, namespace, digest, layer: table.layerOf(node) });
+      found.push({ ...copy, namespace, digest: table.digestOf(node), layer: table.layerOf(node) });
     }
     return found;
   }
@@ -161,6 +265,10 @@ export class StorePeerBlocks implements PeerBlocks {
     return table.nodesOfAlias(view.getUint32(0, true), view.getUint32(4, true), this.#named);
   }
 
+  /**
+   * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD, in slices
+   * between which the loop yields. `each` must copy the key if it keeps it.
+   */
   async eachKey(
     namespace: NamespaceIndex,
     each: (key: Uint8Array) => void,
@@ -184,12 +292,57 @@ export class StorePeerBlocks implements PeerBlocks {
     }
   }
 
+  /** Number of blocks of the namespace that have arrived on this host. Removals are not counted. */
   changesOf(namespace: NamespaceIndex): number {
     return this.#store.arrivals.changesOf(namespace);
   }
 
+  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
   usualBytes(namespace: NamespaceIndex, layer: number): number {
     return this.#store.arrivals.bytesOf(namespace, layer);
+  }
+}
+
+/** The public methods of `StorePeerBlocks`. */
+export type PeerBlocks = Pick<StorePeerBlocks, keyof StorePeerBlocks>;
+
+/** Bytes of served blocks to hash, per second and in a burst. */
+const BYTES_PER_S = 128 * 2 ** 20;
+const BYTES_AT_ONCE = 256 * 2 ** 20;
+/** Maximum number of queued blocks. Further blocks are checked the next time they are served. */
+const WAITING_MAX = 1_024;
+
+/**
+ * Hashes served blocks, one at a time on a native thread. The client verifies the bytes it receives
+ * but does not report to this host. Without this check a damaged block would be served until the
+ * scrub or a local reader finds it.
+ */
+class ServedBlockChecks {
+  readonly #store: TieredStore;
+  readonly #budget: HashBudget;
+  readonly #waiting = new Set<NodeId>();
+  #running: Promise<void> | null = null;
+
+  constructor(store: TieredStore) {
+    this.#store = store;
+    this.#budget = new HashBudget(store.clock, BYTES_PER_S, BYTES_AT_ONCE);
+  }
+
+  served(node: NodeId): void {
+    if (this.#waiting.size >= WAITING_MAX) return;
+    this.#waiting.add(node);
+    this.#running ??= this.#run();
+  }
+
+  async #run(): Promise<void> {
+    const { table, checks } = this.#store;
+    for (const node of this.#waiting) {
+      this.#waiting.delete(node);
+      // The node id may have been reused: then the new block is checked.
+      if (!table.isResident(node, Tier.ram)) continue;
+      if (this.#budget.take(table.bytesOf(node))) await checks.check(node, "peer");
+    }
+    this.#running = null;
   }
 }
 

@@ -95,7 +95,7 @@ export class ChangeLog {
   }
 
   /** Pending changes. */
-  get rows(): number {
+  get count(): number {
     return this.#rows;
   }
 

@@ -6,10 +6,11 @@ import { assert, HearthError } from "../../core/index.ts";
 import type { IndexedBlock, IndexedBlocks } from "../kvb/index.ts";
 import { BATCH_ROWS, CHANGE, ChangeBatch } from "./change-log.ts";
 import type { IndexOwner } from "./index-worker-client.ts";
+import { BUSY_MS } from "./sqlite-writer.ts";
 import { IndexStore, NamespaceKeys, readRunRecord } from "./store/index-store.ts";
 import { AliasLoad, BlockLoad } from "./store/load-rows.ts";
 import { DamagedIndex, isAboutFile, openDatabase, sqliteMessage } from "./store/open-database.ts";
-import { INDEX_FILE, lockFolder } from "./store/open-store.ts";
+import { lockFolder } from "./store/open-store.ts";
 import { u64Of } from "./store/seal.ts";
 
 /** State of an index that no agent uses, for tools. */
@@ -18,14 +19,12 @@ export type IndexInspection =
   | { readonly kind: "damaged"; readonly why: string }
   | { readonly kind: "sound"; readonly index: InspectedIndex };
 
-const BUSY_MS = 2_000;
-
 /**
  * Reads the index of a folder without changing the folder. It reads a copy in a temporary folder,
  * because even a read makes SQLite write its log back.
  */
 export function inspectIndex(folder: string): IndexInspection {
-  const path = join(folder, INDEX_FILE);
+  const path = join(folder, IndexStore.file);
   if (!existsSync(path)) return { kind: "none" };
   if (!lstatSync(path).isFile()) return { kind: "damaged", why: "is not a file" };
   const copies = mkdtempSync(join(tmpdir(), "hearth-fsck-"));
@@ -34,7 +33,7 @@ export function inspectIndex(folder: string): IndexInspection {
       if (!existsSync(path + companion)) continue;
       copyFileSync(
         path + companion,
-        join(copies, INDEX_FILE + companion),
+        join(copies, IndexStore.file + companion),
         constants.COPYFILE_FICLONE,
       );
     }
@@ -78,7 +77,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
   constructor(folder: string, copies: string) {
     this.#folder = folder;
     this.#copies = copies;
-    this.#db = openDatabase(join(copies, INDEX_FILE), BUSY_MS);
+    this.#db = openDatabase(join(copies, IndexStore.file), BUSY_MS);
     try {
       const record = readRunRecord(this.#db);
       if (record === null)
@@ -126,11 +125,15 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
         fix: "stop it first",
       });
     }
-    const store = new IndexStore(join(this.#folder, INDEX_FILE), this.#owner, BUSY_MS);
+    const store = new IndexStore(join(this.#folder, IndexStore.file), {
+      owner: this.#owner,
+      busyMs: BUSY_MS,
+    });
     try {
       for (let from = 0; from < rowIds.length; from += BATCH_ROWS) {
         const ids = rowIds.slice(from, from + BATCH_ROWS);
-        store.commit(this.#removals(ids), ids.length, store.previous, true);
+        const columns = this.#removals(ids);
+        store.commit({ columns, count: ids.length, progress: store.previous }, true);
       }
     } finally {
       store.close();

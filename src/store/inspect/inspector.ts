@@ -1,6 +1,5 @@
 import {
   type BlockName,
-  DIGEST_BYTES,
   type HeldBy,
   type NamespaceIndex,
   NO_NODE,
@@ -122,12 +121,6 @@ export interface PullInsight {
   ): string | null;
 }
 
-/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
-export interface Inspector {
-  tree(query: TreeQuery): Promise<TreePage>;
-  explain(query: ExplainQuery): Promise<Explanation>;
-}
-
 export interface InspectorParts {
   readonly namespaces: Namespaces;
   readonly native: Hashing;
@@ -139,11 +132,8 @@ export interface InspectorParts {
 
 const UNKNOWN: TreePage = Object.freeze({ blocks: [], next: null, missing: true });
 
-export function createInspector(store: TieredStore, parts: InspectorParts): Inspector {
-  return new StoreInspector(store, parts);
-}
-
-class StoreInspector implements Inspector {
+/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
+export class Inspector {
   readonly #store: TieredStore;
   readonly #parts: InspectorParts;
   readonly #names: NameResolver;
@@ -265,10 +255,7 @@ function treeBlock(facts: BlockFacts, node: NodeId, depth: number): TreeBlock {
 }
 
 function digestOf(table: TableView, node: NodeId): string | null {
-  if (table.isGhost(node)) return null;
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  return digest.toHex();
+  return table.isGhost(node) ? null : table.digestOf(node).toHex();
 }
 
 /** Fastest tier first. */

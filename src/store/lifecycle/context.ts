@@ -3,7 +3,7 @@ import { crashPoint } from "../../native/index.ts";
 import type { Holds, Sessions } from "../pins/index.ts";
 import type { SsdParts } from "../ssd/ssd-parts.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import type { BlockSourcePort } from "./lifecycle.ts";
+import type { BlockSourcePort, GpuSink } from "./lifecycle.ts";
 import { NameResolver } from "./resolve-names.ts";
 
 /** Limits that can change at run time. */
@@ -29,14 +29,17 @@ export interface LifecycleParts {
 }
 
 /** Shared state of all operations. */
-export interface LifecycleContext extends LifecycleParts {
-  readonly names: NameResolver;
-  readonly durability: Durability;
-}
+export type LifecycleContext = ReturnType<typeof createContext>;
 
-export function createContext(parts: LifecycleParts): LifecycleContext {
-  const names = new NameResolver(parts.store);
-  return { ...parts, names, durability: new Durability(parts.store, parts.holds) };
+export function createContext(parts: LifecycleParts) {
+  return {
+    ...parts,
+    names: new NameResolver(parts.store),
+    durability: new Durability(parts.store, parts.holds),
+    warmGate: new WarmGate(parts.limits),
+    /** Copies the blocks of warm commands with target `gpu`. Null: none does. */
+    gpuSink: null as GpuSink | null,
+  };
 }
 
 /**
@@ -157,5 +160,51 @@ export class Slices {
     if (nowMs - this.#reportedMs < PROGRESS_MS) return false;
     this.#reportedMs = nowMs;
     return true;
+  }
+}
+
+/**
+ * Limits the concurrent reads and their bytes over all warm commands. A read larger than the byte
+ * limit runs alone.
+ */
+export class WarmGate {
+  readonly #limits: () => LifecycleLimits;
+  #reads = 0;
+  #bytes = 0;
+  readonly #waiting: (() => void)[] = [];
+
+  constructor(limits: () => LifecycleLimits) {
+    this.#limits = limits;
+  }
+
+  /**
+   * Resolves with true when a read of this many bytes may begin, or with false if the signal fires
+   * first.
+   */
+  async enter(bytes: number, signal: AbortSignal): Promise<boolean> {
+    while (!signal.aborted && !this.#hasRoom(bytes)) {
+      const turn = Promise.withResolvers<void>();
+      this.#waiting.push(turn.resolve);
+      signal.addEventListener("abort", turn.resolve as () => void, { once: true });
+      await turn.promise;
+      signal.removeEventListener("abort", turn.resolve as () => void);
+    }
+    if (signal.aborted) return false;
+    this.#reads++;
+    this.#bytes += bytes;
+    return true;
+  }
+
+  leave(bytes: number): void {
+    this.#reads--;
+    this.#bytes -= bytes;
+    // Each command has at most one waiting read.
+    for (const look of this.#waiting.splice(0)) look();
+  }
+
+  #hasRoom(bytes: number): boolean {
+    const { warmReads, warmBytesMax } = this.#limits();
+    if (this.#reads === 0) return true;
+    return this.#reads < warmReads && this.#bytes + bytes <= warmBytesMax;
   }
 }

@@ -1,5 +1,6 @@
 import {
   type BlockResult,
+  type CommandOrigin,
   type HeldBy,
   LAYER_ALL,
   NO_NODE,
@@ -10,7 +11,7 @@ import type { Cause } from "../departures.ts";
 import type { EndedPin, PinInfo, Purged } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
-import type { Grant, HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
+import type { Grant, HeldBlock, LifecycleReport, Remembering } from "./lifecycle.ts";
 import {
   BY_DESCENDANTS,
   causeOf,
@@ -21,6 +22,7 @@ import {
   MISSING,
   NOT_DURABLE,
   OUR_TIERS,
+  rejected,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
@@ -29,11 +31,16 @@ import { Removal } from "./removal.ts";
 /** Maximum number of descendants examined to find one on RAM or SSD. */
 const LOOKED_AT = 64;
 
+/**
+ * `results` has one entry: `done`, `missing` or `rejected`. Without the grant a caller cannot
+ * shorten another owner's lease. An owner without the grant may shorten its own lease, whose expiry
+ * then removes no blocks.
+ */
 export async function renewLease(
   context: LifecycleContext,
   lease: string,
   ttlMs: number,
-  { owner, grant, remember }: Parameters<Lifecycle["renewLease"]>[2],
+  { owner, grant, remember }: Remembering & { readonly owner: string; readonly grant: Grant },
 ): Promise<LifecycleReport> {
   const granted = Math.min(ttlMs, context.limits().leaseTtlMaxMs);
   const known = context.holds.lease(lease);
@@ -51,14 +58,17 @@ export async function renewLease(
 
 /** Without the grant, an owner cannot shorten another owner's lease, which would end it early. */
 function notShortened({ owner }: PinInfo, { fix }: Grant): BlockResult {
-  const what = `a shorter time for a lease of ${owner} needs the role purge`;
-  return { outcome: "rejected", reason: `forbidden: ${what}${fix}` };
+  return rejected(`forbidden: a shorter time for a lease of ${owner} needs the role purge${fix}`);
 }
 
+/**
+ * Ends the lease and removes its blocks that have no other owner and no descendants. One
+ * `HeldBlock` result per block. `remember` receives only the counts.
+ */
 export async function revokeLease(
   context: LifecycleContext,
   lease: string,
-  origin: Parameters<Lifecycle["revokeLease"]>[1],
+  origin: CommandOrigin,
   { remember }: Remembering = {},
 ): Promise<LifecycleReport> {
   const ending = context.holds.endLease(lease);

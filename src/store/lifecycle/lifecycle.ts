@@ -1,13 +1,5 @@
-import type {
-  BlockName,
-  BlockResult,
-  CommandOrigin,
-  HeldBy,
-  NamespaceIndex,
-  NodeId,
-  OutcomeCounts,
-} from "../../core/index.ts";
-import type { BudgetFigures, EndedPin, Purged } from "../pins/index.ts";
+import type { BlockName, BlockResult, NamespaceIndex, OutcomeCounts } from "../../core/index.ts";
+import type { BudgetFigures } from "../pins/index.ts";
 import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
 import { purgeExpired, renewLease, revokeLease } from "./lease.ts";
 import { holdersOf } from "./outcomes.ts";
@@ -15,7 +7,7 @@ import { pause } from "./pause.ts";
 import { pin, retain, unpin } from "./pin.ts";
 import { flush, prune } from "./removal.ts";
 import { markTransient, purgeTransient } from "./think.ts";
-import { WarmGate, warm } from "./warm.ts";
+import { warm } from "./warm.ts";
 
 /** Result of one operation. */
 export interface LifecycleReport {
@@ -124,173 +116,40 @@ export interface GpuSink {
  *   outcome is `held`.
  * - A name that resolves to several blocks (namespaces, layers) means all of them, and the worst
  *   outcome is reported. A name that resolves to none is `missing` and changes nothing.
+ *
+ * Each operation is documented at its function.
  */
-export interface Lifecycle {
-  /**
-   * Pins are counted. They protect the block on this host, not in RAM: it may leave RAM for SSD.
-   */
-  pin(
-    blocks: readonly BlockName[],
-    options: Remembering & { readonly owner: string; readonly ttlMs: number | null },
-  ): Promise<LifecycleReport>;
-  /** `already` if the owner has no pin on the block. */
-  unpin(
-    blocks: readonly BlockName[],
-    options: Remembering & { readonly owner: string },
-  ): Promise<LifecycleReport>;
-  /** Sets a soft pin. Priority 0 removes the owner's soft pin. */
-  retain(
-    blocks: readonly BlockName[],
-    options: Remembering & {
-      readonly owner: string;
-      readonly priority: number;
-      readonly idleMs: number | null;
+export function createLifecycle(parts: LifecycleParts) {
+  const context = createContext(parts);
+  const of =
+    <Arguments extends unknown[], Result>(
+      operation: (context: LifecycleContext, ...rest: Arguments) => Result,
+    ) =>
+    (...rest: Arguments): Result =>
+      operation(context, ...rest);
+  return {
+    pin: of(pin),
+    unpin: of(unpin),
+    retain: of(retain),
+    prune: of(prune),
+    markTransient: of(markTransient),
+    purgeTransient: of(purgeTransient),
+    pause: of(pause),
+    renewLease: of(renewLease),
+    revokeLease: of(revokeLease),
+    warm: of(warm),
+    flush: of(flush),
+    /** Sets the sink for warm commands with target `gpu`; null removes it. */
+    setGpuSink(sink: GpuSink | null): void {
+      context.gpuSink = sink;
     },
-  ): Promise<LifecycleReport>;
-
-  /** Removes all descendants of the block, but not the block itself. `results` has one entry. */
-  prune(
-    after: BlockName,
-    origin: CommandOrigin,
-    options?: { readonly onProgress?: OnProgress; readonly signal?: AbortSignal },
-  ): Promise<LifecycleReport>;
-
-  /**
-   * Excludes the blocks from SSD and deletes copies there. Without the grant, a block whose only
-   * copy is on SSD is unchanged: `rejected`.
-   */
-  markTransient(
-    blocks: readonly BlockName[],
-    origin: CommandOrigin,
-    options: Remembering & { readonly grant: Grant },
-  ): Promise<LifecycleReport>;
-  /** Removes transient blocks; others are `rejected`. */
-  purgeTransient(
-    blocks: readonly BlockName[],
-    origin: CommandOrigin,
-    options?: Remembering,
-  ): Promise<LifecycleReport>;
-
-  /**
-   * Writes the blocks to SSD, removes them from RAM and leases them. An existing lease of that name
-   * is extended and renewed. When the lease expires, its blocks are removed only if every caller
-   * that paused under it had the grant.
-   */
-  pause(
-    blocks: readonly BlockName[],
-    options: Remembering & {
-      readonly lease: string;
-      readonly owner: string;
-      readonly ttlMs: number | null;
-      readonly grant: Grant;
-    },
-  ): Promise<LifecycleReport>;
-  /**
-   * `results` has one entry: `done`, `missing` or `rejected`. Without the grant a caller cannot
-   * shorten another owner's lease. An owner without the grant may shorten its own lease, whose
-   * expiry then removes no blocks.
-   */
-  renewLease(
-    lease: string,
-    ttlMs: number,
-    options: Remembering & { readonly owner: string; readonly grant: Grant },
-  ): Promise<LifecycleReport>;
-  /**
-   * Ends the lease and removes its blocks that have no other owner and no descendants. One
-   * `HeldBlock` result per block. `remember` receives only the counts.
-   */
-  revokeLease(
-    lease: string,
-    origin: CommandOrigin,
-    options?: Remembering,
-  ): Promise<LifecycleReport>;
-
-  warm(blocks: readonly BlockName[], options: WarmOptions): Promise<LifecycleReport>;
-
-  /** Removes every block that is not protected. */
-  flush(origin: CommandOrigin): Promise<LifecycleReport>;
-
-  /** Sets the sink for warm commands with target `gpu`; null removes it. */
-  setGpuSink(sink: GpuSink | null): void;
+    purgeExpired: of(purgeExpired),
+    holdersOf: of(holdersOf),
+  };
 }
 
-/** The lifecycle, with the operation to run when a lease expires. */
-export interface OwnLifecycle extends Lifecycle {
-  /** Removes the blocks that only the lease protected. For `onLeaseExpired` of the holds. */
-  purgeExpired(ended: EndedPin): Promise<Purged>;
-  /** Owners that protect a block, in the format of receipts. */
-  holdersOf(node: NodeId): readonly HeldBy[];
-}
+/** The lifecycle, with the operations that the agent itself calls. */
+export type OwnLifecycle = ReturnType<typeof createLifecycle>;
 
-export function createLifecycle(parts: LifecycleParts): OwnLifecycle {
-  return new StoreLifecycle(createContext(parts));
-}
-
-type Arguments<Name extends keyof Lifecycle> = Parameters<Lifecycle[Name]>;
-
-class StoreLifecycle implements OwnLifecycle {
-  readonly #context: LifecycleContext;
-  readonly #gate: WarmGate;
-  #sink: GpuSink | null = null;
-
-  constructor(context: LifecycleContext) {
-    this.#context = context;
-    this.#gate = new WarmGate(context.limits);
-  }
-
-  pin(...[blocks, options]: Arguments<"pin">) {
-    return pin(this.#context, blocks, options);
-  }
-
-  unpin(...[blocks, options]: Arguments<"unpin">) {
-    return unpin(this.#context, blocks, options);
-  }
-
-  retain(...[blocks, options]: Arguments<"retain">) {
-    return retain(this.#context, blocks, options);
-  }
-
-  prune(...[after, origin, options]: Arguments<"prune">) {
-    return prune(this.#context, after, origin, options);
-  }
-
-  markTransient(...[blocks, origin, options]: Arguments<"markTransient">) {
-    return markTransient(this.#context, blocks, origin, options);
-  }
-
-  purgeTransient(...[blocks, origin, options]: Arguments<"purgeTransient">) {
-    return purgeTransient(this.#context, blocks, origin, options);
-  }
-
-  pause(...[blocks, options]: Arguments<"pause">) {
-    return pause(this.#context, blocks, options);
-  }
-
-  renewLease(...[lease, ttlMs, options]: Arguments<"renewLease">) {
-    return renewLease(this.#context, lease, ttlMs, options);
-  }
-
-  revokeLease(...[lease, origin, options]: Arguments<"revokeLease">) {
-    return revokeLease(this.#context, lease, origin, options);
-  }
-
-  warm(...[blocks, options]: Arguments<"warm">) {
-    return warm(this.#context, this.#gate, this.#sink, blocks, options);
-  }
-
-  flush(...[origin]: Arguments<"flush">) {
-    return flush(this.#context, origin);
-  }
-
-  setGpuSink(sink: GpuSink | null): void {
-    this.#sink = sink;
-  }
-
-  holdersOf(node: NodeId): readonly HeldBy[] {
-    return holdersOf(this.#context, node);
-  }
-
-  purgeExpired(ended: EndedPin): Promise<Purged> {
-    return purgeExpired(this.#context, ended);
-  }
-}
+/** The operations of commands. */
+export type Lifecycle = Omit<OwnLifecycle, "purgeExpired" | "holdersOf">;

@@ -4,7 +4,6 @@ import {
   type CommandOrigin,
   type CommandOutcome,
   countOutcomes,
-  DIGEST_BYTES,
   type HeldBy,
   type NodeId,
 } from "../../core/index.ts";
@@ -13,23 +12,25 @@ import type { Cause, DepartureReason } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
 import type { HeldBlock, LifecycleReport } from "./lifecycle.ts";
 
+export const deferred = (reason: string): BlockResult =>
+  Object.freeze({ outcome: "deferred", reason });
+export const rejected = (reason: string): BlockResult =>
+  Object.freeze({ outcome: "rejected", reason });
+
 export const DONE: BlockResult = Object.freeze({ outcome: "done" });
 export const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
 export const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
 /** The copy on SSD is not complete yet. */
-export const COPY_OUTSTANDING: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason: "ssd: the block is in RAM only; the copy to SSD is retried",
-});
-export const NOT_DURABLE: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason: "durable: done, but the disk did not confirm that it survives a power loss",
-});
-export const STUCK_ON_SSD: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason: "ssd: no longer served, but its file is not removed yet; the removal is retried",
-});
+export const COPY_OUTSTANDING = deferred(
+  "ssd: the block is in RAM only; the copy to SSD is retried",
+);
+export const NOT_DURABLE = deferred(
+  "durable: done, but the disk did not confirm that it survives a power loss",
+);
+export const STUCK_ON_SSD = deferred(
+  "ssd: no longer served, but its file is not removed yet; the removal is retried",
+);
 
 /** Rank of each outcome. A name of several blocks reports the highest. */
 const SEVERITY: Readonly<Record<CommandOutcome, number>> = {
@@ -178,8 +179,6 @@ export function heldBlock(
   by: readonly HeldBy[],
 ): HeldBlock {
   const { table } = context.store;
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  const hex = table.isGhost(node) ? null : digest.toHex();
-  return { outcome: "held", by, digest: hex, layer: table.layerOf(node) };
+  const digest = table.isGhost(node) ? null : table.digestOf(node).toHex();
+  return { outcome: "held", by, digest, layer: table.layerOf(node) };
 }

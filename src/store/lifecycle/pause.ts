@@ -5,13 +5,17 @@ import { EVICTED } from "../departures.ts";
 import type { AddedPin } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
-import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { DONE, NamedBlocks, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import type { Grant, LifecycleReport, Remembering } from "./lifecycle.ts";
+import { DONE, NamedBlocks, NOT_DURABLE, rejected, reportOf } from "./outcomes.ts";
 import { ANCESTOR_OUTSTANDING, ancestorsOf, areOutOfRam } from "./pin.ts";
 
-type PauseOptions = Parameters<Lifecycle["pause"]>[1];
+interface PauseOptions extends Remembering {
+  readonly lease: string;
+  readonly owner: string;
+  readonly ttlMs: number | null;
+  readonly grant: Grant;
+}
 
-const rejected = (reason: string): BlockResult => Object.freeze({ outcome: "rejected", reason });
 const NO_SSD = rejected("no_ssd: pause requires an SSD tier");
 const TRANSIENT = rejected("transient: a transient block is not written to SSD");
 const LOCKS_FULL = rejected("limit: the block's lock count is at the maximum");
@@ -19,7 +23,9 @@ const NOT_WRITTEN = rejected("ssd: the block could not be written and is not lea
 
 /**
  * Writes blocks to SSD durably and leases them there; then ends the sessions that end in them and
- * drops the blocks from RAM. The lease covers only blocks on SSD.
+ * drops the blocks from RAM. The lease covers only blocks on SSD. An existing lease of that name is
+ * extended and renewed. When the lease expires, its blocks are removed only if every caller that
+ * paused under it had the grant.
  */
 export async function pause(
   context: LifecycleContext,

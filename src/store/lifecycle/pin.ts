@@ -3,33 +3,36 @@ import { crashPoint } from "../../native/index.ts";
 import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import type { AddedPin } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
+import type { LifecycleReport, Remember, Remembering } from "./lifecycle.ts";
 import {
   ALREADY,
   COPY_OUTSTANDING,
   DONE,
+  deferred,
   NamedBlocks,
   NOT_DURABLE,
   OUR_TIERS,
   reportOf,
 } from "./outcomes.ts";
 
-const RAM_ONLY: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason:
-    "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
-});
+/** Options of operations on the pins of one owner. */
+interface OwnedBy extends Remembering {
+  readonly owner: string;
+}
 
-type PinOptions = Parameters<Lifecycle["pin"]>[1];
+const RAM_ONLY = deferred(
+  "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
+);
 
 /**
- * Pins blocks in RAM or on SSD. Takes the pin immediately, then writes blocks that are in RAM only
+ * Pins blocks on this host. Pins are counted. They protect the block on this host, not in RAM: it
+ * may leave RAM for SSD. Takes the pin immediately, then writes blocks that are in RAM only
  * to SSD, then makes files and pin durable. A pin of a block on SSD costs one commit of the ledger.
  */
 export async function pin(
   context: LifecycleContext,
   names: readonly BlockName[],
-  { owner, ttlMs, remember }: PinOptions,
+  { owner, ttlMs, remember }: OwnedBy & { readonly ttlMs: number | null },
 ): Promise<LifecycleReport> {
   const { store, holds } = context;
   const blocks = new NamedBlocks(context, names);
@@ -104,14 +107,26 @@ async function secure(
   return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
 }
 
-/** Removes one pin of the owner from each block. A block without other pins becomes evictable. */
-export async function unpin(
+/**
+ * Removes one pin of the owner from each block. A block without other pins becomes evictable.
+ * `already` if the owner has no pin on the block.
+ */
+export function unpin(
   context: LifecycleContext,
   names: readonly BlockName[],
-  { owner, remember }: Parameters<Lifecycle["unpin"]>[1],
+  options: OwnedBy,
+): Promise<LifecycleReport> {
+  return letGo(context, "pin", names, options);
+}
+
+async function letGo(
+  context: LifecycleContext,
+  kind: "pin" | "retain",
+  names: readonly BlockName[],
+  { owner, remember }: OwnedBy,
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, 0);
-  const going = context.holds.letGoAll("pin", owner, blocks.nodes);
+  const going = context.holds.letGoAll(kind, owner, blocks.nodes);
   const gone = going instanceof Promise ? await going : going;
   const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
   return settled(context, blocks, byNode, gone.includes(true), remember);
@@ -121,16 +136,11 @@ export async function unpin(
 export async function retain(
   context: LifecycleContext,
   names: readonly BlockName[],
-  { owner, priority, idleMs, remember }: Parameters<Lifecycle["retain"]>[1],
+  options: OwnedBy & { readonly priority: number; readonly idleMs: number | null },
 ): Promise<LifecycleReport> {
+  const { owner, priority, idleMs, remember } = options;
   const { holds } = context;
-  if (priority === 0) {
-    const blocks = new NamedBlocks(context, names, 0);
-    const going = holds.letGoAll("retain", owner, blocks.nodes);
-    const gone = going instanceof Promise ? await going : going;
-    const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
-    return settled(context, blocks, byNode, gone.includes(true), remember);
-  }
+  if (priority === 0) return letGo(context, "retain", names, options);
   const blocks = new NamedBlocks(context, names);
   const { nodes } = blocks;
   if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
@@ -160,10 +170,9 @@ async function settled(
 }
 
 /** The block is on SSD, but after a crash its prefix would end before it. */
-export const ANCESTOR_OUTSTANDING: BlockResult = Object.freeze({
-  outcome: "deferred",
-  reason: "ssd: an ancestor is in RAM only; its copy to SSD is retried",
-});
+export const ANCESTOR_OUTSTANDING = deferred(
+  "ssd: an ancestor is in RAM only; its copy to SSD is retried",
+);
 
 /** The ancestors of `nodes` that are not among them, each once. */
 export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {

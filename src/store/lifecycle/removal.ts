@@ -1,6 +1,7 @@
 import {
   type BlockName,
   type BlockResult,
+  type CommandOrigin,
   type HeldBy,
   NO_NODE,
   type NodeId,
@@ -13,13 +14,14 @@ import type { Cause } from "../departures.ts";
 import { hexOfHash, hexOfKey } from "../exchange/incoming-blocks.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
-import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import type { HeldBlock, LifecycleReport, OnProgress } from "./lifecycle.ts";
 import {
   ALREADY,
   BY_ENGINE,
   BY_GPU,
   causeOf,
   DONE,
+  deferred,
   heldBlock,
   holdersOf,
   isHeld,
@@ -27,6 +29,7 @@ import {
   MISSING,
   NOT_DURABLE,
   OUR_TIERS,
+  rejected,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
@@ -112,17 +115,22 @@ export class Removal {
   }
 }
 
+const HUNG = deferred("ssd: the disk hangs; the remaining blocks were not processed");
+const FLUSH_ABORTED = deferred("aborted: the agent is stopping");
+const PRUNE_ABORTED = deferred("aborted: the remaining blocks were not processed");
+const BUSY = rejected("busy: too many concurrent tree walks");
+
 /** Passes over the blocks: a further one removes blocks whose writes an earlier pass cancelled. */
 const PASSES = 3;
 /** Ids examined at once for blocks that remain. */
 const IDS_AT_ONCE = 65_536;
 
-/** Removes all unprotected blocks in slices, the oldest first. */
+/** Removes every block that is not protected, in slices, the oldest first. */
 export async function flush(
   context: LifecycleContext,
-  origin: Parameters<Lifecycle["flush"]>[0],
+  origin: CommandOrigin,
 ): Promise<LifecycleReport> {
-  const flushing = new Flushing(context, new Removal(context, causeOf("flushed", origin)));
+  const flushing = new Flushing(context, causeOf("flushed", origin));
   for (let pass = 1; pass <= PASSES; pass++) {
     context.store.incoming.allRemoved();
     // A block on both tiers is removed with its file; pinned blocks have their files last.
@@ -137,93 +145,102 @@ export async function flush(
   return report;
 }
 
-class Flushing {
+/** A command that visits many blocks and removes those that nothing protects. */
+class Clearing {
   readonly remaining: RemainingBlocks;
-  readonly #context: LifecycleContext;
-  readonly #removal: Removal;
-  readonly #slices: Slices;
+  protected readonly context: LifecycleContext;
+  protected readonly removal: Removal;
+  protected readonly slices: Slices;
 
-  constructor(context: LifecycleContext, removal: Removal) {
+  constructor(context: LifecycleContext, cause: Cause) {
     this.remaining = new RemainingBlocks(context);
-    this.#context = context;
-    this.#removal = removal;
-    this.#slices = new Slices(context.clock);
+    this.context = context;
+    this.removal = new Removal(context, cause);
+    this.slices = new Slices(context.clock);
   }
 
+  /** `stop`: why the command ended early, or null; called after the last removal. */
+  protected async end(stop: () => BlockResult | null, onGpu = 0): Promise<LifecycleReport> {
+    const { removal, remaining } = this;
+    const isDurable = await removal.end();
+    const { bytes, stuck } = removal;
+    const counts = removal.counts(isDurable, remaining.count);
+    const isGone = isDurable && stuck === 0;
+    const notGone = stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE;
+    const result = stop() ?? (isGone ? this.#outcome(onGpu) : notGone);
+    const durable = isGone && this.context.store.ssd !== null;
+    return reportOf([result], { counts, held: remaining.listed, bytes, durable });
+  }
+
+  #outcome(onGpu: number): BlockResult {
+    if (this.remaining.count > 0) return { outcome: "held", by: this.remaining.firstHolders };
+    if (onGpu > 0) return doneExceptOnGpu(onGpu);
+    return this.removal.blocks > 0 ? DONE : ALREADY;
+  }
+}
+
+class Flushing extends Clearing {
   get #mustEnd(): boolean {
-    return this.#removal.hung || this.#context.signal.aborted;
+    return this.removal.hung || this.context.signal.aborted;
   }
 
   /** Removes the blocks that are unprotected now. Blocks that engines store meanwhile stay. */
   async drain(tier: RecencyTier): Promise<void> {
-    const { table } = this.#context.store;
+    const { table } = this.context.store;
     for (let left = table.evictableBlocks(tier); left > 0 && !this.#mustEnd; left--) {
       const node = table.oldest(tier);
       if (node === NO_NODE) return;
       // The block is protected on SSD only and stays in RAM: move it out of the way.
-      if (isHeld(this.#context, node)) table.touchPath(node);
-      else void this.#removal.drop(node);
-      if (this.#slices.isOver()) await this.#slices.turn();
-      if (this.#removal.isFull) await this.#removal.room();
+      if (isHeld(this.context, node)) table.touchPath(node);
+      else void this.removal.drop(node);
+      if (this.slices.isOver()) await this.slices.turn();
+      if (this.removal.isFull) await this.removal.room();
     }
   }
 
   /** Cancels writes that alone protect blocks, and records the protected blocks. */
   async lookAtTheRest(mayCancel: boolean): Promise<void> {
-    const { table } = this.#context.store;
+    const { table } = this.context.store;
     this.remaining.begin(mayCancel);
     for (let from = 0; from <= table.nodesMax && !this.#mustEnd; from += IDS_AT_ONCE) {
       const end = from + IDS_AT_ONCE;
       const next = (node: number) => table.nextOn(node as NodeId, OUR_TIERS, end);
       for (let node = next(Math.max(0, from - 1)); node !== NO_NODE; node = next(node)) {
-        if (isHeld(this.#context, node)) this.remaining.meet(node);
-        if (this.#slices.isOver()) await this.#slices.turn();
+        if (isHeld(this.context, node)) this.remaining.meet(node);
+        if (this.slices.isOver()) await this.slices.turn();
       }
-      if (this.#slices.isOver()) await this.#slices.turn();
+      if (this.slices.isOver()) await this.slices.turn();
     }
   }
 
   async report(): Promise<LifecycleReport> {
-    const removal = this.#removal;
-    const isGone = await removal.end();
-    const { blocks, bytes, stuck } = removal;
-    const counts = removal.counts(isGone, this.remaining.count);
-    const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
-    this.#context.log("info", "flushed blocks", { blocks, bytes, held: this.remaining.count });
-    return reportOf([this.#result(isGone)], {
-      counts,
-      held: this.remaining.listed,
-      bytes,
-      durable,
+    const { removal, remaining } = this;
+    const report = await this.end(() => {
+      if (this.context.signal.aborted) return FLUSH_ABORTED;
+      return removal.hung ? HUNG : null;
     });
-  }
-
-  #result(isGone: boolean): BlockResult {
-    const { blocks, stuck, hung } = this.#removal;
-    if (this.#context.signal.aborted)
-      return { outcome: "deferred", reason: "aborted: the agent is stopping" };
-    if (hung)
-      return {
-        outcome: "deferred",
-        reason: "ssd: the disk hangs; the remaining blocks were not processed",
-      };
-    if (stuck > 0) return STUCK_ON_SSD;
-    if (!isGone) return NOT_DURABLE;
-    if (this.remaining.count > 0) return { outcome: "held", by: this.remaining.firstHolders };
-    return blocks > 0 ? DONE : ALREADY;
+    const { blocks, bytes } = removal;
+    this.context.log("info", "flushed blocks", { blocks, bytes, held: remaining.count });
+    return report;
   }
 }
 
 /** Children examined to find one that was stored during the prune. */
 const CHILDREN_LOOKED_AT = 64;
 
-type PruneOptions = Parameters<Lifecycle["prune"]>[2];
+interface PruneOptions {
+  readonly onProgress?: OnProgress;
+  readonly signal?: AbortSignal;
+}
 
-/** Removes all descendants of the block in slices, leaves first. */
+/**
+ * Removes all descendants of the block, but not the block itself, in slices, leaves first.
+ * `results` has one entry.
+ */
 export async function prune(
   context: LifecycleContext,
   after: BlockName,
-  origin: Parameters<Lifecycle["prune"]>[1],
+  origin: CommandOrigin,
   options: PruneOptions = {},
 ): Promise<LifecycleReport> {
   const { table } = context.store;
@@ -236,7 +253,7 @@ export async function prune(
   tell();
   if (anchors.length === 0) return reportOf([MISSING]);
   const born = anchors.map((node) => table.generationOf(node));
-  const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
+  const pruning = new Pruning(context, causeOf("pruned", origin), options);
   let stop: BlockResult | null = null;
   for (let pass = 1; stop === null && pass <= PASSES; pass++) {
     pruning.remaining.begin(pass < PASSES);
@@ -268,55 +285,40 @@ function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonl
   return [...names, hexOfKey(batch.keys, 0), after.bytes.toHex()];
 }
 
-class Pruning {
-  readonly remaining: RemainingBlocks;
-  readonly #context: LifecycleContext;
-  readonly #removal: Removal;
-  readonly #options: NonNullable<PruneOptions>;
-  readonly #slices: Slices;
+class Pruning extends Clearing {
+  readonly #options: PruneOptions;
 
-  constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
-    this.remaining = new RemainingBlocks(context);
-    this.#context = context;
-    this.#removal = removal;
+  constructor(context: LifecycleContext, cause: Cause, options: PruneOptions) {
+    super(context, cause);
     this.#options = options;
-    this.#slices = new Slices(context.clock);
   }
 
   /** Null if the walk completed; otherwise the reason why it did not. */
   async walk(anchor: NodeId): Promise<BlockResult | null> {
-    using walk = this.#context.store.table.openLeafWalk(anchor);
-    if (walk === null)
-      return { outcome: "rejected", reason: "busy: too many concurrent tree walks" };
+    using walk = this.context.store.table.openLeafWalk(anchor);
+    if (walk === null) return BUSY;
     while (!walk.over) {
       this.#slice(walk);
-      await this.#slices.turn();
-      if (this.#removal.isFull) await this.#removal.room();
-      if (this.#removal.hung) {
-        return {
-          outcome: "deferred",
-          reason: "ssd: the disk hangs; the remaining blocks were not processed",
-        };
-      }
-      if (this.#context.signal.aborted || this.#options.signal?.aborted) {
-        return { outcome: "deferred", reason: "aborted: the remaining blocks were not processed" };
-      }
-      if (this.#slices.isReportDue()) this.#report();
+      await this.slices.turn();
+      if (this.removal.isFull) await this.removal.room();
+      if (this.removal.hung) return HUNG;
+      if (this.context.signal.aborted || this.#options.signal?.aborted) return PRUNE_ABORTED;
+      if (this.slices.isReportDue()) this.#report();
     }
     return null;
   }
 
   #slice(walk: LeafWalk): void {
-    while (!walk.over && !this.#slices.isOver() && !this.#removal.isFull) {
+    while (!walk.over && !this.slices.isOver() && !this.removal.isFull) {
       const node = walk.next();
       if (node !== NO_NODE) this.#visit(node);
       // The step followed a thousand links on the way down.
-      else if (this.#slices.isLate()) return;
+      else if (this.slices.isLate()) return;
     }
   }
 
   #visit(node: NodeId): void {
-    const context = this.#context;
+    const context = this.context;
     const { table } = context.store;
     const there = table.residencyOf(node);
     if ((there & OUR_TIERS) === 0) {
@@ -325,13 +327,13 @@ class Pruning {
     } else if (!isHeld(context, node)) {
       // A block stored below it meanwhile could not be found without it.
       if (this.#hasNewChild(node)) this.remaining.add(node, null);
-      else void this.#removal.drop(node);
+      else void this.removal.drop(node);
     } else this.remaining.meet(node);
   }
 
   /** Whether a child was stored since the walk: all earlier children were visited. */
   #hasNewChild(node: NodeId): boolean {
-    const { table } = this.#context.store;
+    const { table } = this.context.store;
     let child = table.firstChildOf(node);
     for (let looks = 0; child !== NO_NODE && looks < CHILDREN_LOOKED_AT; looks++) {
       if ((table.residencyOf(child) & OUR_TIERS) !== 0) return true;
@@ -341,25 +343,12 @@ class Pruning {
   }
 
   #report(): void {
-    const { blocks, bytes } = this.#removal;
+    const { blocks, bytes } = this.removal;
     this.#options.onProgress?.({ doneBlocks: blocks, doneBytes: bytes, totalBlocks: null });
   }
 
-  async report(stop: BlockResult | null): Promise<LifecycleReport> {
-    const removal = this.#removal;
-    const isDurable = await removal.end();
-    const counts = removal.counts(isDurable, this.remaining.count);
-    const { bytes, stuck } = removal;
-    const isGone = isDurable && stuck === 0;
-    const durable = isGone && this.#context.store.ssd !== null;
-    const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
-    return reportOf([result], { counts, held: this.remaining.listed, bytes, durable });
-  }
-
-  #outcome(): BlockResult {
-    if (this.remaining.count > 0) return { outcome: "held", by: this.remaining.firstHolders };
-    if (this.#removal.onGpu > 0) return doneExceptOnGpu(this.#removal.onGpu);
-    return this.#removal.blocks > 0 ? DONE : ALREADY;
+  report(stop: BlockResult | null): Promise<LifecycleReport> {
+    return this.end(() => stop, this.removal.onGpu);
   }
 }
 

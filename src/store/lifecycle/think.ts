@@ -1,8 +1,8 @@
-import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import type { BlockName, BlockResult, CommandOrigin, NodeId } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
-import type { Grant, Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
+import type { Grant, LifecycleReport, Remembering } from "./lifecycle.ts";
 import {
   ALREADY,
   BY_GPU,
@@ -14,22 +14,16 @@ import {
   NamedBlocks,
   NOT_DURABLE,
   OUR_TIERS,
+  rejected,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
 
-type Origin = Parameters<Lifecycle["markTransient"]>[1];
+const NOT_TRANSIENT = rejected("not_transient: only blocks marked as transient can be purged");
 
-const NOT_TRANSIENT: BlockResult = Object.freeze({
-  outcome: "rejected",
-  reason: "not_transient: only blocks marked as transient can be purged",
-});
-
-const onlyCopy = ({ fix }: Grant): BlockResult => ({
-  outcome: "rejected",
-  reason: `forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`,
-});
+const onlyCopy = ({ fix }: Grant) =>
+  rejected(`forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`);
 
 /**
  * Excludes the blocks from SSD: cancels their writes and deletes their files. Outcome `held` if a
@@ -39,8 +33,8 @@ const onlyCopy = ({ fix }: Grant): BlockResult => ({
 export async function markTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
-  origin: Origin,
-  { grant, remember }: Parameters<Lifecycle["markTransient"]>[2],
+  origin: CommandOrigin,
+  { grant, remember }: Remembering & { readonly grant: Grant },
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu, true);
   const { table, ssd } = context.store;
@@ -79,12 +73,12 @@ export async function markTransient(
   return finish(context, blocks, removal, marked, work);
 }
 
-/** Removes transient blocks from all tiers. */
+/** Removes transient blocks from all tiers; others are `rejected`. */
 export async function purgeTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
-  origin: Origin,
-  { remember }: { readonly remember?: Remember } = {},
+  origin: CommandOrigin,
+  { remember }: Remembering = {},
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
   const { ssd, incoming } = context.store;

@@ -1,9 +1,8 @@
-import { type BlockName, type BlockResult, DIGEST_BYTES, type NodeId } from "../../core/index.ts";
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import { type TableView, Tier } from "../blocks/index.ts";
-import type { LifecycleContext } from "./context.ts";
-import { Slices } from "./context.ts";
-import type { GpuSink, LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
-import { ALREADY, DONE, MISSING, NamedBlocks, reportOf } from "./outcomes.ts";
+import { type LifecycleContext, Slices } from "./context.ts";
+import type { LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
+import { ALREADY, DONE, deferred, MISSING, NamedBlocks, rejected, reportOf } from "./outcomes.ts";
 
 /** Blocks requested from peers at once. */
 const PULLED_AT_ONCE = 256;
@@ -11,7 +10,6 @@ const PULLED_AT_ONCE = 256;
 /** Share of the evictable RAM that one warm command may take, so that other blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
-const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });
 const ABORTED = deferred("aborted: the block was not loaded");
 const UNREADABLE = deferred("ssd: the block cannot be read now");
 const LOST_IN_SSD = deferred("ssd: the disk hangs; the read may still complete");
@@ -19,23 +17,18 @@ const STALLED = deferred("peers: no answer to the preceding requests");
 const NO_SINK = deferred(
   "gpu_sink: in RAM; no engine here loads blocks to its GPU without a request",
 );
-const FULL: BlockResult = Object.freeze({
-  outcome: "rejected",
-  reason: "full: RAM has no room without evicting blocks in use",
-});
+const FULL = rejected("full: RAM has no room without evicting blocks in use");
 
 /** Loads blocks into RAM from SSD or peers, then offers them to a GPU if requested. */
 export async function warm(
   context: LifecycleContext,
-  gate: WarmGate,
-  sink: GpuSink | null,
   names: readonly BlockName[],
   options: WarmOptions,
 ): Promise<LifecycleReport> {
   const signal = AbortSignal.any([context.signal, ...(options.signal ? [options.signal] : [])]);
   const tiers = Tier.ram | Tier.ssd | (options.target === "gpu" ? Tier.gpu : 0);
   const blocks = new NamedBlocks(context, names, tiers);
-  const warming = new Warming(context, gate, blocks, options, signal);
+  const warming = new Warming(context, blocks, options, signal);
   const onGpu = warming.namesOnGpu();
   const results = blocks.resultsOf(await warming.run());
   await warming.pullMissing(names, results);
@@ -45,7 +38,6 @@ export async function warm(
     const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]!));
     const came = await offer(
       context,
-      sink,
       places.map((i) => names[i]!),
       signal,
     );
@@ -57,7 +49,6 @@ export async function warm(
 class Warming {
   bytes = 0;
   readonly #context: LifecycleContext;
-  readonly #gate: WarmGate;
   readonly #blocks: NamedBlocks;
   readonly #options: WarmOptions;
   readonly #signal: AbortSignal;
@@ -69,7 +60,6 @@ class Warming {
 
   constructor(
     context: LifecycleContext,
-    gate: WarmGate,
     blocks: NamedBlocks,
     options: WarmOptions,
     signal: AbortSignal,
@@ -77,7 +67,6 @@ class Warming {
     const { table, slots } = context.store;
     const free = slots.readyBytes - slots.usedBytes;
     this.#context = context;
-    this.#gate = gate;
     this.#blocks = blocks;
     this.#options = options;
     this.#signal = signal;
@@ -97,11 +86,12 @@ class Warming {
   /** One result per block, after all reads have ended. */
   async run(): Promise<BlockResult[]> {
     const coming: Promise<void>[] = [];
+    const { warmGate } = this.#context;
     for (const at of this.#blocks.nodes.keys()) {
       if (this.#signal.aborted) break;
       const bytes = this.#wants(at);
-      if (bytes !== null && (await this.#gate.enter(bytes, this.#signal))) {
-        coming.push(this.#load(at, bytes).finally(() => this.#gate.leave(bytes)));
+      if (bytes !== null && (await warmGate.enter(bytes, this.#signal))) {
+        coming.push(this.#load(at, bytes).finally(() => warmGate.leave(bytes)));
       }
       if (this.#slices.isOver()) await this.#slices.turn();
     }
@@ -206,72 +196,25 @@ const RESULTS = {
 /** Offers blocks in RAM to the engine's sink. */
 async function offer(
   context: LifecycleContext,
-  sink: GpuSink | null,
   names: readonly BlockName[],
   signal: AbortSignal,
 ): Promise<BlockResult[]> {
-  const { table } = context.store;
+  const { store, gpuSink } = context;
+  const { table } = store;
   const wanted = new NamedBlocks(context, names, Tier.ram);
   const results = wanted.nodes.map((node) =>
     table.isResident(node, Tier.gpu) ? ALREADY : NO_SINK,
   );
   const places = [...results.keys()].filter((at) => results[at] === NO_SINK);
-  if (sink !== null && places.length > 0) {
+  if (gpuSink !== null && places.length > 0) {
     const blocks = places.map((at) => offeredOf(table, wanted.nodes[at]!));
-    const answers = await sink.offer(blocks, signal);
+    const answers = await gpuSink.offer(blocks, signal);
     for (const [k, at] of places.entries()) results[at] = answers[k] ?? NO_SINK;
   }
   return wanted.resultsOf(results);
 }
 
 function offeredOf(table: TableView, node: NodeId): OfferedBlock {
-  const digest = new Uint8Array(DIGEST_BYTES);
-  table.readDigest(node, digest, 0);
-  return { namespace: table.namespaceOf(node), layer: table.layerOf(node), digest };
-}
-
-/**
- * Limits the concurrent reads and their bytes over all warm commands. A read larger than the byte
- * limit runs alone.
- */
-export class WarmGate {
-  readonly #limits: LifecycleContext["limits"];
-  #reads = 0;
-  #bytes = 0;
-  readonly #waiting: (() => void)[] = [];
-
-  constructor(limits: LifecycleContext["limits"]) {
-    this.#limits = limits;
-  }
-
-  /**
-   * Resolves with true when a read of this many bytes may begin, or with false if the signal fires
-   * first.
-   */
-  async enter(bytes: number, signal: AbortSignal): Promise<boolean> {
-    while (!signal.aborted && !this.#hasRoom(bytes)) {
-      const turn = Promise.withResolvers<void>();
-      this.#waiting.push(turn.resolve);
-      signal.addEventListener("abort", turn.resolve as () => void, { once: true });
-      await turn.promise;
-      signal.removeEventListener("abort", turn.resolve as () => void);
-    }
-    if (signal.aborted) return false;
-    this.#reads++;
-    this.#bytes += bytes;
-    return true;
-  }
-
-  leave(bytes: number): void {
-    this.#reads--;
-    this.#bytes -= bytes;
-    // Each command has at most one waiting read.
-    for (const look of this.#waiting.splice(0)) look();
-  }
-
-  #hasRoom(bytes: number): boolean {
-    const { warmReads, warmBytesMax } = this.#limits();
-    if (this.#reads === 0) return true;
-    return this.#reads < warmReads && this.#bytes + bytes <= warmBytesMax;
-  }
+  const [namespace, layer] = [table.namespaceOf(node), table.layerOf(node)];
+  return { namespace, layer, digest: table.digestOf(node) };
 }

@@ -1,27 +1,13 @@
 export type { Purged } from "./pin-expiry.ts";
 export type { FindBlock, RememberedPins, Restored } from "./pin-records.ts";
-export { HoldRegistry, type PinRegistryOptions, subtreeHolders } from "./pin-registry.ts";
 export {
-  type AddedPin,
-  type BudgetFigures,
-  type EndedLease,
-  type EndedPin,
+  HoldRegistry,
   type Holds,
-  type MaybePromise,
-  PIN_BLOCKS_PER_CALL,
-  type PinEvictionLevel,
-  type PinInfo,
-  type PinKind,
-  type PinLog,
-  type PinPage,
-  type PinRequest,
-} from "./pins.ts";
-export {
-  type ListOptions,
-  type SessionInfo,
-  type SessionOutcome,
-  type SessionPage,
-  type SessionState,
-  Sessions,
-  type TierUse,
-} from "./sessions.ts";
+  type PinRegistryOptions,
+  subtreeHolders,
+} from "./pin-registry.ts";
+export type * from "./pin-table.ts";
+export type * from "./pinned-bytes.ts";
+export type * from "./pins.ts";
+export { PIN_BLOCKS_PER_CALL } from "./pins.ts";
+export * from "./sessions.ts";

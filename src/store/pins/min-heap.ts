@@ -1,13 +1,10 @@
 /** Binary min-heap. `isBefore` must be a strict weak order. */
 export class MinHeap<T> {
   readonly #isBefore: (a: T, b: T) => boolean;
-  #items: T[];
+  #items: T[] = [];
 
-  /** Takes ownership of `items`, in any order. O(n). */
-  constructor(isBefore: (a: T, b: T) => boolean, items: T[] = []) {
+  constructor(isBefore: (a: T, b: T) => boolean) {
     this.#isBefore = isBefore;
-    this.#items = items;
-    for (let at = (items.length >> 1) - 1; at >= 0; at--) this.#sink(at);
   }
 
   get size(): number {

@@ -1,7 +1,7 @@
 import { formatBytes, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import type { Pin, PinTable } from "./pin-table.ts";
-import type { OwnerPinnedBytes } from "./pinned-bytes.ts";
+import { isOnTiers, type OwnerPinnedBytes } from "./pinned-bytes.ts";
 import type { BudgetFigures, PinRequest } from "./pins.ts";
 
 /** Ancestors visited for rejected blocks per request. Takes some milliseconds. */
@@ -83,7 +83,7 @@ export class Budget {
     for (let step = node; step !== NO_NODE; step = table.parentOf(step)) {
       const isKept = own?.has(step) ?? (table.isKept(step) && !pinnedBytes.isSoftOnly(step));
       if (isKept) break;
-      if (this.#pinTable.isOnTiers(step)) bytes += table.bytesOf(step);
+      if (isOnTiers(table, step)) bytes += table.bytesOf(step);
       steps++;
       if (bytes > roomBytes) break;
       // After this many rejections the exact figure is not worth the time.

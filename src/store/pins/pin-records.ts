@@ -3,6 +3,7 @@ import type { BlockTable } from "../blocks/index.ts";
 import type { LedgerContents, PartRow, RetentionLedger, RetentionRow } from "../index/index.ts";
 import type { PinRegistryOptions } from "./pin-registry.ts";
 import type { Pin, PinPart, PinTable, PinTerms } from "./pin-table.ts";
+import { isOnTiers } from "./pinned-bytes.ts";
 import type { PinEvents } from "./pins.ts";
 
 interface PinRecordsOptions {
@@ -92,21 +93,9 @@ function blocksOf(
 }
 
 function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): RetentionRow {
-  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = pin;
-  const { purges } = pin;
-  return {
-    id,
-    kind,
-    owner,
-    name,
-    deadlineBootMs,
-    bootId,
-    priority,
-    idleMs,
-    createdWallMs,
-    purges,
-    blocks,
-  };
+  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs, purges } = pin;
+  const terms = { kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs, purges };
+  return { id, ...terms, bootId, blocks };
 }
 
 /** Upper bound of a row's size without its blocks. */
@@ -282,7 +271,7 @@ async function restoreOne(
   for (const { part, blocks } of [{ part: 0, blocks: row.blocks }, ...parts]) {
     const { nodes, missing } = nodesOf(blocks, (digest, layer) => {
       const node = find(digest, layer);
-      return node !== NO_NODE && pinTable.isOnTiers(node) ? node : null;
+      return node !== NO_NODE && isOnTiers(pinTable.table, node) ? node : null;
     });
     const isSound = row.kind !== "lease" || row.name !== null;
     lost += isSound ? missing : missing + nodes.length;

@@ -19,18 +19,18 @@ import {
   restorePins,
   rowsWithin,
 } from "./pin-records.ts";
-import { type Pin, PinTable, verifyPins } from "./pin-table.ts";
+import { type Pin, PinTable } from "./pin-table.ts";
 import {
   type AddedPin,
   type BudgetFigures,
   type EndedLease,
   type EndedPin,
-  type Holds,
   type MaybePromise,
   PIN_BLOCKS_PER_CALL,
   PinEvents,
   type PinEvictionLevel,
   type PinInfo,
+  type PinKind,
   type PinLog,
   type PinPage,
   type PinRequest,
@@ -73,9 +73,25 @@ export interface PinRegistryOptions extends BudgetLimits {
   readonly onLeaseExpired?: (ended: EndedPin) => Promise<Purged>;
 }
 
-export class HoldRegistry implements Holds, AsyncDisposable {
+/**
+ * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
+ * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
+ * list of blocks; the block table counts every one of them as a pin of the block. Promises:
+ *
+ * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
+ *   ends the pin of another.
+ * - A request beyond the budget of the owner or the host adds nothing. Leases count against the
+ *   budget. Soft pins do not: pin eviction ends them first.
+ * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
+ *   late. Time while the machine is off does not count.
+ * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
+ *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
+ *   first. Each ended pin produces an event, a log line and a count.
+ */
+export class HoldRegistry implements AsyncDisposable {
   readonly #options: PinRegistryOptions;
-  readonly #pinTable: PinTable;
+  readonly pinTable: PinTable;
   readonly #budget: Budget;
   readonly #pinEvents: PinEvents;
   readonly #limits: PinLimits;
@@ -92,14 +108,14 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { table, clock, ledger, events, log } = options;
     this.#options = options;
     this.#pinEvents = new PinEvents(events, log);
-    this.#pinTable = new PinTable(options);
-    this.#budget = new Budget(table, this.#pinTable, options);
-    this.#limits = new PinLimits(this.#pinTable, options.pinsMax);
-    this.#eviction = new PinEviction(table, this.#pinTable, clock);
-    this.#ending = new EndingPins(table, this.#pinTable);
+    this.pinTable = new PinTable(options);
+    this.#budget = new Budget(table, this.pinTable, options);
+    this.#limits = new PinLimits(this.pinTable, options.pinsMax);
+    this.#eviction = new PinEviction(table, this.pinTable, clock);
+    this.#ending = new EndingPins(table, this.pinTable);
     this.#expiring = this.#createExpiring();
     const onEnd = (pin: Pin) => this.#expire(pin);
-    this.#timer = new PinTimer({ pinTable: this.#pinTable, clock, ledger, onEnd });
+    this.#timer = new PinTimer({ pinTable: this.pinTable, clock, ledger, onEnd });
   }
 
   /**
@@ -112,7 +128,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   async restore(find: FindBlock, handed: RememberedPins = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
     const onEnd = (pin: Pin) => this.#expire(pin);
-    const restored = await restorePins(this.#pinTable, this.#options, {
+    const restored = await restorePins(this.pinTable, this.#options, {
       find,
       from,
       onEnd,
@@ -131,15 +147,22 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   handOver(bytesMax: number): RememberedPins & { readonly leftOut: number } {
     const { table, clock } = this.#options;
     const { bootId } = clock;
-    const holds = rowsWithin(this.#pinTable.after(0), bytesMax, table, bootId);
+    const holds = rowsWithin(this.pinTable.after(0), bytesMax, table, bootId);
     const lastSeen = { bootId, bootMs: clock.bootMs() };
-    return { holds, lastSeen, leftOut: this.#pinTable.size - holds.length };
+    return { holds, lastSeen, leftOut: this.pinTable.size - holds.length };
   }
 
+  /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
   add(request: PinRequest): AddedPin {
     return this.#add(request, request.nodes, true);
   }
 
+  /**
+   * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
+   * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
+   * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
+   * remains.
+   */
   addAll(request: PinRequest): MaybePromise<AddedPin> {
     return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
   }
@@ -149,7 +172,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
       if (pin === undefined) {
         const first = this.#add(request, nodes, false);
-        pin = first.id === null ? undefined : this.#pinTable.get(first.id);
+        pin = first.id === null ? undefined : this.pinTable.get(first.id);
         return first;
       }
       if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the pin ended meanwhile");
@@ -159,17 +182,22 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     await yieldToLoop();
     if (pin === undefined || pin.ended) return { ...added, id: null };
     pin.isWhole = true;
-    this.#pinTable.records.changeAll(pin);
+    this.pinTable.records.changeAll(pin);
     return { ...added, id: pin.id };
   }
 
+  /**
+   * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
+   * that expires first is removed. False if the owner has none on the node.
+   */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
-    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const unpinning = new Unpinning(this.pinTable, kind, owner);
     const results = nodes.map((node) => unpinning.letGo(node));
     unpinning.record();
     return results;
   }
 
+  /** Like `letGo` for any number of nodes, in slices like `addAll`. */
   letGoAll(
     kind: "pin" | "retain",
     owner: string,
@@ -179,8 +207,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return isSmall ? this.letGo(kind, owner, nodes) : this.#letGoMany(kind, owner, nodes);
   }
 
-  async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
-    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+  async #letGoMany(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): Promise<boolean[]> {
+    const unpinning = new Unpinning(this.pinTable, kind, owner);
     const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
       results: slice.map((node) => (unpinning.letGo(node) ? DONE : MISSING)),
     }));
@@ -188,76 +220,106 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return results.map((result) => result === DONE);
   }
 
+  /** The lease of this name, or null. */
   lease(name: string): PinInfo | null {
-    const pin = this.#pinTable.leases.get(name);
-    return pin === undefined ? null : this.#pinTable.infoOf(pin);
+    const pin = this.pinTable.leases.get(name);
+    return pin === undefined ? null : this.pinTable.infoOf(pin);
   }
 
+  /**
+   * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
+   * owner.
+   */
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
     if (pin.owner !== owner)
       return this.#refuse(owner, nodes, "owner: the lease belongs to another owner");
     return this.#join(pin, nodes);
   }
 
+  /**
+   * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
+   * may contain some of them.
+   */
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin> {
+    if (nodes.length <= PIN_BLOCKS_PER_CALL) return this.extend(name, owner, nodes);
     return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
+  /**
+   * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
+   * exist.
+   */
   renew(name: string, ttlMs: number): boolean {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return false;
     pin.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
-    this.#pinTable.schedule(pin);
-    this.#pinTable.records.change(pin);
+    this.pinTable.schedule(pin);
+    this.pinTable.records.change(pin);
     this.#timer.arm();
     return true;
   }
 
+  /** Makes the lease keep its blocks when it expires. */
   keepBlocks(name: string): void {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined || !pin.purges) return;
     pin.purges = false;
-    this.#pinTable.records.change(pin);
+    this.pinTable.records.change(pin);
   }
 
+  /**
+   * Ends a lease. Its name is free when this returns; its blocks are released when the result is
+   * there. Null if the lease does not exist. Its record stays, as expired, until `forget`: after a
+   * crash the next start completes the work on its blocks.
+   */
   endLease(name: string): MaybePromise<EndedLease | null> {
-    const pin = this.#pinTable.leases.get(name);
+    const pin = this.pinTable.leases.get(name);
     if (pin === undefined) return null;
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
     pin.deadlineBootMs = this.#options.clock.bootMs();
     // If a crash interrupts the removal, the next start completes it.
     pin.purges = true;
-    this.#pinTable.records.overdue(pin);
+    this.pinTable.records.overdue(pin);
     this.#ending.end(pin, (ended) => {
-      const forget = () => this.#pinTable.records.forget(pin.id);
+      const forget = () => this.pinTable.records.forget(pin.id);
       atOnce = { ...ended, forget };
       resolve(atOnce);
     });
     return atOnce ?? promise;
   }
 
-  isInLease(name: string, node: NodeId): boolean {
-    return this.#pinTable.leases.get(name)?.nodes.has(node) ?? false;
-  }
-
+  /**
+   * Holders of the node itself, at most 64. The pins of one owner count as one holder, each lease
+   * as one.
+   */
   holdersOf(node: NodeId): HeldBy[] {
-    return this.#pinTable.index.holdersOf(node, HOLDERS_MAX);
+    return this.pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
+  /**
+   * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
+   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did
+   * not fit, with figures; it goes into the event and the log.
+   */
   relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean {
     if (this.#ending.step()) return true;
     const pin = this.#eviction.least(tier, level);
     if (pin === null) return false;
     const info = this.#ending.end(pin, () => undefined);
-    this.#pinTable.records.forget(pin.id);
+    this.pinTable.records.forget(pin.id);
     this.#relieved++;
     this.#pinEvents.evicted(info, tier, why);
     return true;
   }
 
+  /**
+   * Reports the loss of a block's last copy to every pin of the block or of one of its descendants,
+   * once per turn of the event loop. The pins keep the block in their lists, so that it is pinned
+   * again when it comes back.
+   */
   lost(node: NodeId, why: string): void {
     for (const by of subtreeHolders(this.#options.table, node, [this], HOLDERS_MAX)) {
       this.#lost++;
@@ -265,17 +327,26 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     }
   }
 
-  list(options: Parameters<Holds["list"]>[0]): PinPage {
+  /**
+   * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
+   * page may hold fewer than `max` pins if many were skipped.
+   */
+  list(options: {
+    readonly kind: PinKind | null;
+    readonly owner: string | null;
+    readonly after: number;
+    readonly max: number;
+  }): PinPage {
     const { kind, owner, after, max } = options;
     const holds: PinInfo[] = [];
     let [next, steps] = [after, 0];
-    for (const pin of this.#pinTable.after(after)) {
+    for (const pin of this.pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
       next = pin.id;
       // The remaining priority of a soft pin depends on each of its blocks.
       steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
       if (kind !== null && pin.kind !== kind) continue;
-      if (owner === null || pin.owner === owner) holds.push(this.#pinTable.infoOf(pin));
+      if (owner === null || pin.owner === owner) holds.push(this.pinTable.infoOf(pin));
     }
     return { holds, next: null };
   }
@@ -284,27 +355,29 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return this.#budget.figures(owner);
   }
 
-  counts(): ReturnType<Holds["counts"]> {
-    const { pin, retain, lease } = this.#pinTable.totals;
+  /**
+   * Current totals and counters since the start. A block under two pins counts in both. `lost`:
+   * blocks, once per holder.
+   */
+  counts() {
+    const { pin, retain, lease } = this.pinTable.totals;
     const [relieved, expired, lost] = [this.#relieved, this.#expired, this.#lost];
     const kinds = { pin: { ...pin }, retain: { ...retain }, lease: { ...lease } };
     return { ...kinds, relieved, expired, lost };
   }
 
+  /** A point in the ledger for `commit`: every later change comes after it. */
   get mark(): number {
     return this.#options.ledger?.mark ?? 0;
   }
 
+  /**
+   * Resolves to true when all changes up to now are durable; to true immediately without a ledger.
+   * `since`: a mark taken before the first change that matters, for callers that let the event loop
+   * turn since. Resolves to false if one of these changes was dropped.
+   */
   async commit(since?: number): Promise<boolean> {
     return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
-  }
-
-  /**
-   * Checks every invariant in time linear in the number of pinned blocks. Throws INTERNAL with the
-   * first violation.
-   */
-  verifyIntegrity(): void {
-    verifyPins(this.#pinTable, this.#options.table);
   }
 
   /** Stops expiry. Pins stay in force and in the ledger. */
@@ -313,7 +386,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     await this.#ending.drained();
     await this.#expiring?.[Symbol.asyncDispose]();
     const { ledger, clock } = this.#options;
-    if (this.#pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
+    if (this.pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
 
   #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedPin {
@@ -326,14 +399,14 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const purges = kind === "lease" && request.purges === true;
     const times = { idleMs, deadlineBootMs, createdWallMs: null };
     const terms = { kind, owner, name, priority, purges, ...times };
-    const pin = this.#pinTable.begin(terms);
+    const pin = this.pinTable.begin(terms);
     pin.isWhole = isWhole;
     const added = this.#join(pin, nodes);
     if (pin.nodes.size === 0) {
-      this.#pinTable.drop(pin);
+      this.pinTable.drop(pin);
       return { ...added, id: null };
     }
-    this.#pinTable.schedule(pin);
+    this.pinTable.schedule(pin);
     this.#timer.arm();
     return added;
   }
@@ -342,7 +415,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const budgetCheck = pin.kind === "retain" ? () => null : this.#budget.budgetCheck(pin);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
-      if (this.#pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
+      if (this.pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
       const reason = this.#limits.limitOf(pin) ?? budgetCheck(node) ?? this.#pin(pin, node);
       if (reason === null) return DONE;
       isAnyRejected = true;
@@ -352,9 +425,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   #pin(pin: Pin, node: NodeId): string | null {
-    const part = this.#pinTable.join(pin, node);
+    const part = this.pinTable.join(pin, node);
     if (part === null) return "limit: the block has the maximum number of pins";
-    this.#pinTable.records.changePart(pin, part);
+    this.pinTable.records.changePart(pin, part);
     return null;
   }
 
@@ -383,7 +456,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         if (failure !== null) this.#pinEvents.purgeFailed(info, failure);
         this.#pinEvents.expired(info, purged);
       },
-      onPurged: ({ info: { id } }) => this.#pinTable.records.forget(id),
+      onPurged: ({ info: { id } }) => this.pinTable.records.forget(id),
     });
   }
 
@@ -394,11 +467,14 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         this.#expiring.add(ended);
         return;
       }
-      this.#pinTable.records.forget(pin.id);
+      this.pinTable.records.forget(pin.id);
       this.#pinEvents.expired(ended.info, 0);
     });
   }
 }
+
+/** The public methods of `HoldRegistry`. */
+export type Holds = Pick<HoldRegistry, keyof HoldRegistry>;
 
 function clampPriority(priority: number): number {
   return Math.min(PRIORITY_MAX, Math.max(0, priority));
@@ -413,15 +489,7 @@ interface SliceResult {
  * is `missing`. The first slice is processed before this returns. All other fields of the result
  * come from the last slice with a rejection, or from the last slice if nothing was rejected.
  */
-function inSlices<Result extends SliceResult>(
-  table: BlockTable,
-  nodes: readonly NodeId[],
-  work: (nodes: readonly NodeId[]) => Result,
-): MaybePromise<Result> {
-  return nodes.length <= PIN_BLOCKS_PER_CALL ? work(nodes) : inTurns(table, nodes, work);
-}
-
-async function inTurns<Result extends SliceResult>(
+async function inSlices<Result extends SliceResult>(
   table: BlockTable,
   nodes: readonly NodeId[],
   work: (nodes: readonly NodeId[]) => Result,

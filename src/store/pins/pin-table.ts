@@ -3,7 +3,7 @@ import type { BlockTable } from "../blocks/index.ts";
 import type { RetentionLedger } from "../index/index.ts";
 import { MinHeap } from "./min-heap.ts";
 import { PinRecords } from "./pin-records.ts";
-import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
+import { type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
 import type { PinInfo, PinKind, PinRequest } from "./pins.ts";
 
 /** Minimum time between two checks of whether a soft pin has faded. */
@@ -37,6 +37,7 @@ interface Totals {
  */
 export class PinTable {
   readonly #parts: PinTableOptions;
+  readonly table: BlockTable;
   readonly index: PinIndex;
   readonly pinnedBytes: PinnedBytes;
   readonly records: PinRecords;
@@ -54,6 +55,7 @@ export class PinTable {
 
   constructor(parts: PinTableOptions) {
     this.#parts = parts;
+    this.table = parts.table;
     this.pinnedBytes = new PinnedBytes(parts.table);
     this.index = new PinIndex(this.pinnedBytes);
     this.records = new PinRecords(parts);
@@ -98,26 +100,20 @@ export class PinTable {
    */
   begin(terms: PinTerms, id: number | null = null): Pin {
     const { clock, nowSeconds } = this.#parts;
-    const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
+    const { kind, owner, name } = terms;
     const wallMs = clock.wallMs();
     const createdWallMs = terms.createdWallMs ?? wallMs;
     const agoMs = Math.max(0, wallMs - createdWallMs);
     const pin: Pin = {
+      ...terms,
       id: id ?? ++this.#lastId,
-      kind,
-      owner,
-      name,
       group: this.index.open(kind, owner, name),
       nodes: new PinnedBlocks(),
       bytes: 0,
-      deadlineBootMs,
-      priority,
-      idleMs,
       createdWallMs,
       createdMs: clock.monotonicMs() - agoMs,
       createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
       dueBootMs: null,
-      purges,
       ended: false,
       isWhole: true,
     };
@@ -140,7 +136,7 @@ export class PinTable {
    * if the block table cannot count another pin on the node.
    */
   join(pin: Pin, node: NodeId, number?: number): PinPart | null {
-    if (!this.#parts.table.pin(node)) return null;
+    if (!this.table.pin(node)) return null;
     const { pinnedBytes, index } = this;
     pinnedBytes.add(node, pin.kind === "retain");
     const bytes = pinnedBytes.bytesOf(node);
@@ -165,7 +161,7 @@ export class PinTable {
     totals.blocks--;
     totals.bytes -= bytes;
     pinnedBytes.remove(node, pin.kind === "retain");
-    this.#parts.table.unpin(node);
+    this.table.unpin(node);
     return part;
   }
 
@@ -210,7 +206,7 @@ export class PinTable {
    * Time of the latest use of any of its blocks, in seconds of the store's clock. 0: never used.
    */
   lastUsed(pin: Pin): number {
-    const { table } = this.#parts;
+    const { table } = this;
     let last = 0;
     for (const { nodes } of pin.nodes.parts)
       for (const node of nodes) last = Math.max(last, table.lastUsedOf(node));
@@ -230,12 +226,21 @@ export class PinTable {
 
   infoOf(pin: Pin): PinInfo {
     const { clock } = this.#parts;
-    const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
-    return infoOf(pin, now, this.worthOf(pin));
-  }
-
-  isOnTiers(node: NodeId): boolean {
-    return isOnTiers(this.#parts.table, node);
+    const { id, kind, owner, name, nodes, bytes, priority, idleMs, deadlineBootMs } = pin;
+    const leftMs = (endMs: number) => Math.max(0, endMs - clock.bootMs());
+    return {
+      id,
+      kind,
+      owner,
+      name,
+      blocks: nodes.size,
+      bytes,
+      remainingMs: deadlineBootMs === null ? null : leftMs(deadlineBootMs),
+      ageMs: Math.max(0, clock.monotonicMs() - pin.createdMs),
+      priority,
+      priorityNow: this.worthOf(pin),
+      idleMs,
+    };
   }
 }
 
@@ -243,23 +248,14 @@ export class PinTable {
 export const WORTH_MIN = 0.5;
 
 /** An active pin, soft pin or lease. */
-export interface Pin {
+export interface Pin extends Omit<PinTerms, "purges" | "deadlineBootMs"> {
   readonly id: number;
-  readonly kind: PinKind;
-  readonly owner: string;
-  readonly name: string | null;
   readonly group: PinGroup;
   readonly nodes: PinnedBlocks;
   /** Sum of the sizes of its blocks, each as it was when the block was first pinned. */
   bytes: number;
   /** On the clock of this boot. Null: no deadline. */
   deadlineBootMs: number | null;
-  readonly priority: number | null;
-  /**
-   * Soft pins only: the time without use that halves the priority. Null: the priority does not
-   * fade.
-   */
-  readonly idleMs: number | null;
   readonly createdWallMs: number;
   /** On the monotonic clock. Negative if an earlier run created the pin. */
   readonly createdMs: number;
@@ -278,11 +274,6 @@ export interface Pin {
   isWhole: boolean;
 }
 
-/** Milliseconds until the deadline, 0 if it has passed, null without one. */
-function remainingMs(pin: Pin, bootMs: number): number | null {
-  return pin.deadlineBootMs === null ? null : Math.max(0, pin.deadlineBootMs - bootMs);
-}
-
 /** Remaining priority. Each `idleMs` without use after the first one halves it. */
 function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
   if (idleMs === null) return priority;
@@ -293,28 +284,6 @@ function worthAfter(priority: number, idleMs: number | null, unusedMs: number): 
 function fadesAfterMs(priority: number, idleMs: number): number {
   if (priority < WORTH_MIN) return 0;
   return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
-}
-
-interface Moment {
-  readonly monotonicMs: number;
-  readonly bootMs: number;
-}
-
-function infoOf(pin: Pin, now: Moment, priorityNow: number | null): PinInfo {
-  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = pin;
-  return {
-    id,
-    kind,
-    owner,
-    name,
-    blocks: nodes.size,
-    bytes,
-    remainingMs: remainingMs(pin, now.bootMs),
-    ageMs: Math.max(0, now.monotonicMs - pin.createdMs),
-    priority,
-    priorityNow,
-    idleMs,
-  };
 }
 
 /** Blocks per ledger record. A change of one block rewrites its whole part. */
@@ -433,71 +402,4 @@ class DueTimes {
 
 function isCurrent({ pin, atBootMs }: Due): boolean {
   return pin.dueBootMs === atBootMs;
-}
-
-interface Holders {
-  pins: number;
-  readonly names: Set<string>;
-}
-
-/** Recomputes every total and index from the pins. Throws INTERNAL with the first difference. */
-export function verifyPins(pinTable: PinTable, table: BlockTable): void {
-  const nodes = new Map<NodeId, Holders>();
-  const owners = new Map<string, Set<NodeId>>();
-  const totals = { pin: [0, 0, 0], retain: [0, 0, 0], lease: [0, 0, 0] };
-  let due = 0;
-  for (const pin of pinTable.all()) {
-    assert(pin.nodes.size > 0, "a pin has blocks");
-    if (pin.kind === "lease" && !pin.ended)
-      assert(pinTable.leases.get(pin.name!) === pin, "a lease is found by its name");
-    if (pin.dueBootMs !== null) due++;
-    else assert(pin.ended || pin.deadlineBootMs === null, "a pin with a deadline has a due time");
-    const named = owners.get(pin.owner) ?? new Set();
-    owners.set(pin.owner, named);
-    for (const node of pin.nodes) note(nodes, pin, node);
-    if (pin.kind !== "retain") for (const node of pin.nodes) named.add(node);
-    const bytes = sumOf(pin.nodes, pinTable);
-    assert(pin.bytes === bytes, "the bytes of a pin are the sum of its blocks");
-    const of = totals[pin.kind];
-    for (const [i, more] of [1, pin.nodes.size, bytes].entries()) of[i] = of[i]! + more;
-  }
-  for (const [kind, [holds, blocks, bytes]] of Object.entries(totals)) {
-    const said = pinTable.totals[kind as Pin["kind"]];
-    const isRight = said.holds === holds && said.blocks === blocks && said.bytes === bytes;
-    assert(isRight, `the totals of ${kind}s match`);
-  }
-  assert(pinTable.due.size === due, "each due pin has one due time");
-  assert(pinTable.index.owners === owners.size, "the owners are those with pins");
-  for (const [owner, named] of owners)
-    assert(
-      pinTable.index.keptBy(owner)?.bytes ===
-        pinTable.index.keptBy(owner)?.sumOf(named, pinTable.pinnedBytes),
-      "the bytes of an owner are the sum of the blocks it keeps",
-    );
-  assert(pinTable.index.nodes === nodes.size, "the nodes are those with pins");
-  for (const [node, { pins, names }] of nodes) {
-    assert(table.pinsOf(node) === pins, "the block table counts each pin of a block");
-    const found = pinTable.index
-      .holdersOf(node, Infinity)
-      .map((by) => nameOf(by.kind, by.owner!, by.name));
-    const isRight = found.length === names.size && found.every((name) => names.has(name));
-    assert(isRight, "each holder of a block is listed once");
-  }
-}
-
-function note(nodes: Map<NodeId, Holders>, pin: Pin, node: NodeId): void {
-  const holders = nodes.get(node) ?? { pins: 0, names: new Set() };
-  nodes.set(node, holders);
-  holders.pins++;
-  holders.names.add(nameOf(pin.kind, pin.owner, pin.name ?? undefined));
-}
-
-function nameOf(kind: string, owner: string, name: string | undefined): string {
-  return JSON.stringify([kind, owner, name ?? null]);
-}
-
-function sumOf(nodes: Iterable<NodeId>, pinTable: PinTable): number {
-  let bytes = 0;
-  for (const node of nodes) bytes += pinTable.pinnedBytes.bytesOf(node);
-  return bytes;
 }

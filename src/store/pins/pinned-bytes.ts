@@ -54,10 +54,6 @@ export class PinnedBytes {
     return this.#parent[node] as NodeId;
   }
 
-  add(node: NodeId, isSoft: boolean): void {
-    this.#raise(node, isSoft);
-  }
-
   remove(node: NodeId, isSoft: boolean): void {
     const [counts, parent] = [isSoft ? this.#soft : this.#hard, this.#parent];
     for (let step: number = node; step !== 0; ) {
@@ -75,7 +71,7 @@ export class PinnedBytes {
     }
   }
 
-  #raise(node: number, isSoft: boolean): void {
+  add(node: number, isSoft: boolean): void {
     const [counts, parent] = [isSoft ? this.#soft : this.#hard, this.#parent];
     const others = isSoft ? this.#hard : this.#soft;
     for (let step = node; step !== 0; step = parent[step]!) {
@@ -99,8 +95,8 @@ export class PinnedBytes {
     const above = this.#table.parentOf(node as NodeId);
     if (above === 0) return;
     this.#parent[node] = above;
-    if (this.#hard[node] !== 0) this.#raise(above, false);
-    if (this.#soft[node] !== 0) this.#raise(above, true);
+    if (this.#hard[node] !== 0) this.add(above, false);
+    if (this.#soft[node] !== 0) this.add(above, true);
   }
 
   #softOnlyOf(node: number): number {
@@ -121,7 +117,7 @@ export function isOnTiers(table: BlockTable, node: NodeId): boolean {
 export class OwnerPinnedBytes {
   readonly #counts = new Map<NodeId, number>();
   /** Blocks that were counted as roots. They may have a parent now. */
-  readonly #roots = new Set<NodeId>();
+  readonly roots = new Set<NodeId>();
   #bytes = 0;
 
   get bytes(): number {
@@ -142,9 +138,9 @@ export class OwnerPinnedBytes {
       const before = this.#counts.get(step) ?? 0;
       this.#counts.set(step, before + 1);
       const above = pinnedBytes.parentOf(step);
-      if (before > 0 && (above === 0 || !this.#roots.delete(step))) return;
+      if (before > 0 && (above === 0 || !this.roots.delete(step))) return;
       if (before === 0) this.#bytes += pinnedBytes.bytesOf(step);
-      if (above === 0) this.#roots.add(step);
+      if (above === 0) this.roots.add(step);
       step = above;
     }
   }
@@ -158,25 +154,8 @@ export class OwnerPinnedBytes {
       }
       this.#counts.delete(step);
       this.#bytes -= pinnedBytes.bytesOf(step);
-      step = this.#roots.delete(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
+      step = this.roots.delete(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
     }
-  }
-
-  /**
-   * For integrity checks: the bytes that pins on these nodes keep. NaN if the number of blocks
-   * differs.
-   */
-  sumOf(nodes: Iterable<NodeId>, pinnedBytes: PinnedBytes): number {
-    const seen = new Set<NodeId>();
-    let bytes = 0;
-    for (const node of nodes) {
-      for (let step = node; step !== 0 && !seen.has(step); ) {
-        seen.add(step);
-        bytes += pinnedBytes.bytesOf(step);
-        step = this.#roots.has(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
-      }
-    }
-    return seen.size === this.#counts.size ? bytes : Number.NaN;
   }
 }
 
@@ -269,40 +248,34 @@ export class PinIndex {
   join(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
-    if (stacks !== null && !addToStack(stacks, node, pin)) return;
+    const wasKept = isKeptBy(owner, node);
+    if (stacks === null) owner.leased.set(node, (owner.leased.get(node) ?? 0) + 1);
+    else if (!addToStack(stacks, node, pin)) return;
     this.#addGroup(node, group);
-    if (stacks === null) {
-      const leases = owner.leased.get(node) ?? 0;
-      owner.leased.set(node, leases + 1);
-      if (leases === 0 && !owner.pins.stacks!.has(node)) this.#keep(owner, node);
-    } else if (group === owner.pins && !owner.leased.has(node)) this.#keep(owner, node);
+    if (!wasKept) this.#recount(owner, node, "add");
   }
 
   /** Removes a node from the pin. `PinnedBytes` must still contain the node. */
   leave(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
-    if (stacks !== null && !removeFromStack(stacks, node, pin)) return;
-    this.#removeGroup(node, group);
+    const wasKept = isKeptBy(owner, node);
     if (stacks === null) {
       const leases = owner.leased.get(node) ?? 0;
       assert(leases > 0, "a block that leaves a lease was in it");
       if (leases > 1) owner.leased.set(node, leases - 1);
       else owner.leased.delete(node);
-      if (leases === 1 && !owner.pins.stacks!.has(node)) this.#unkeep(owner, node);
-    } else if (group === owner.pins && !owner.leased.has(node)) this.#unkeep(owner, node);
+    } else if (!removeFromStack(stacks, node, pin)) return;
+    this.#removeGroup(node, group);
+    if (wasKept) this.#recount(owner, node, "remove");
   }
 
-  #keep({ kept }: Owner, node: NodeId): void {
-    const before = kept.size;
-    kept.add(node, this.#pinnedBytes);
-    this.#kept += kept.size - before;
-  }
-
-  #unkeep({ kept }: Owner, node: NodeId): void {
-    const before = kept.size;
-    kept.remove(node, this.#pinnedBytes);
-    this.#kept += kept.size - before;
+  /** Call it after a change. Nothing changes for a block that still is, or still is not, kept. */
+  #recount(owner: Owner, node: NodeId, change: "add" | "remove"): void {
+    if (isKeptBy(owner, node) !== (change === "add")) return;
+    const before = owner.kept.size;
+    owner.kept[change](node, this.#pinnedBytes);
+    this.#kept += owner.kept.size - before;
   }
 
   /** False if the pin certainly does not contain the node. */
@@ -345,6 +318,11 @@ export class PinIndex {
     if (there instanceof Set && there.delete(group) && there.size > 0) return;
     this.#groups.delete(node);
   }
+}
+
+/** Whether a pin or lease of the owner contains the node itself. */
+function isKeptBy({ pins, leased }: Owner, node: NodeId): boolean {
+  return leased.has(node) || pins.stacks!.has(node);
 }
 
 function newOwner(name: string): Owner {

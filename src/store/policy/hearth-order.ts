@@ -61,10 +61,6 @@ class HearthOrder implements VictimOrder {
     this.#experience = new ReuseStatistics(this.#segments, ghostsMax);
   }
 
-  get bytes(): number {
-    return this.#leaves.bytes + this.#segments.bytes + this.#experience.bytes + this.#queue.bytes;
-  }
-
   used(ids: ArrayLike<NodeId>): void {
     this.#say(ids, false);
   }
@@ -306,11 +302,6 @@ class Leaves {
     this.#previous = new Uint32Array(idsMax + 1);
   }
 
-  get bytes(): number {
-    const columns = [this.segmentOf, this.#state, this.#nextOrChildren, this.#previous];
-    return columns.reduce((sum, column) => sum + column.byteLength, 0);
-  }
-
   isResident(id: number): boolean {
     return (this.#state[id]! & RESIDENT) !== 0;
   }
@@ -432,10 +423,6 @@ class VictimQueue {
   constructor(segments: Segments, keyOf: (segment: number) => number) {
     this.#segments = segments;
     this.#keyOf = keyOf;
-  }
-
-  get bytes(): number {
-    return this.#sorted.byteLength;
   }
 
   /** The leaf to evict next, or 0 if the queue is empty. */

@@ -48,19 +48,6 @@ export class ReturnModel {
   /** Age steps reached since the start. */
   #steps = 1;
 
-  get bytes(): number {
-    const tables = [this.waiting, this.#returned, this.#lost, this.#could, this.#did];
-    const small = [
-      this.#seen,
-      this.#shape,
-      this.#chance,
-      this.#factor,
-      this.#worth,
-      this.#isFitted,
-    ];
-    return [...tables, ...small].reduce((sum, table) => sum + table.byteLength, 0);
-  }
-
   /** Records `weight` blocks of a kind that were used again at an age. */
   returned(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;

@@ -33,10 +33,6 @@ export class ReuseStatistics {
     this.#ghosts = new Ghosts(ghostsMax);
   }
 
-  get bytes(): number {
-    return this.model.bytes + this.#ghosts.bytes + this.#blocksAt.byteLength;
-  }
-
   /**
    * Records that `blocks` blocks, last used with this kind at this time in a segment of this size,
    * were used again.
@@ -187,12 +183,6 @@ class Ghosts {
     this.size = new Uint8Array(length);
     this.blocks = new Uint16Array(length);
     this.#fingerprint = new Uint32Array(length);
-  }
-
-  get bytes(): number {
-    const { tick, kind, size, blocks } = this;
-    const arrays = [tick, kind, size, blocks, this.#fingerprint];
-    return arrays.reduce((sum, array) => sum + array.byteLength, 0);
   }
 
   /** Index of the ghost with this fingerprint, or -1. */

@@ -33,12 +33,6 @@ export class Segments {
     this.#marks = new Uint8Array(length);
   }
 
-  get bytes(): number {
-    const { tick, kind, blocks, gone, size, leaf } = this;
-    const arrays = [tick, kind, blocks, gone, size, leaf, this.#marks];
-    return arrays.reduce((sum, array) => sum + array.byteLength, 0);
-  }
-
   isOpen(segment: number): boolean {
     return (this.#marks[segment]! & OPEN) !== 0;
   }

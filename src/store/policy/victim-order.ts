@@ -35,13 +35,11 @@ export interface OrderView {
  *   resident id is protected. It has no visible effect: without another call it returns the same
  *   id.
  * - The order is deterministic: it uses no clock, no randomness and no look-ahead.
- * - Amortised constant time per block named (`lru`: and per ancestor of a piece). All memory,
- *   `bytes`, is allocated at creation.
+ * - Amortised constant time per block named (`lru`: and per ancestor of a piece). All memory
+ *   is allocated at creation.
  */
 export interface VictimOrder {
   readonly name: string;
-  /** Bytes of all its arrays. */
-  readonly bytes: number;
   used(ids: ArrayLike<NodeId>): void;
   stored(ids: ArrayLike<NodeId>): void;
   removed(id: NodeId): void;
@@ -97,7 +95,6 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
 
   return {
     name: "lru",
-    bytes: newer.byteLength + older.byteLength + state.byteLength,
     used: refresh,
     stored(ids) {
       for (let i = 0; i < ids.length; i++) {

@@ -1,18 +1,5 @@
-import {
-  assert,
-  BLOCK_KEY_BYTES,
-  DIGEST_BYTES,
-  HearthError,
-  NO_NODE,
-  type NodeId,
-} from "../../core/index.ts";
-import {
-  type BlockDisk,
-  type HeaderSlot,
-  MAC_BYTES,
-  type Region,
-  type StatusName,
-} from "../../native/index.ts";
+import { assert, BLOCK_KEY_BYTES, HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
+import type { BlockDisk, HeaderSlot, Region, StatusName } from "../../native/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import {
   blockPath,
@@ -24,7 +11,6 @@ import {
   verifyHeader,
 } from "../kvb/index.ts";
 import type { Namespaces } from "../namespaces.ts";
-import { isMac } from "../namespaces.ts";
 
 /**
  * File names and expected contents of nodes. Two keys with the same short name have different
@@ -75,14 +61,8 @@ export class BlockFiles {
   /** Null if it has no parent or the parent's digest is unknown. */
   parentDigestOf(node: NodeId): Uint8Array | null {
     const parent = this.#table.parentOf(node);
-    if (parent === NO_NODE || this.#table.isGhost(parent)) return null;
-    return this.digestOf(parent);
-  }
-
-  digestOf(node: NodeId): Uint8Array {
-    const digest = new Uint8Array(DIGEST_BYTES);
-    this.#table.readDigest(node, digest, 0);
-    return digest;
+    const isKnown = parent !== NO_NODE && !this.#table.isGhost(parent);
+    return isKnown ? this.#table.digestOf(parent) : null;
   }
 
   namespaceKeyOf(node: NodeId): Uint8Array {
@@ -91,30 +71,19 @@ export class BlockFiles {
     return key;
   }
 
-  checksumOf(node: NodeId): bigint {
-    const table = this.#table;
-    return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
-  }
-
-  /** Null if it has none. */
-  macOf(node: NodeId): Uint8Array | null {
-    const mac = new Uint8Array(MAC_BYTES);
-    this.#table.readMac(node, mac);
-    return isMac(mac) ? mac : null;
-  }
-
   /**
    * Expected header and payload of the node's file. The parent may have become known after the
    * write.
    */
   expected(node: NodeId): ExpectedBlock {
+    const table = this.#table;
     return {
-      digest: this.digestOf(node),
-      layer: this.#table.layerOf(node),
+      digest: table.digestOf(node),
+      layer: table.layerOf(node),
       namespaceKey: this.namespaceKeyOf(node),
       parent: undefined,
-      bytes: this.#table.bytesOf(node),
-      checksum: this.checksumOf(node),
+      bytes: table.bytesOf(node),
+      checksum: table.checksumOf(node),
     };
   }
 }

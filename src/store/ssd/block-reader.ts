@@ -1,4 +1,4 @@
-import { type Clock, NO_NODE, type NodeId, sleep } from "../../core/index.ts";
+import { NO_NODE, type NodeId } from "../../core/index.ts";
 import {
   crashPoint,
   type HeaderSlot,
@@ -9,6 +9,7 @@ import {
 } from "../../native/index.ts";
 import { NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../kvb/index.ts";
+import { Scrub } from "../ram-check.ts";
 import type { RamTier } from "../ram-tier.ts";
 import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
 import type { ReadCircuitBreaker } from "./ssd-health.ts";
@@ -330,51 +331,25 @@ function tooShort(path: string): Damage {
   return { path, why: "file too short", isOwnPayload: false };
 }
 
-const IDLE_MS = 1_000;
-
 /**
- * Reads all blocks on SSD in rounds, from the device, to find decayed blocks before a reader does.
- * One block at a time, at the lowest priority and a limited average rate.
+ * Reads all blocks on SSD from the device, to find decayed blocks before a reader does, at the
+ * lowest priority.
  */
-export class Scrub {
+export class SsdScrub extends Scrub {
   readonly #parts: SsdParts;
   readonly #reader: BlockReader;
   readonly #native: Native;
-  readonly #clock: Clock;
-  readonly #stop = new AbortController();
-  #bytesPerS: number;
   #region: Region | null = null;
   #last: NodeId = NO_NODE;
-  #running: Promise<void> = Promise.resolve();
 
-  constructor(parts: SsdParts, reader: BlockReader, native: Native, bytesPerS: number) {
+  constructor(parts: SsdParts, reader: BlockReader, native: Native) {
+    super(parts.clock);
     this.#parts = parts;
     this.#reader = reader;
     this.#native = native;
-    this.#clock = parts.clock;
-    this.#bytesPerS = bytesPerS;
   }
 
-  start(): void {
-    this.#running = this.#run();
-  }
-
-  /** Sets the rate in bytes per second; 0 pauses the scrub. */
-  setRate(bytesPerS: number): void {
-    this.#bytesPerS = bytesPerS;
-  }
-
-  async #run(): Promise<void> {
-    const { signal } = this.#stop;
-    while (!signal.aborted) {
-      const bytes = this.#bytesPerS === 0 ? 0 : await this.#next();
-      const waitMs = bytes === 0 ? IDLE_MS : (bytes / this.#bytesPerS) * 1_000;
-      await sleep(this.#clock, waitMs, signal).catch(() => undefined);
-    }
-  }
-
-  /** Scrubs the next block. Returns its bytes, or 0 if there is nothing to do now. */
-  async #next(): Promise<number> {
+  protected async next(): Promise<number> {
     const { table, stats, ioSlots } = this.#parts;
     if (ioSlots.running > 0 && ioSlots.waiting("read") > 0) return 0;
     this.#last = table.nextOn(this.#last, Tier.ssd);
@@ -404,10 +379,9 @@ export class Scrub {
 
   /** Stops the scrub. Waits at most `ms` for a hung read, which keeps its memory. */
   async stop(ms: number): Promise<void> {
-    this.#stop.abort();
     const late = Promise.withResolvers<boolean>();
-    using _timer = this.#clock.after(ms, () => late.resolve(false));
-    const over = this.#running.then(() => true);
+    using _timer = this.clock.after(ms, () => late.resolve(false));
+    const over = this.end().then(() => true);
     if (await Promise.race([over, late.promise])) this.#region?.[Symbol.dispose]();
   }
 }

@@ -277,13 +277,13 @@ export class BlockWriter {
     const { files, table, incarnation, clock } = this.#parts;
     encodeHeader(
       {
-        digest: files.digestOf(node),
+        digest: table.digestOf(node),
         layer: table.layerOf(node),
         parent: files.parentDigestOf(node),
         namespaceKey: files.namespaceKeyOf(node),
         payloadBytes: table.bytesOf(node),
-        payloadChecksum: files.checksumOf(node),
-        mac: files.macOf(node),
+        payloadChecksum: table.checksumOf(node),
+        mac: table.macOf(node),
         incarnation,
         sequence,
         writtenMs: Math.max(0, Math.floor(clock.wallMs())),
@@ -305,10 +305,10 @@ export class BlockWriter {
       namespaceKey: files.namespaceKeyOf(node),
       macKeyId: macKeyId === null ? null : Uint8Array.fromHex(macKeyId),
       layer: table.layerOf(node),
-      digest: files.digestOf(node),
+      digest: table.digestOf(node),
       parent: files.parentDigestOf(node),
       bytes,
-      checksum: files.checksumOf(node),
+      checksum: table.checksumOf(node),
       variant: files.variantOf(node),
       lastSeen: table.lastUsedOf(node),
       uses: table.usesOf(node),
@@ -345,7 +345,7 @@ export function putAliases({ table, files, index }: SsdParts, node: NodeId): voi
   const aliases = table.aliasesOf(node);
   if (aliases.length === 0) return;
   const namespaceKey = files.namespaceKeyOf(node);
-  const row = { namespaceKey, layer: table.layerOf(node), digest: files.digestOf(node) };
+  const row = { namespaceKey, layer: table.layerOf(node), digest: table.digestOf(node) };
   for (const alias of aliases) index.putAlias({ ...row, alias });
 }
 

@@ -22,6 +22,11 @@ const SHARES: Readonly<Record<DiskWork, number>> = {
   scrub: 0,
 };
 
+function byWork<Value>(first: () => Value): Record<DiskWork, Value> {
+  const values = DISK_WORK.map((work) => [work, first()] as const);
+  return Object.fromEntries(values) as Record<DiskWork, Value>;
+}
+
 /**
  * Limits the number of concurrent disk operations. An operation that has a slot cannot be
  * cancelled: it ends when the kernel reports its completion. A waiting operation can be.
@@ -29,22 +34,8 @@ const SHARES: Readonly<Record<DiskWork, number>> = {
 export class IoSlots {
   readonly #depth: number;
   readonly #clock: Clock;
-  readonly #waiting: Record<DiskWork, Waiting[]> = {
-    read: [],
-    remove: [],
-    write: [],
-    sync: [],
-    warm: [],
-    scrub: [],
-  };
-  readonly #seated: Record<DiskWork, number> = {
-    read: 0,
-    remove: 0,
-    write: 0,
-    sync: 0,
-    warm: 0,
-    scrub: 0,
-  };
+  readonly #waiting = byWork((): Waiting[] => []);
+  readonly #seated = byWork(() => 0);
   /**
    * Start time of each running operation, the oldest first; null if it is exempt from hang
    * detection.

@@ -240,11 +240,11 @@ export class Recovery {
 
   /** Whether an existing node may also be on SSD with these bytes. */
   #fits(node: NodeId, bytes: number, checksum: bigint): boolean {
-    const { table, files } = this.#parts;
+    const { table } = this.#parts;
     if (table.isResident(node, Tier.ssd)) return false;
     // The block came with the memory of the previous process, which is more recent than the disk.
     if (!table.isResident(node, Tier.ram)) return true;
-    return table.bytesOf(node) === bytes && files.checksumOf(node) === checksum;
+    return table.bytesOf(node) === bytes && table.checksumOf(node) === checksum;
   }
 
   /** If the table is too small for all blocks, the most recently used ones are restored. */
@@ -266,9 +266,7 @@ export class Recovery {
     for (const { digest, layer, alias } of aliases) {
       const node = table.find(this.#deriveKeys(digest, none, 1, layer).keys, 0);
       if (node === NO_NODE) continue;
-      const words = new DataView(alias.buffer, alias.byteOffset, alias.length);
-      if (alias.length === 32) table.addSha256(node, alias, 0);
-      else table.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
+      table.addName(node, alias);
     }
   }
 

@@ -57,68 +57,28 @@ export interface SsdParts {
 }
 
 /** Counters of the SSD tier since the start. Written only by the tier. */
-export interface SsdStats {
-  writtenBlocks: number;
-  writtenBytes: number;
-  readBlocks: number;
-  readBytes: number;
+export class SsdStats {
+  writtenBlocks = 0;
+  writtenBytes = 0;
+  readBlocks = 0;
+  readBytes = 0;
   /** Evicted to make room, or because they were unused for the configured time. */
-  evictedBlocks: number;
-  evictedBytes: number;
-  expiredBlocks: number;
+  evictedBlocks = 0;
+  evictedBytes = 0;
+  expiredBlocks = 0;
   /** Damaged: moved to quarantine. */
-  corruptBlocks: number;
+  corruptBlocks = 0;
   /** Files removed because they contain bytes that were damaged in RAM. */
-  ramDamagedFiles: number;
+  ramDamagedFiles = 0;
   /** Not written because the queue was full or writing was suspended. */
-  skippedBlocks: number;
-  readErrors: number;
-  writeErrors: number;
+  skippedBlocks = 0;
+  readErrors = 0;
+  writeErrors = 0;
   /** Reads that joined a read of the same block under way. */
-  sharedReads: number;
+  sharedReads = 0;
   /** Blocks whose reader's deadline passed. */
-  lateBlocks: number;
-  scrubbedBlocks: number;
-  scrubbedBytes: number;
-  purgedBlocks: number;
-}
-
-export function emptySsdStats(): SsdStats {
-  return {
-    writtenBlocks: 0,
-    writtenBytes: 0,
-    readBlocks: 0,
-    readBytes: 0,
-    evictedBlocks: 0,
-    evictedBytes: 0,
-    expiredBlocks: 0,
-    corruptBlocks: 0,
-    ramDamagedFiles: 0,
-    skippedBlocks: 0,
-    readErrors: 0,
-    writeErrors: 0,
-    sharedReads: 0,
-    lateBlocks: 0,
-    scrubbedBlocks: 0,
-    scrubbedBytes: 0,
-    purgedBlocks: 0,
-  };
-}
-
-/** State of the tier for status and metrics, besides its counters. */
-export interface SsdSnapshot {
-  readonly blocks: number;
-  readonly bytes: number;
-  readonly usedBytes: number;
-  readonly capacityBytes: number;
-  readonly queuedBlocks: number;
-  readonly queuedBytes: number;
-  readonly reading: number;
-  readonly quarantinedFiles: number;
-  readonly method: string;
-  readonly direct: boolean;
-  readonly registered: boolean;
-  /** Reasons why writing or reading is suspended; null if it is not. */
-  readonly writesStopped: string | null;
-  readonly readsStopped: string | null;
+  lateBlocks = 0;
+  scrubbedBlocks = 0;
+  scrubbedBytes = 0;
+  purgedBlocks = 0;
 }

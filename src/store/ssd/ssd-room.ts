@@ -216,24 +216,17 @@ export class SsdRoom {
    * remove the node.
    */
   drop(node: NodeId, cause: Cause = EVICTED): Promise<boolean> {
-    const { table, files } = this.#parts;
-    const path = files.pathOf(node);
-    const digest = files.digestOf(node);
-    const layer = table.layerOf(node);
-    const bytes = this.#leave(node, cause);
-    return this.removals.remove(path, bytes, () => this.#parts.index.remove(digest, layer));
+    const { path, bytes, forget } = this.#take(node, cause);
+    return this.removals.remove(path, bytes, forget);
   }
 
   /**
    * As `drop`, but keeps the file as a spare. Its name is removed, which is what recovery looks at.
    */
   #recycle(node: NodeId): Promise<boolean> {
-    const { table, files, disk, ioSlots, index } = this.#parts;
-    const path = files.pathOf(node);
-    const digest = files.digestOf(node);
-    const layer = table.layerOf(node);
+    const { table, disk, ioSlots } = this.#parts;
     const fileBytes = fileBytesOf(table.bytesOf(node));
-    const bytes = this.#leave(node, EVICTED);
+    const { path, bytes, forget } = this.#take(node, EVICTED);
     const spare = this.#spares.nameFor(path);
     this.#spares.expect(fileBytes, bytes);
     // From now on its bytes count as those of a spare file.
@@ -242,12 +235,12 @@ export class SsdRoom {
       const isThere = moved?.ok === true;
       this.#spares.came(fileBytes, bytes, isThere ? spare : null);
       if (isThere) {
-        this.removals.gone(() => index.remove(digest, layer));
+        this.removals.gone(forget);
         return true;
       }
       // The rename may have created the new name without removing the old one: remove both.
       void this.removals.remove(spare, 0, () => undefined);
-      return this.removals.remove(path, bytes, () => index.remove(digest, layer));
+      return this.removals.remove(path, bytes, forget);
     });
   }
 
@@ -275,9 +268,12 @@ export class SsdRoom {
     return this.#spares.areUsed;
   }
 
-  /** Removes the block from the table's SSD tier. Returns the bytes of its file. */
-  #leave(node: NodeId, cause: Cause): number {
-    const { table, files, departures, lost } = this.#parts;
+  /** Removes the block from the table's SSD tier. `forget` removes its row. */
+  #take(node: NodeId, cause: Cause) {
+    const { table, files, index, departures, lost } = this.#parts;
+    const path = files.pathOf(node);
+    const digest = table.digestOf(node);
+    const layer = table.layerOf(node);
     const bytes = this.allocatedOf(table.bytesOf(node));
     if (node === this.#watched) this.#watched = NO_NODE;
     files.forget(node);
@@ -287,32 +283,29 @@ export class SsdRoom {
     table.removeResidency(node, Tier.ssd);
     this.#residentBytes -= bytes;
     if (loss !== undefined) lost(node, loss);
-    return bytes;
+    return { path, bytes, forget: () => index.remove(digest, layer) };
   }
 
   /** Moves a damaged file to the quarantine folder and removes the block. */
   quarantine(node: NodeId): Promise<boolean> {
-    const { table, files, disk, ioSlots, index, clock } = this.#parts;
-    const path = files.pathOf(node);
-    const digest = files.digestOf(node);
-    const layer = table.layerOf(node);
-    const bytes = this.#leave(node, { reason: "quarantined", by: null });
+    const { disk, ioSlots, clock } = this.#parts;
+    const { path, bytes, forget } = this.#take(node, { reason: "quarantined", by: null });
     const to = quarantinePath(path, clock.wallMs());
     if (this.#quarantinedFiles >= QUARANTINED_MAX) {
-      return this.removals.remove(path, bytes, () => index.remove(digest, layer));
+      return this.removals.remove(path, bytes, forget);
     }
     this.#quarantinedFiles++;
     return this.removals.track(path, bytes, async () => {
       const moved = await ioSlots.run("remove", () => disk.rename(path, to));
       crashPoint("room.quarantined");
       if (moved?.ok === true) {
-        this.removals.counts();
+        this.removals.done++;
         this.#quarantinedBytes += bytes;
-        index.remove(digest, layer);
+        forget();
         return true;
       }
       this.#quarantinedFiles--;
-      return this.removals.unlink(path, bytes, () => index.remove(digest, layer));
+      return this.removals.unlink(path, bytes, forget);
     });
   }
 
@@ -324,11 +317,6 @@ export class SsdRoom {
 
   get quarantinedFiles(): number {
     return this.#quarantinedFiles;
-  }
-
-  /** Resolves when no removal is under way. */
-  settled(): Promise<void> {
-    return this.removals.settled();
   }
 
   /** Drops a slice of blocks above the capacity, which may be lower than in the previous run. */
@@ -368,11 +356,13 @@ const RETRY_LAST_MS = 30_000;
 class Removals {
   readonly #parts: SsdParts;
   readonly #underWay = new Map<string, Promise<boolean>>();
-  #bytes = 0;
+  /** Bytes of files being removed, and of those whose removal failed. */
+  bytes = 0;
+  failedBytes = 0;
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
-  #failedBytes = 0;
-  /** Number of removed files, and how many of these removals surely survive a power loss. */
-  #done = 0;
+  /** Number of files removed so far. */
+  done = 0;
+  /** How many of these removals surely survive a power loss. */
   #durable = -1;
   #retryMs = RETRY_FIRST_MS;
   #retryAtMs = 0;
@@ -381,14 +371,6 @@ class Removals {
 
   constructor(parts: SsdParts) {
     this.#parts = parts;
-  }
-
-  /** Bytes of files being removed, and of those whose removal failed. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-  get failedBytes(): number {
-    return this.#failedBytes;
   }
 
   /** Number of files being removed. */
@@ -425,11 +407,6 @@ class Removals {
     while (this.#underWay.size > 0) await this.over();
   }
 
-  /** Number of files removed so far. */
-  get done(): number {
-    return this.#done;
-  }
-
   /** Records that the first `done` removals survive a power loss. */
   noteDurable(done: number): void {
     this.#durable = Math.max(this.#durable, done);
@@ -437,7 +414,7 @@ class Removals {
 
   /** Whether a power loss may restore a removed file, possibly of an earlier run. */
   get areVolatile(): boolean {
-    return this.#durable < this.#done;
+    return this.#durable < this.done;
   }
 
   /** Removes a file of `bytes`. */
@@ -447,9 +424,9 @@ class Removals {
 
   /** Counts the file at `path` as being removed until `work` has ended. */
   track(path: string, bytes: number, work: () => Promise<boolean>): Promise<boolean> {
-    this.#bytes += bytes;
+    this.bytes += bytes;
     const done = work().finally(() => {
-      this.#bytes -= bytes;
+      this.bytes -= bytes;
       if (this.#underWay.get(path) === done) this.#underWay.delete(path);
       this.onRoom();
     });
@@ -468,7 +445,7 @@ class Removals {
     const status = removed?.status ?? "cancelled";
     if (this.#failed.length === 0) log("warn", "file removal failed", { path, status });
     // Its bytes still count, so that the capacity is never exceeded.
-    this.#failedBytes += bytes;
+    this.failedBytes += bytes;
     this.#failed.push({ path, bytes });
     return false;
   }
@@ -476,15 +453,10 @@ class Removals {
   /** Call when a file no longer exists under its name. */
   gone(then: () => void): void {
     this.#retryMs = RETRY_FIRST_MS;
-    this.counts();
+    this.done++;
     crashPoint("room.removed");
     then();
     crashPoint("room.row-removed");
-  }
-
-  /** Counts one removed file. */
-  counts(): void {
-    this.#done++;
   }
 
   /** Retries some of the failed removals if their delay has passed. */
@@ -494,7 +466,7 @@ class Removals {
     this.#retryAtMs = nowMs + this.#retryMs;
     this.#retryMs = Math.min(RETRY_LAST_MS, this.#retryMs * 2);
     for (const { path, bytes } of this.#failed.splice(0, RETRIES_A_SLICE)) {
-      this.#failedBytes -= bytes;
+      this.failedBytes -= bytes;
       void this.remove(path, bytes, () => undefined);
     }
   }
@@ -515,14 +487,10 @@ class SpareFiles {
   /** By the length of the file. */
   readonly #files = new Map<number, Spare[]>();
   readonly #coming = new Map<number, number>();
-  #bytes = 0;
+  /** Bytes of spare files, and of files being renamed to become spare. */
+  bytes = 0;
   #comingCount = 0;
   #named = 0;
-
-  /** Bytes of spare files, and of files being renamed to become spare. */
-  get bytes(): number {
-    return this.#bytes;
-  }
 
   get areComing(): boolean {
     return this.#comingCount > 0;
@@ -547,7 +515,7 @@ class SpareFiles {
   expect(fileBytes: number, bytes: number): void {
     this.#coming.set(fileBytes, (this.#coming.get(fileBytes) ?? 0) + 1);
     this.#comingCount++;
-    this.#bytes += bytes;
+    this.bytes += bytes;
   }
 
   /** Completes a rename: the spare file is at `path`, or null if the rename failed. */
@@ -555,7 +523,7 @@ class SpareFiles {
     this.#coming.set(fileBytes, this.#coming.get(fileBytes)! - 1);
     this.#comingCount--;
     if (path === null) {
-      this.#bytes -= bytes;
+      this.bytes -= bytes;
       return;
     }
     const files = this.#files.get(fileBytes) ?? [];
@@ -569,7 +537,7 @@ class SpareFiles {
     const spare = files?.pop();
     if (files?.length === 0) this.#files.delete(fileBytes);
     if (spare === undefined) return null;
-    this.#bytes -= spare.bytes;
+    this.bytes -= spare.bytes;
     return spare;
   }
 

@@ -1,7 +1,7 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
-import type { RamTier, TierBelow } from "../ram-tier.ts";
+import type { RamTier } from "../ram-tier.ts";
 import {
   PROBE_BYTES,
   PROBE_FILE_BYTES,
@@ -9,11 +9,11 @@ import {
   probeDisk,
   unusable,
 } from "./block-files.ts";
-import { BlockReader, type LoadOptions, type ReadOutcome, Scrub } from "./block-reader.ts";
+import { BlockReader, type LoadOptions, type ReadOutcome, SsdScrub } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
 import { Copies, type PersistReport } from "./copies.ts";
 import { CircuitBreaker, HangDetector, ReadCircuitBreaker, SsdHealth } from "./ssd-health.ts";
-import type { SsdParts, SsdSnapshot } from "./ssd-parts.ts";
+import type { SsdParts } from "./ssd-parts.ts";
 import { SsdRoom } from "./ssd-room.ts";
 
 const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
@@ -51,13 +51,13 @@ const SPARES_MS = 2_000;
  * read, dropped and retried. No operation blocks the event loop, and disk faults are not thrown:
  * reads become misses, writes are skipped.
  */
-export class SsdTier implements TierBelow, AsyncDisposable {
+export class SsdTier implements AsyncDisposable {
   readonly room: SsdRoom;
   readonly writer: BlockWriter;
   readonly reader: BlockReader;
   readonly #parts: SsdParts;
   readonly #copies: Copies;
-  readonly #scrub: Scrub;
+  readonly #scrub: SsdScrub;
   readonly #scratch: Region;
   readonly #writes: CircuitBreaker;
   readonly #breaker: ReadCircuitBreaker;
@@ -94,7 +94,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       takesBlocks: () => this.takesBlocks,
       write: (node) => this.#write(node, false),
     });
-    this.#scrub = new Scrub(parts, this.reader, native, options.scrubBytesPerS);
+    this.#scrub = new SsdScrub(parts, this.reader, native);
     const scratch = { bytes: PROBE_BYTES, hugePages: "off", lockMemory: "off" } as const;
     this.#scratch = Region.create(native, scratch);
   }
@@ -123,7 +123,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   start(): void {
     this.#timer = this.#parts.clock.every(TICK_MS, () => this.#tick());
-    this.#scrub.start();
+    this.#scrub.setRate(this.#settings.scrubBytesPerS);
   }
 
   configure(settings: SsdSettings): void {
@@ -137,13 +137,14 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     if (isWanted || this.#parts.table.isKept(node)) this.#write(node, false);
   }
 
+  /** Records a use of the block at `now`; its previous use was at `before`. Seconds. */
   used(node: NodeId, before: number, now: number): void {
-    const { table, files, index } = this.#parts;
+    const { table, index } = this.#parts;
     this.writer.keepInRam(node);
     if (table.isResident(node, Tier.ssd)) {
       // Update the row at most once per SEEN_S, however often the block is used.
       if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
-      index.touch(files.digestOf(node), table.layerOf(node), now, table.usesOf(node));
+      index.touch(table.digestOf(node), table.layerOf(node), now, table.usesOf(node));
     } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
       // The block is in RAM: do not drop blocks from SSD for it on every hit.
       const { usedBytes, capacityBytes } = this.room;
@@ -158,6 +159,10 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     if (this.#parts.table.isResident(node, Tier.ssd)) putAliases(this.#parts, node);
   }
 
+  /**
+   * `go`: the tier has the block, or does not want it. `sent`: the block is being copied down,
+   * locked until the copy ends. `busy`: the tier wants the block but cannot take it now.
+   */
   leaving(node: NodeId): "go" | "sent" | "busy" {
     const { table } = this.#parts;
     if (table.isResident(node, Tier.ssd) || !this.#wantsCopy(node)) return "go";
@@ -165,10 +170,15 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return this.takesBlocks && this.writer.queuedBlocks > 0 ? "busy" : "go";
   }
 
+  /** Bytes of blocks that leave RAM as soon as they are copied. */
   get leavingBytes(): number {
     return this.writer.leavingBytes;
   }
 
+  /**
+   * RAM has no room and no victim. Starts to copy blocks that may not leave RAM before they are
+   * copied. Returns whether copies are under way, so that room will become free.
+   */
   catchUp(): boolean {
     this.#copies.queueSomePending();
     return !this.#hang.hung && this.writer.queuedBlocks > 0;
@@ -344,7 +354,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return isDurable;
   }
 
-  snapshot(): SsdSnapshot {
+  /** State of the tier for status and metrics, besides its counters. */
+  snapshot() {
     const { table, disk } = this.#parts;
     const { method, direct, registered } = disk;
     return {
@@ -359,6 +370,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       method,
       direct,
       registered,
+      /** Reasons why writing or reading is suspended; null if it is not. */
       writesStopped: this.#hang.hung ? "hung" : this.#writes.why,
       readsStopped: this.#hang.hung ? "hung" : this.#breaker.gate.why,
     };
@@ -388,7 +400,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     const gone = this.writer
       .settled()
       .then(() => this.room.discardSpares())
-      .then(() => this.room.settled());
+      .then(() => this.room.removals.settled());
     await Promise.race([gone, late.promise]);
   }
 
@@ -396,3 +408,5 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     await this.close();
   }
 }
+
+export type SsdSnapshot = ReturnType<SsdTier["snapshot"]>;

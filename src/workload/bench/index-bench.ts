@@ -9,12 +9,10 @@ import {
 } from "../../core/index.ts";
 import {
   type BlockSource,
-  type BlockTable,
-  createBlockTable,
-  createSlotAllocator,
+  BlockTable,
   isRefusal,
   NO_SLOT,
-  type SlotAllocator,
+  SlotAllocator,
   Tier,
 } from "../../store/blocks/index.ts";
 import { rounded } from "./measure.ts";
@@ -88,12 +86,12 @@ export function benchIndex(options: IndexBenchOptions = {}) {
 }
 
 function createRecords(blocks: number, random: Random) {
-  const slots = createSlotAllocator({
+  const slots = new SlotAllocator({
     arenaBytes: blocks * BLOCK_BYTES,
     slotBytesMax: BLOCK_BYTES,
   });
   slots.addReady(slots.arenaBytes);
-  return { slots, table: createBlockTable({ nodesMax: blocks, random }) };
+  return { slots, table: new BlockTable({ nodesMax: blocks, random }) };
 }
 
 function createChain(): Chain {
@@ -213,7 +211,7 @@ function measureMatches(bench: Bench): Float64Array {
   const best = new Uint8Array(MATCH_KEYS);
   for (let match = 0; match < MATCHES; match++) {
     let node = randomNode(bench);
-    while (table.depthOf(node) < MATCH_KEYS) node = randomNode(bench);
+    while (!isDeep(table, node)) node = randomNode(bench);
     for (let i = MATCH_KEYS - 1; i >= 0; i--) {
       table.readKey(node, words, (match * MATCH_KEYS + i) * 8);
       node = table.parentOf(node);
@@ -266,4 +264,12 @@ function evictMany(bench: Bench, blocks: number): number {
 function residentBytes(): number {
   Bun.gc(true);
   return process.memoryUsage.rss();
+}
+
+/** Whether the node has at least `MATCH_KEYS` ancestors. */
+function isDeep(table: BlockTable, node: NodeId): boolean {
+  let above = node;
+  for (let depth = 0; depth < MATCH_KEYS && above !== NO_NODE; depth++)
+    above = table.parentOf(above);
+  return above !== NO_NODE;
 }

@@ -349,7 +349,8 @@ export class FloodedAgent implements AsyncDisposable {
         policy,
         settings: {
           // Nothing is late here, and every block is written: the time it takes is what counts.
-          kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${Math.max(ramBytes, 2 ** 20)}B"` },
+          kv: { ssd_write_queue: `"${Math.max(ramBytes, 2 ** 20)}B"` },
+          engine: { acquire_deadline: '"60s"', lease: '"2m"' },
           control: { pin_share: "0.95", pin_share_owner: "0.95" },
         },
         signal,

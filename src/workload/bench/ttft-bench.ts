@@ -70,7 +70,8 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     policy: "lru",
     settings: {
       // No deadline may expire, and every block must be written.
-      kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${needs.ramBytes}B"` },
+      kv: { ssd_write_queue: `"${needs.ramBytes}B"` },
+      engine: { acquire_deadline: '"60s"', lease: '"2m"' },
       gpu: {
         enabled: '"require"',
         ...(plan.library === null ? {} : { library: JSON.stringify(plan.library) }),

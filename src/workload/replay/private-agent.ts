@@ -11,6 +11,8 @@ import {
   systemClock,
 } from "../../core/index.ts";
 
+const GIB = 2 ** 30;
+
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
   /** Blocks the table must know. */
@@ -24,7 +26,7 @@ export interface PrivateAgentOptions {
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
     Record<
-      "kv" | "gpu" | "control" | "node" | "nats" | "peers" | "events",
+      "kv" | "engine" | "gpu" | "control" | "node" | "nats" | "peers",
       Readonly<Record<string, string>>
     >
   >;
@@ -273,10 +275,12 @@ export function agentConfigText(
     Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);
   return [
     "[kv]",
-    `ram = "${options.ramBytes}B"`,
+    `ram_gib = ${options.ramBytes / GIB}`,
     `blocks_max = ${options.blocksMax}`,
     `policy = "${options.policy}"`,
-    ...(ssdBytes === null ? [] : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd = "${ssdBytes}B"`]),
+    ...(ssdBytes === null
+      ? []
+      : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd_gib = ${ssdBytes / GIB}`]),
     // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
     // full.
     "high_water = 1.0",
@@ -291,7 +295,7 @@ export function agentConfigText(
     ...more("control"),
     "[engine]",
     `socket = ${JSON.stringify(socketPath)}`,
-    "gpu_window_blocks = 0",
+    ...more("engine"),
     "[api]",
     'listen = "127.0.0.1:0"',
     // It is emptied between runs.
@@ -304,8 +308,6 @@ export function agentConfigText(
     ...more("nats"),
     "[peers]",
     ...more("peers"),
-    "[events]",
-    ...more("events"),
     "",
   ].join("\n");
 }

@@ -159,12 +159,12 @@ describeNats("a router over NATS", () => {
     await using nats = await NatsServer.start();
     const natsUrl = { url: nats.tcpUrl };
     await using agent = await AgentProcess.start({
-      config: { nats: natsUrl, node: { id: "gpu-01" }, events: { heartbeat: "100ms" } },
+      config: { nats: natsUrl, node: { id: "gpu-01" } },
     });
     await using engine = await agent.connect();
     await engine.put(...chain("a/b/c"));
     await using router = await RouterProcess.start({
-      config: config(nats.tcpUrl, 'complete_within = "60s"\n'),
+      config: config(nats.tcpUrl),
     });
     expect((await router.get("/readyz")).status).toBe(503);
     await waitFor(async () => (await router.get("/readyz")).status === 200, 20_000, "readiness");
@@ -189,8 +189,7 @@ describeNats("a router over NATS", () => {
   });
 
   test("a router without a broker waits, then serves what it can", async () => {
-    const more = 'complete_within = "300ms"\n';
-    await using router = await RouterProcess.start({ config: config("nats://127.0.0.1:1", more) });
+    await using router = await RouterProcess.start({ config: config("nats://127.0.0.1:1") });
     await waitFor(async () => (await router.get("/readyz")).status === 200, 20_000, "readiness");
     expect(await (await router.get("/healthz")).text()).toContain("ROUTER_NATS");
     router.process.kill("SIGTERM");
@@ -225,7 +224,7 @@ describeNats("a router over NATS", () => {
     await using nats = await NatsServer.start();
     const more = `state_dir = "${folder}/state"\n`;
     const settings = { config: config(nats.tcpUrl, more) };
-    const agentConfig = { nats: { url: nats.tcpUrl }, events: { heartbeat: "100ms" } };
+    const agentConfig = { nats: { url: nats.tcpUrl } };
     await using agent = await AgentProcess.start({ config: agentConfig });
     await using engine = await agent.connect();
     await engine.put(...chain("a/b/c"));

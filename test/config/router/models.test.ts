@@ -52,7 +52,7 @@ test("a model's table says what the proxy is to know of it", () => {
 
 test("what is wrong in a model's table is told", () => {
   expect(problemsOf("[models.llama]\n")[0]).toContain("models.llama.model: is missing");
-  expect(problemsOf(`${MODEL}loras = "a b"\n`)[0]).toContain("names");
+  expect(problemsOf(`${MODEL}loras = "a b"\n`)[0]).toContain("is not a valid model name");
   expect(problemsOf(`${MODEL}kv_hint_actions = "pin,warm"\n`)[0]).toContain("warm");
   expect(problemsOf(`${MODEL}tokenizer = "here"\n`)[0]).toContain("absolute path");
   expect(problemsOf(`${MODEL}tokenzier = "/x"\n`)[0]).toContain("did you mean tokenizer");

@@ -50,8 +50,8 @@ export class Agent implements AsyncDisposable {
 
   #spawn(): AgentProcess {
     const { name, ramMib, ssdMib, config = {} } = this.options;
-    const ssd = { ssd_dir: this.ssdFolder, ssd: `${ssdMib}MiB` };
-    const kv = { ram: `${ramMib}MiB`, ...(ssdMib === undefined ? {} : ssd), ...config.kv };
+    const ssd = { ssd_dir: this.ssdFolder, ssd_gib: (ssdMib ?? 0) / 1_024 };
+    const kv = { ram_gib: ramMib / 1_024, ...(ssdMib === undefined ? {} : ssd), ...config.kv };
     const agent = new AgentProcess({
       folder: this.folder,
       config: { ...config, kv, node: { id: name, ...config.node } },
@@ -164,7 +164,7 @@ export function peerKeys(
   const peers = others.map((other) => `${other.worker}@127.0.0.1:${other.port}`).join(",");
   return {
     ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: cluster.name },
-    ...{ listen_stream: `127.0.0.1:${port}`, listen_quic: "127.0.0.1:0", lanes_port: 0 },
+    ...{ listen_stream: `127.0.0.1:${port}`, listen_quic: "127.0.0.1:0" },
     ...{ summaries: "200ms", transport: "stream" },
     ...(peers === "" ? {} : { peers }),
   };

@@ -51,7 +51,7 @@ class FrontRouter implements AsyncDisposable {
     writeFileSync(
       config,
       `[router]\nid = "${name}"\nblock_tokens = ${ROUTER_BLOCK}\n[api]\nlisten = "${api}"\n` +
-        `[events]\nstate_dir = "${state}"\nstate_every = "1s"\n[workers.${WORKER}]\n${worker}`,
+        `[events]\nstate_dir = "${state}"\n[workers.${WORKER}]\n${worker}`,
     );
     this.#api = `http://${api}`;
     this.#program = new Program({

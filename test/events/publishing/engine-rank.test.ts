@@ -13,6 +13,7 @@ import type { ResidencyChange } from "../../../src/observability/activity/index.
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch } from "../../../src/store/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../../store/store-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { localHashes, sequenceHashes } from "../literal-hashes.ts";
 import { engine } from "../scripted-engine.ts";
@@ -114,7 +115,7 @@ describeNative("an engine's own events", () => {
     await rank[Symbol.asyncDispose]();
     expect(device()).toBe(0);
     feeds[Symbol.dispose]();
-    store.verifyIntegrity();
+    verifyStore(store);
   });
 
   test("received late leave the device unknown until all of it is known", async () => {

@@ -28,7 +28,7 @@ import {
   type ResidencyHeartbeat,
   type ResidencyTier,
 } from "../../../src/observability/activity/index.ts";
-import { type BlockTable, createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch, StoreResidency } from "../../../src/store/index.ts";
 import { applyChange } from "../../store/residency/follower.ts";
 
@@ -48,7 +48,7 @@ export class Blocks {
 
   constructor(nodesMax = 4_096, seed = 1, blocksMax?: number) {
     this.#random = seededRandom(seed);
-    this.table = createBlockTable({
+    this.table = new BlockTable({
       nodesMax,
       random: this.#random,
       onResidency: (node, tier, on) => this.residency.noted(node, tier, on),

@@ -1,6 +1,6 @@
 import { type Random, randomBelow } from "../../../src/core/index.ts";
 import { RDMA_CODEC } from "../../../src/peers/transports/rdma/index.ts";
-import { decodeControl, encodeControl } from "../../../src/peers/transports/stream/index.ts";
+import { STREAM_CODEC } from "../../../src/peers/transports/stream/index.ts";
 import {
   ANSWER_BYTES_MAX,
   decodePart,
@@ -77,10 +77,10 @@ function converse(messages: readonly Uint8Array[], saw: Saw): void {
 
 /** What stands around messages of the stream transport. */
 function readControl(bytes: Uint8Array, saw: Saw): void {
-  const said = decodeControl(bytes);
+  const said = STREAM_CODEC.decode(bytes);
   saw(`control ${said?.kind ?? null}`);
   if (said === null) return;
-  const again = encodeControl(said).subarray(LENGTH_BYTES);
+  const again = STREAM_CODEC.encode(said).subarray(LENGTH_BYTES);
   // Ciphers that are not known here are left out, and a byte order mark of a text.
   if (["hello", "end", "bye"].includes(said.kind)) return;
   must(Buffer.compare(again, bytes) === 0, "a control message encodes to what it was");

@@ -21,6 +21,7 @@ import {
   type HandleBatch,
   TieredStore,
 } from "../../../src/store/index.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Saw, type Target } from "../target.ts";
@@ -99,7 +100,7 @@ class Copies {
     await Promise.all(this.#late);
     for (const engine of this.#engines) this.#die(engine);
     await turn();
-    this.#store.verifyIntegrity();
+    verifyStore(this.#store);
     const { quarantinedSlots } = this.#store.slots;
     must(quarantinedSlots <= this.#leaked, "only what a device keeps stays aside");
     must(this.#plane.orphans === 0 || this.#leaked > 0, "no copy is left");

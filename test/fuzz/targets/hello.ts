@@ -19,6 +19,7 @@ import {
 import { loadNative } from "../../../src/native/index.ts";
 import { Namespaces } from "../../../src/store/index.ts";
 import { openStoreKit, PAGE } from "../../store/store-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { goldenFrames, goldenManifests } from "../corpus.ts";
 import { must, shapeOf, type Target } from "../target.ts";
 import { oneOf } from "./text-input.ts";
@@ -78,7 +79,7 @@ export function helloFrames(): Target {
     });
   let handle = handlerOf();
   const settle = () => {
-    store.verifyIntegrity();
+    verifyStore(store);
     must(fault === null, `no HELLO fails: ${String(fault)}`);
   };
   return {

@@ -11,6 +11,7 @@ import {
 import { loadNative } from "../../../src/native/index.ts";
 import { Namespaces } from "../../../src/store/index.ts";
 import { openStoreKit, PAGE } from "../../store/store-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { endlessTurns } from "../../support/endless-turns.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
 import { goldenFrames } from "../corpus.ts";
@@ -65,7 +66,7 @@ export function serverTarget(): Target {
   hello[FEATURES_AT] = Feature.engine;
   let runs = 0;
   const settle = () => {
-    store.verifyIntegrity();
+    verifyStore(store);
     must(store.slots.quarantinedSlots === 0, "the dead hold nothing");
     must(gpus.openMemories === 0, "memory is given back");
     must(store.engines.book.stats.bytes === 0, "nothing is reserved for the dead");

@@ -12,6 +12,7 @@ import {
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { Namespaces, TieredStore } from "../../../src/store/index.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must } from "../target.ts";
 
@@ -117,7 +118,7 @@ export class Stage implements AsyncDisposable {
   /** What must hold at any time. */
   verify(): void {
     must(this.#fault === null, `the agent fails on nothing: ${messageOf(this.#fault)}`);
-    this.#acts.store.verifyIntegrity();
+    verifyStore(this.#acts.store);
   }
 
   /** After the last engine is dead and every session over, nothing is held and no slot is lost. */

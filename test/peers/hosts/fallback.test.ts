@@ -50,13 +50,13 @@ async function hosts() {
     const host = new RealHost({ worker, trust, arenaBytes: 32 * MIB, transports: BOTH });
     return stack.use(await host.listen());
   };
-  const [holder, asker] = [await make("holder"), await make("asker")];
+  const [holder, client] = [await make("holder"), await make("client")];
   await holder.engine().put(...NAMES.map((name) => ({ name, bytes: 2 * MIB })));
   const cable = stack.use(new Cable(holder.endpoints.stream!));
   const stream = await cable.listen();
-  asker.meet([{ worker: holder.worker, endpoints: { ...holder.endpoints, stream } }]);
+  client.meet([{ worker: holder.worker, endpoints: { ...holder.endpoints, stream } }]);
   const ended = stack.move();
-  return { holder, asker, cable, [Symbol.asyncDispose]: () => ended.disposeAsync() };
+  return { holder, client, cable, [Symbol.asyncDispose]: () => ended.disposeAsync() };
 }
 
 /** Reads blocks with a long deadline: `ok` only if every byte is right. */
@@ -72,16 +72,16 @@ async function read(engine: StoreEngine, names: readonly string[]): Promise<stri
 describeNative("a stream that", () => {
   test("cannot be dialled: the same request and later ones go over QUIC", async () => {
     await using world = await hosts();
-    const { asker, cable } = world;
+    const { client, cable } = world;
     cable[Symbol.dispose]();
-    const engine = asker.engine();
+    const engine = client.engine();
     const ok = NAMES.slice(0, 3).map(() => "ok");
     expect(await read(engine, NAMES.slice(0, 3))).toEqual(ok);
     expect(await read(engine, NAMES.slice(3))).toEqual(ok);
-    expect(asker.puller.stats.byTransport.quic.blocks).toBe(6);
-    const kinds = asker.events.map(({ kind }) => kind).filter((kind) => kind !== "peer_slow");
+    expect(client.puller.stats.byTransport.quic.blocks).toBe(6);
+    const kinds = client.events.map(({ kind }) => kind).filter((kind) => kind !== "peer_slow");
     expect(new Set(kinds)).toEqual(new Set(["transport_down"]));
-    expect(asker.puller.peers()).toMatchObject([{ breaker: "closed", transport: "quic" }]);
+    expect(client.puller.peers()).toMatchObject([{ breaker: "closed", transport: "quic" }]);
   });
 
   test("is cut in the middle of a pull: the remaining blocks arrive intact over QUIC", async () => {
@@ -95,15 +95,15 @@ describeNative("a stream that", () => {
 /** Number of blocks that arrived over QUIC, of six that are all correct. */
 async function cutInTheMiddle(): Promise<number> {
   await using world = await hosts();
-  const { holder, asker, cable } = world;
-  const engine = asker.engine();
+  const { holder, client, cable } = world;
+  const engine = client.engine();
   const loading = read(engine, NAMES);
   await waitFor(() => holder.serving.stats.blocks > 0);
   cable[Symbol.dispose]();
   expect(await loading).toEqual(NAMES.map(() => "ok"));
-  const { stream, quic } = asker.puller.stats.byTransport;
+  const { stream, quic } = client.puller.stats.byTransport;
   expect(stream.blocks + quic.blocks).toBe(6);
   engine.die();
-  await waitFor(() => [holder, asker].every((host) => host.leftovers().length === 0));
+  await waitFor(() => [holder, client].every((host) => host.leftovers().length === 0));
   return quic.blocks;
 }

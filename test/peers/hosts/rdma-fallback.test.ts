@@ -25,11 +25,11 @@ async function hosts(plan: string) {
     });
     return stack.use(await host.listen());
   };
-  const [holder, asker] = [await make("holder"), await make("asker")];
+  const [holder, client] = [await make("holder"), await make("client")];
   await holder.engine().put(...NAMES.map((name) => ({ name, bytes: 2 * MIB })));
-  asker.meet([{ worker: holder.worker, endpoints: holder.endpoints }]);
+  client.meet([{ worker: holder.worker, endpoints: holder.endpoints }]);
   const ended = stack.move();
-  return { holder, asker, [Symbol.asyncDispose]: () => ended.disposeAsync() };
+  return { holder, client, [Symbol.asyncDispose]: () => ended.disposeAsync() };
 }
 
 /** Reads blocks with a long deadline: `ok` only if every byte is right. */
@@ -44,7 +44,7 @@ async function read(engine: StoreEngine, names: readonly string[]): Promise<stri
 
 async function isQuiet(world: Awaited<ReturnType<typeof hosts>>, engine: StoreEngine) {
   engine.die();
-  const all = [world.holder, world.asker];
+  const all = [world.holder, world.client];
   await waitFor(() => all.every((host) => host.leftovers().length === 0));
 }
 
@@ -53,9 +53,9 @@ describeStandIn("blocks of a host with RDMA", () => {
 
   test("arrive intact over RDMA", async () => {
     await using world = await hosts("");
-    const engine = world.asker.engine();
+    const engine = world.client.engine();
     expect(await read(engine, NAMES)).toEqual(ALL_OK);
-    expect(world.asker.puller.stats.byTransport).toMatchObject({
+    expect(world.client.puller.stats.byTransport).toMatchObject({
       rdma: { blocks: 6, fallbacks: 0 },
       stream: { blocks: 0 },
     });
@@ -70,10 +70,10 @@ describeStandIn("blocks of a host with RDMA", () => {
   ] as const) {
     test(`${what} in the middle: what did not come by it comes by the stream`, async () => {
       await using world = await hosts(plan);
-      const { asker } = world;
-      const engine = asker.engine();
+      const { client } = world;
+      const engine = client.engine();
       expect(await read(engine, NAMES)).toEqual(ALL_OK);
-      const { rdma, stream } = asker.puller.stats.byTransport;
+      const { rdma, stream } = client.puller.stats.byTransport;
       expect(rdma.blocks + stream.blocks).toBe(6);
       expect(stream.blocks).toBeGreaterThan(0);
       await isQuiet(world, engine);
@@ -82,26 +82,26 @@ describeStandIn("blocks of a host with RDMA", () => {
 
   test("with a flipped bit are fetched again, and the corruption is reported", async () => {
     await using world = await hosts("flip@3");
-    const { asker } = world;
-    const engine = asker.engine();
+    const { client } = world;
+    const engine = client.engine();
     const outcomes = await read(engine, NAMES);
     expect(outcomes).not.toContain("wrong bytes");
-    expect(asker.events.map(({ kind }) => kind)).toContain("peer_corrupt");
-    expect(asker.puller.stats.corrupt).toBe(1);
+    expect(client.events.map(({ kind }) => kind)).toContain("peer_corrupt");
+    expect(client.puller.stats.corrupt).toBe(1);
     await isQuiet(world, engine);
   });
 
   test("arrive over RDMA again when its port is back", async () => {
     await using world = await hosts("");
-    const { asker } = world;
-    const engine = asker.engine();
+    const { client } = world;
+    const engine = client.engine();
     expect(await read(engine, NAMES.slice(0, 1))).toEqual(["ok"]);
     standInVerbs()!.configure("+port=down");
     expect(await read(engine, NAMES.slice(1, 3))).toEqual(["ok", "ok"]);
-    expect(asker.puller.stats.byTransport.stream.blocks).toBe(2);
+    expect(client.puller.stats.byTransport.stream.blocks).toBe(2);
     standInVerbs()!.configure("+port=up");
-    await waitFor(() => asker.puller.peers()[0]?.transportsDown.every((one) => one.retryMs <= 0));
+    await waitFor(() => client.puller.peers()[0]?.transportsDown.every((one) => one.retryMs <= 0));
     expect(await read(engine, NAMES.slice(3, 4))).toEqual(["ok"]);
-    expect(asker.puller.stats.byTransport.rdma.blocks).toBe(2);
+    expect(client.puller.stats.byTransport.rdma.blocks).toBe(2);
   });
 });

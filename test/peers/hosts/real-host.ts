@@ -8,10 +8,9 @@ import {
 import { blockKeys } from "../../../src/identity/index.ts";
 import { type Lanes, loadNative, openLanes, Queue, Region } from "../../../src/native/index.ts";
 import {
-  createFetcher,
   type Endpoint,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   KnownPeers,
   type PeerServer,
@@ -24,6 +23,7 @@ import { QuicTransport } from "../../../src/peers/transports/quic/index.ts";
 import { StreamTransport } from "../../../src/peers/transports/stream/index.ts";
 import { Namespaces, TieredStore } from "../../../src/store/index.ts";
 import { StoreEngine } from "../../store/store-engine.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { LIMITS, type TransportMaker } from "../transports/contract-kit.ts";
 
 export const MIB = 2 ** 20;
@@ -107,7 +107,7 @@ export class RealHost implements AsyncDisposable {
       ...{ limits: SERVE_LIMITS, clock: systemClock, random: systemRandom, log: () => undefined },
     });
     this.server = options.wrap?.(this.serving, region) ?? this.serving;
-    this.puller = createFetcher({
+    this.puller = new Fetcher({
       ...{ self, blocks: this.store.peerBlocks, transports: this.transports, namespaces },
       ...{ members: this.members, locator: null, clock: systemClock, random: systemRandom },
       blockHolders: {
@@ -142,17 +142,15 @@ export class RealHost implements AsyncDisposable {
   engine(looks = false): StoreEngine {
     const holder = this.store.openEngineSession({ namespace: NAMESPACE, handlesMax: 10_000 });
     const { store } = this;
-    const blind = {
-      deriveKeys: store.deriveKeys.bind(store),
-      openEngineSession: store.openEngineSession.bind(store),
-      verifyIntegrity: () => undefined,
-    } as unknown as TieredStore;
-    return new StoreEngine(looks ? store : blind, this.region, holder);
+    const unverified = () => undefined;
+    return looks
+      ? new StoreEngine(store, this.region, holder)
+      : new StoreEngine(store, this.region, holder, unverified);
   }
 
   /** Anything left over once all is idle; empty if all is well. */
   leftovers(): string[] {
-    this.store.verifyIntegrity();
+    verifyStore(this.store);
     const { inFlightBytes, waiting } = this.puller.stats;
     const { slotsUsed, slotsQuarantined, ramBlocks } = this.store.snapshot();
     const { lentBlocks, openPulls } = this.serving.stats;

@@ -7,8 +7,8 @@ export class Child implements AsyncDisposable {
   readonly #process;
   readonly #lines: AsyncIterator<string>;
 
-  constructor(path: string, pair: Pair, role: "holder" | "asker", port: number) {
-    const credentials = pair.cluster.host(role === "holder" ? "far-holder" : "far-asker");
+  constructor(path: string, pair: Pair, role: "server" | "client", port: number) {
+    const credentials = pair.cluster.host(role === "server" ? "far-server" : "far-client");
     const task = JSON.stringify({ path, role, port, credentials, cluster: pair.cluster.name });
     this.#process = Bun.spawn(["bun", join(import.meta.dir, "child.ts")], {
       stdin: Buffer.from(task),

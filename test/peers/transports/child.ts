@@ -16,7 +16,7 @@ import {
 const { path, role, port, credentials } = await Bun.stdin.json();
 const { maker } = (await import(path)) as { maker: TransportMaker };
 const host = new Host(maker, createTrust(credentials, systemClock), regionOf(0), LIMITS);
-if (role === "holder") {
+if (role === "server") {
   for (const seed of [1, 2, 3]) host.server.put(seed, 16 * MIB);
   host.server.put(4, 64 * 1024);
   // The last block never arrives, so the pull is always running.
@@ -27,7 +27,7 @@ if (role === "holder") {
   console.log((await host.listen()).port);
 } else {
   await host.transport.register(host.region);
-  const connection = await dial(host, { host: "127.0.0.1", port }, "holder");
+  const connection = await dial(host, { host: "127.0.0.1", port }, "server");
   console.log("dialled");
   const items = [1, 2, 3].map((seed) => {
     return { ...blockOf(seed), bytesMax: 16 * MIB, generation: 0n };

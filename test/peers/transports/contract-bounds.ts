@@ -18,11 +18,11 @@ export function boundsContract(maker: TransportMaker): void {
     const free = await Bun.udpSocket({ hostname: "127.0.0.1", port: 0 });
     const nowhere = { host: "127.0.0.1", port: free.port };
     free.close();
-    const dead = await tryDial(pair.asker, nowhere, "holder");
+    const dead = await tryDial(pair.client, nowhere, "server");
     expect(dead).toMatchObject({ ok: false, fault: { kind: "unreachable" } });
-    const unknown = await tryDial(pair.asker, { host: "host.invalid", port: 9 }, "holder");
+    const unknown = await tryDial(pair.client, { host: "host.invalid", port: 9 }, "server");
     expect(unknown).toMatchObject({ ok: false, fault: { kind: "unreachable" } });
-    const aborted = await tryDial(pair.asker, nowhere, "holder", AbortSignal.abort());
+    const aborted = await tryDial(pair.client, nowhere, "server", AbortSignal.abort());
     expect(aborted).toMatchObject({ ok: false, fault: { kind: "aborted" } });
   });
 
@@ -32,14 +32,14 @@ export function boundsContract(maker: TransportMaker): void {
     const works = async (connection: PeerConnection) =>
       (await connection.call({ op: "find", names: [] }, { deadlineMs: 3_000 })).ok;
     for (let i = 0; i < 6; i++) {
-      const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+      const dialled = await tryDial(pair.client, pair.serverHost.endpoint, "server");
       if (dialled.ok && (await works(dialled.connection))) connections.push(dialled.connection);
-      expect(pair.holder.transport.inboundConnections).toBeLessThanOrEqual(3);
+      expect(pair.serverHost.transport.inboundConnections).toBeLessThanOrEqual(3);
     }
     expect(connections).toHaveLength(3);
     await connections.pop()![Symbol.asyncDispose]();
-    await waitFor(() => pair.holder.transport.inboundConnections === 2);
-    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 2);
+    const dialled = await tryDial(pair.client, pair.serverHost.endpoint, "server");
     expect(dialled.ok && (await works(dialled.connection))).toBe(true);
     if (dialled.ok) connections.push(dialled.connection);
     for (const connection of connections) await connection[Symbol.asyncDispose]();
@@ -47,7 +47,7 @@ export function boundsContract(maker: TransportMaker): void {
 
   test("concurrent requests are bounded, and all are answered", async () => {
     await using pair = await Pair.make(maker, { requestsMax: 4 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 20_000));
     await using connection = await pair.connection();
     const places = placesFor(items);
@@ -62,7 +62,7 @@ export function boundsContract(maker: TransportMaker): void {
 
   test("few slot references are held at once, however many blocks are requested", async () => {
     await using pair = await Pair.make(maker, { progressMs: LIMITS.progressMs * 4 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = Array.from({ length: 48 }, (_, index) => server.put(index + 1, MIB));
     await using connection = await pair.connection();
     const { fault } = await pullPlaces(connection, placesFor(items));
@@ -73,7 +73,7 @@ export function boundsContract(maker: TransportMaker): void {
 
   test("cancelled pulls leave nothing behind", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = server.put(1, 200_000);
     await using connection = await pair.connection();
     const places = placesFor([item]);

@@ -26,29 +26,29 @@ export function distrustContract(maker: TransportMaker): void {
   const three = async () => {
     const [old, young] = [makeCluster(), makeCluster()];
     const authorities = old.authority.certificate + young.authority.certificate;
-    const holder = hostOf({ ...old.host("holder"), authorities }, 0);
+    const serverHost = hostOf({ ...old.host("server"), authorities }, 0);
     const first = hostOf({ ...old.host("first"), authorities }, 1);
     const second = hostOf({ ...young.host("second"), authorities }, 2);
-    await holder.host.listen();
+    await serverHost.host.listen();
     for (const { host } of [first, second]) await host.transport.register(host.region);
-    return { holder, first, second, young: young.authority.certificate };
+    return { serverHost, first, second, young: young.authority.certificate };
   };
 
   test("removing an authority ends the connections of its certificates", async () => {
-    const { holder, first, second, young } = await three();
-    await using holds = holder.host;
-    await using firstAsks = first.host;
-    await using secondAsks = second.host;
+    const { serverHost, first, second, young } = await three();
+    await using holds = serverHost.host;
+    await using firstClient = first.host;
+    await using secondClient = second.host;
     const places = placesFor([holds.server.put(1, 10_000)]);
     const [out, stays] = [
-      await dial(firstAsks, holds.endpoint, "holder"),
-      await dial(secondAsks, holds.endpoint, "holder"),
+      await dial(firstClient, holds.endpoint, "server"),
+      await dial(secondClient, holds.endpoint, "server"),
     ];
     for (const connection of [out, stays])
       expect((await pullPlaces(connection, places)).fault).toBeNull();
     await holds.transport.reload();
     expect([out.fault, stays.fault, holds.transport.inboundConnections]).toEqual([null, null, 2]);
-    holder.trust.change({ ...holder.trust.credentials, authorities: young });
+    serverHost.trust.change({ ...serverHost.trust.credentials, authorities: young });
     await holds.transport.reload();
     expect(await out.ended).toMatchObject({ kind: "refused" });
     await waitFor(() => holds.transport.inboundConnections === 1);
@@ -56,7 +56,7 @@ export function distrustContract(maker: TransportMaker): void {
     expect(holds.log.some(({ fields }) => fields.peer === "first")).toBe(true);
     // The dialling side also checks the expiry.
     second.trust.change({ ...second.trust.credentials, authorities: young });
-    await secondAsks.transport.reload();
+    await secondClient.transport.reload();
     expect(await stays.ended).toMatchObject({ kind: "refused" });
     await waitFor(() => holds.transport.inboundConnections === 0);
   });
@@ -73,12 +73,12 @@ export function distrustContract(maker: TransportMaker): void {
       const { certificate: certificates, key } = issued;
       return hostOf({ ...good, certificates, key }, index).host;
     };
-    for (const isHolder of [true, false]) {
-      await using holds = (isHolder ? short : lasting)("holder", 0);
-      await using asks = (isHolder ? lasting : short)("asker", 1);
+    for (const isServer of [true, false]) {
+      await using holds = (isServer ? short : lasting)("server", 0);
+      await using asks = (isServer ? lasting : short)("client", 1);
       await holds.listen();
       await asks.transport.register(asks.region);
-      await using connection = await dial(asks, holds.endpoint, "holder");
+      await using connection = await dial(asks, holds.endpoint, "server");
       expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(
         true,
       );
@@ -87,7 +87,7 @@ export function distrustContract(maker: TransportMaker): void {
       await waitFor(() => holds.transport.inboundConnections === 0);
       // A resumed connection learns of it with its first request.
       const { asked } = holds.server;
-      const again = await tryDial(asks, holds.endpoint, "holder");
+      const again = await tryDial(asks, holds.endpoint, "server");
       if (again.ok) {
         await using late = again.connection;
         const places = placesFor([holds.server.put(1, 1_000)]);

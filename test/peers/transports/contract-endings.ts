@@ -16,7 +16,7 @@ import {
 export function endingsContract(maker: TransportMaker): void {
   test("a cancelled pull stops the sender, and nothing is written any more", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 2 * MIB));
     await using connection = await pair.connection();
     const places = placesFor(items);
@@ -29,7 +29,7 @@ export function endingsContract(maker: TransportMaker): void {
         if (seen > 3 * MIB) abort.abort();
       },
     });
-    chalk(pair.asker.region, places);
+    chalk(pair.client.region, places);
     expect(fault?.kind).toBe("aborted");
     expect(results.filter((result) => result === undefined).length).toBeGreaterThan(0);
     await waitFor(() => server.lent === 0 && server.serving === 0);
@@ -39,13 +39,13 @@ export function endingsContract(maker: TransportMaker): void {
     const again = await pullPlaces(connection, placesFor(items.slice(0, 1)));
     expect(again.fault).toBeNull();
     for (const place of places.slice(1)) {
-      expect(untouchedPlace(pair.asker.region, place)).toBe(true);
+      expect(untouchedPlace(pair.client.region, place)).toBe(true);
     }
   });
 
   test("a pull that is aborted before it begins sends no request", async () => {
     await using pair = await Pair.make(maker);
-    const item = pair.holder.server.put(1, 1000);
+    const item = pair.serverHost.server.put(1, 1000);
     await using connection = await pair.connection();
     const places = placesFor([item]);
     const outcome = await pullPlaces(connection, places, { signal: AbortSignal.abort() });
@@ -53,12 +53,12 @@ export function endingsContract(maker: TransportMaker): void {
     const options = { deadlineMs: 1_000, signal: AbortSignal.abort() };
     const called = await connection.call({ op: "find", names: [] }, options);
     expect(called).toMatchObject({ ok: false, fault: { kind: "aborted" } });
-    expect(pair.holder.server.asked).toBe(0);
+    expect(pair.serverHost.server.asked).toBe(0);
   });
 
   test("the slot reference of a cancelled block is released", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
     const { promise: later, resolve } = Promise.withResolvers<void>();
     server.onServe = async (served): Promise<Served> => {
@@ -78,7 +78,7 @@ export function endingsContract(maker: TransportMaker): void {
 
   test("a silent sender times out, and the connection stays open", async () => {
     await using pair = await Pair.make(maker, { progressMs: 300 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
     const hang = (signal: AbortSignal) =>
       new Promise<undefined>((resolve) => {
@@ -101,7 +101,7 @@ export function endingsContract(maker: TransportMaker): void {
 
   test("a pull ends at its deadline, on both sides", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = Array.from({ length: 64 }, (_, index) => server.put(index + 1, 1_000));
     // It makes progress all the time, and never ends.
     server.onServe = async (served) => {
@@ -119,7 +119,7 @@ export function endingsContract(maker: TransportMaker): void {
 
   test("closing a connection ends its requests, and no other connection", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
     server.onServe = (served, _, signal) => {
       if (served.index === 0) return served;
@@ -141,12 +141,12 @@ export function endingsContract(maker: TransportMaker): void {
     expect(called).toMatchObject({ ok: false, fault: { kind: "closed" } });
     expect(other.fault).toBeNull();
     expect((await other.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
-    await waitFor(() => pair.holder.transport.inboundConnections === 1);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 1);
   });
 
   test("closing a transport ends all its connections and frees its port", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 10_000));
     server.onServe = (served, _, signal) => {
       if (served.index === 0) return served;
@@ -155,13 +155,13 @@ export function endingsContract(maker: TransportMaker): void {
     await using connection = await pair.connection();
     const pulled = pullPlaces(connection, placesFor(items));
     await waitFor(() => server.released === 1);
-    await pair.holder[Symbol.asyncDispose]();
-    await pair.holder[Symbol.asyncDispose]();
+    await pair.serverHost[Symbol.asyncDispose]();
+    await pair.serverHost[Symbol.asyncDispose]();
     expect((await pulled).fault).not.toBeNull();
     expect((await connection.ended).kind).not.toBe("closed");
     expect(server.lent).toBe(0);
-    expect(pair.holder.transport.inboundConnections).toBe(0);
-    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    expect(pair.serverHost.transport.inboundConnections).toBe(0);
+    const dialled = await tryDial(pair.client, pair.serverHost.endpoint, "server");
     // If a ticket is used, only the first request shows the refusal.
     if (dialled.ok) {
       const called = await dialled.connection.call(

@@ -104,36 +104,36 @@ export function regionOf(index: number): Region {
   return regions[index];
 }
 
-/** Two hosts of one cluster; `asker` pulls from `holder`. */
+/** Two hosts of one cluster; `client` pulls from `serverHost`. */
 export class Pair implements AsyncDisposable {
   readonly maker: TransportMaker;
   readonly cluster: TestCluster;
-  readonly holder: Host;
-  readonly asker: Host;
+  readonly serverHost: Host;
+  readonly client: Host;
 
   private constructor(maker: TransportMaker, limits: Partial<ContractLimits>) {
     const all = { ...LIMITS, ...limits };
     this.maker = maker;
     this.cluster = makeCluster();
-    this.holder = new Host(maker, this.cluster.trust("holder"), regionOf(0), all);
-    this.asker = new Host(maker, this.cluster.trust("asker"), regionOf(1), all);
+    this.serverHost = new Host(maker, this.cluster.trust("server"), regionOf(0), all);
+    this.client = new Host(maker, this.cluster.trust("client"), regionOf(1), all);
   }
 
   static async make(maker: TransportMaker, limits: Partial<ContractLimits> = {}): Promise<Pair> {
     const pair = new Pair(maker, limits);
-    await pair.holder.listen();
-    await pair.asker.listen();
+    await pair.serverHost.listen();
+    await pair.client.listen();
     return pair;
   }
 
   connection(): Promise<PeerConnection> {
-    return dial(this.asker, this.holder.endpoint, "holder");
+    return dial(this.client, this.serverHost.endpoint, "server");
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.asker[Symbol.asyncDispose]();
-    await this.holder[Symbol.asyncDispose]();
-    const { lent, serving, releasedTwice } = this.holder.server;
+    await this.client[Symbol.asyncDispose]();
+    await this.serverHost[Symbol.asyncDispose]();
+    const { lent, serving, releasedTwice } = this.serverHost.server;
     expect({ lent, serving, releasedTwice }).toEqual({ lent: 0, serving: 0, releasedTwice: 0 });
   }
 }

@@ -21,7 +21,7 @@ export function liesContract(maker: TransportMaker): void {
   for (const [what, lie] of Object.entries(LIES)) {
     test(`a frame with ${what} is refused before a byte of it is written`, async () => {
       await using pair = await Pair.make(maker);
-      const { server } = pair.holder;
+      const { server } = pair.serverHost;
       const items = [1, 2].map((seed) => server.put(seed, 400_000));
       server.onServe = (served) => {
         if (served.kind !== "block" || served.index !== 0) return served;
@@ -29,18 +29,18 @@ export function liesContract(maker: TransportMaker): void {
       };
       await using connection = await pair.connection();
       const places = placesFor(items);
-      chalk(pair.asker.region, places);
+      chalk(pair.client.region, places);
       const { fault, results } = await pullPlaces(connection, places);
       expect(fault?.kind).toBe("protocol");
       expect(results[0]).toBeUndefined();
-      expect(untouchedPlace(pair.asker.region, places[0]!)).toBe(true);
+      expect(untouchedPlace(pair.client.region, places[0]!)).toBe(true);
     });
   }
 
   test("the same block twice, or one that was not requested, is refused", async () => {
     for (const wrong of [0, 2]) {
       await using pair = await Pair.make(maker);
-      const { server } = pair.holder;
+      const { server } = pair.serverHost;
       const items = [1, 2].map((seed) => server.put(seed, 10_000));
       server.onServe = (served) => (served.index === 1 ? { ...served, index: wrong } : served);
       await using connection = await pair.connection();
@@ -53,7 +53,7 @@ export function liesContract(maker: TransportMaker): void {
 
   test("a server that leaves blocks out makes the pull fail", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2, 3].map((seed) => server.put(seed, 10_000));
     server.onServe = (served) => (served.index === 2 ? undefined : served);
     await using connection = await pair.connection();
@@ -64,7 +64,7 @@ export function liesContract(maker: TransportMaker): void {
 
   test("a server that throws ends the request and nothing else", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = server.put(1, 10_000);
     server.onServe = () => Promise.reject(new Error("a bug of ours"));
     server.onCall = () => Promise.reject(new Error("another one"));

@@ -16,42 +16,42 @@ import {
 export function vanishingContract(maker: TransportMaker, path: string): void {
   test("a server that is killed in the middle of a pull is a fault", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
-    await using child = new Child(path, pair, "holder", 0);
+    await using child = new Child(path, pair, "server", 0);
     const port = Number(await child.line());
-    await using connection = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
-    const { server } = pair.holder;
+    await using connection = await dial(pair.client, { host: "127.0.0.1", port }, "far-server");
+    const { server } = pair.serverHost;
     const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
     const places = placesFor(items);
-    chalk(pair.asker.region, places);
+    chalk(pair.client.region, places);
     const { fault, results } = await pullPlaces(connection, places, {
       onBytes: () => child.kill(),
     });
     expect(["broken", "stalled", "unreachable"]).toContain(fault!.kind);
     expect(results[2]).toBeUndefined();
-    expect(untouchedPlace(pair.asker.region, places[2]!)).toBe(true);
+    expect(untouchedPlace(pair.client.region, places[2]!)).toBe(true);
     const fate = await Promise.race([connection.ended, Bun.sleep(20_000)]);
     expect(["broken", "stalled", "unreachable"]).toContain(fate!.kind);
     const late = await pullPlaces(connection, places);
     expect(late.fault).not.toBeNull();
   });
 
-  test("an asker that is killed: what it was lent comes back, and its link goes", async () => {
+  test("an client that is killed: what it was lent comes back, and its link goes", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
-    await using child = new Child(path, pair, "asker", pair.holder.endpoint.port);
+    await using child = new Child(path, pair, "client", pair.serverHost.endpoint.port);
     expect(await child.line()).toBe("dialled");
     await waitFor(() => server.lent > 0, 10_000);
     child.kill();
     await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
-    await waitFor(() => pair.holder.transport.inboundConnections === 0, 20_000);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 0, 20_000);
   });
 
-  test("an asker that stands still is given up, and others are served meanwhile", async () => {
+  test("an client that stands still is given up, and others are served meanwhile", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
-    await using child = new Child(path, pair, "asker", pair.holder.endpoint.port);
+    await using child = new Child(path, pair, "client", pair.serverHost.endpoint.port);
     expect(await child.line()).toBe("dialled");
     await waitFor(() => server.lent > 0, 10_000);
     child.signal("SIGSTOP");

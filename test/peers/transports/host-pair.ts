@@ -6,15 +6,15 @@ interface PairedHost extends AsyncDisposable {
   readonly transport: Transport;
 }
 
-/** A server (`holder`) and a client (`asker`) of one cluster. */
+/** A server (`serverHost`) and a client (`client`) of one cluster. */
 export abstract class HostPair<Host extends PairedHost> implements AsyncDisposable {
   readonly cluster: TestCluster = makeCluster();
-  abstract readonly holder: Host;
-  abstract readonly asker: Host;
+  abstract readonly serverHost: Host;
+  abstract readonly client: Host;
 
-  dial(port = this.holder.endpoint.port) {
-    const target = { host: "127.0.0.1", port, worker: "holder" as never };
-    return this.asker.transport.dial(target, new AbortController().signal);
+  dial(port = this.serverHost.endpoint.port) {
+    const target = { host: "127.0.0.1", port, worker: "server" as never };
+    return this.client.transport.dial(target, new AbortController().signal);
   }
 
   async connection(port?: number): Promise<PeerConnection> {
@@ -24,7 +24,7 @@ export abstract class HostPair<Host extends PairedHost> implements AsyncDisposab
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.asker[Symbol.asyncDispose]();
-    await this.holder[Symbol.asyncDispose]();
+    await this.client[Symbol.asyncDispose]();
+    await this.serverHost[Symbol.asyncDispose]();
   }
 }

@@ -71,8 +71,8 @@ describeNative("a measured transport", () => {
     const trust = pair.cluster.trust("third");
     await using host = new Host({ name: "measured", make }, trust, regionOf(2), LIMITS);
     await host.listen();
-    const item = pair.holder.server.put(1, 70_000);
-    const dialled = await tryDial(host, pair.holder.endpoint, "holder");
+    const item = pair.serverHost.server.put(1, 70_000);
+    const dialled = await tryDial(host, pair.serverHost.endpoint, "server");
     if (!dialled.ok) throw new Error(dialled.fault.why);
     await using connection = dialled.connection;
     await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
@@ -80,7 +80,7 @@ describeNative("a measured transport", () => {
     const places = placesFor(items);
     await pullPlaces(connection, places);
     await pullPlaces(connection, places, { signal: AbortSignal.abort() });
-    await tryDial(host, pair.holder.endpoint, "nobody");
+    await tryDial(host, pair.serverHost.endpoint, "nobody");
     expect(told).toEqual([
       ["dialled", "quic", "ok"],
       ["called", "quic", "find", "ok"],
@@ -92,7 +92,7 @@ describeNative("a measured transport", () => {
     ]);
     told.length = 0;
     host.server.put(1, 70_000);
-    const back = await tryDial(pair.asker, host.endpoint, "third");
+    const back = await tryDial(pair.client, host.endpoint, "third");
     if (!back.ok) throw new Error(back.fault.why);
     await using backLink = back.connection;
     expect((await pullPlaces(backLink, placesFor([item]))).fault).toBeNull();

@@ -23,8 +23,8 @@ function makerWith(limits: Partial<QuicLimits>): TransportMaker {
 }
 
 function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
-  const { key, cluster, worker: asker } = credentials;
-  const proof = makeProof(key, { cluster, client: asker, server: "holder" as never });
+  const { key, cluster, worker: client } = credentials;
+  const proof = makeProof(key, { cluster, client: client, server: "server" as never });
   return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
 }
 
@@ -33,7 +33,7 @@ describeNative("memory that a QUIC peer can occupy", () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
     let written = 0;
-    pair.holder.server.onCall = ({ op }) => {
+    pair.serverHost.server.onCall = ({ op }) => {
       if (op !== "summary") return null;
       return {
         ...{ op: "summary", version: 1n },
@@ -44,7 +44,7 @@ describeNative("memory that a QUIC peer can occupy", () => {
       };
     };
     const own = pair.cluster.host("own");
-    await using client = await RawClient.connect(pair.holder.endpoint.port, own);
+    await using client = await RawClient.connect(pair.serverHost.endpoint.port, own);
     const summary = asked(own, SUMMARY);
     const first = (await client.say(summary)) as Uint8Array;
     expect(first.length).toBeGreaterThan(FILTER_BYTES);
@@ -56,7 +56,7 @@ describeNative("memory that a QUIC peer can occupy", () => {
       writer.writeSync(summary);
       writer.endSync();
     }
-    await waitFor(() => pair.holder.server.asked === 13 && written > looks);
+    await waitFor(() => pair.serverHost.server.asked === 13 && written > looks);
     // Short answers do not wait behind long ones.
     expect(await client.say(asked(own, HAS))).toBeInstanceOf(Uint8Array);
     expect(written).toBe(2 * looks);
@@ -68,10 +68,10 @@ describeNative("memory that a QUIC peer can occupy", () => {
   test("is freed for the next request when one is cancelled in the middle", async () => {
     await using pair = await Pair.make(makerWith({}));
     const filter = new Uint8Array(FILTER_BYTES);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     server.onCall = () => ({ op: "summary", version: 1n, filter });
     const own = pair.cluster.host("own");
-    await using client = await RawClient.connect(pair.holder.endpoint.port, own);
+    await using client = await RawClient.connect(pair.serverHost.endpoint.port, own);
     await client.session.opened;
     const summary = asked(own, SUMMARY);
     for (let turn = 1; turn <= 4; turn++) {
@@ -89,7 +89,7 @@ describeNative("memory that a QUIC peer can occupy", () => {
   test("is bounded per worker, and no worker can use up another's connections", async () => {
     await using pair = await Pair.make(makerWith({ workerLinksMax: 2 }));
     const [own, other] = [pair.cluster.host("own"), pair.cluster.host("other")];
-    const { port } = pair.holder.endpoint;
+    const { port } = pair.serverHost.endpoint;
     // Another host's certificate behind its own does not count.
     const chain = { certificates: other.certificates + own.certificates };
     await using liar = await RawClient.connect(port, other, chain);
@@ -100,10 +100,10 @@ describeNative("memory that a QUIC peer can occupy", () => {
     }
     await clients[2]!.say(asked(own, FIND)).catch(() => {});
     expect(await clients[2]!.ended).toBe(FULL);
-    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain(
+    expect(pair.serverHost.log.map(({ fields }) => fields.why)).toContain(
       "connection limit reached: own has 2 connections",
     );
-    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    const dialled = await tryDial(pair.client, pair.serverHost.endpoint, "server");
     if (!dialled.ok) throw new Error(dialled.fault.why);
     await using connection = dialled.connection;
     expect((await connection.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);

@@ -15,7 +15,7 @@ const STALL_MS_MAX = 1_500;
 describeNative("QUIC among processes", () => {
   test("killed clients do not stall others", async () => {
     await using pair = await Pair.make(maker);
-    const { server, endpoint } = pair.holder;
+    const { server, endpoint } = pair.serverHost;
     for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
     const item = { ...server.put(4, 256 * 1024) };
     await using connection = await pair.connection();
@@ -28,7 +28,7 @@ describeNative("QUIC among processes", () => {
         slowestMs = Math.max(slowestMs, performance.now() - startMs);
       }
     };
-    const children = [1, 2, 3].map(() => new Child(MAKER, pair, "asker", endpoint.port));
+    const children = [1, 2, 3].map(() => new Child(MAKER, pair, "client", endpoint.port));
     try {
       for (const child of children) expect(await child.line()).toBe("dialled");
       await waitFor(() => server.lent >= 3, 10_000);
@@ -69,9 +69,9 @@ describeNative("QUIC among processes", () => {
 describeNative("memory of QUIC", () => {
   test("stays constant at a server over thousands of pulls", async () => {
     await using pair = await Pair.make(maker);
-    await using child = new Child(MAKER, pair, "holder", 0);
+    await using child = new Child(MAKER, pair, "server", 0);
     const port = Number(await child.line());
-    await using connection = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
+    await using connection = await dial(pair.client, { host: "127.0.0.1", port }, "far-server");
     const places = placesFor([{ ...blockOf(4), bytesMax: 64 * 1024, generation: 0n }]);
     const pull = async (count: number) => {
       let left = count;

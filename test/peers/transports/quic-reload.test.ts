@@ -23,12 +23,12 @@ describeNative("new certificates by QUIC", () => {
   test("apply after open connections and their requests have ended, or after a limit", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
-    const trust = cluster.trust("holder");
-    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
-    await holder.listen();
-    await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
-    await asker.transport.register(asker.region);
-    const { server } = holder;
+    const trust = cluster.trust("server");
+    await using serverHost = new Host(maker, trust, regionOf(0), LIMITS);
+    await serverHost.listen();
+    await using client = new Host(maker, cluster.trust("client"), regionOf(1), LIMITS);
+    await client.transport.register(client.region);
+    const { server } = serverHost;
     const items = [server.put(1, 10_000), server.put(2, 10_000)];
     const places = placesFor(items);
     const gate = Promise.withResolvers<void>();
@@ -36,11 +36,11 @@ describeNative("new certificates by QUIC", () => {
       if (served.index === 1) await gate.promise;
       return served;
     };
-    await using connection = await dial(asker, holder.endpoint, "holder");
+    await using connection = await dial(client, serverHost.endpoint, "server");
     const before = connection.identity.fingerprint;
     expect((await pullPlaces(connection, places.slice(0, 1))).fault).toBeNull();
-    trust.change(cluster.host("holder"));
-    await holder.transport.reload();
+    trust.change(cluster.host("server"));
+    await serverHost.transport.reload();
     expect(connection.fault).toBeNull();
     const pulled = pullPlaces(connection, places);
     await waitFor(() => server.released === 2);
@@ -50,7 +50,7 @@ describeNative("new certificates by QUIC", () => {
     gate.resolve();
     expect((await pulled).fault).toBeNull();
     expect((await connection.ended).kind).toBe("broken");
-    await using after = await dial(asker, holder.endpoint, "holder");
+    await using after = await dial(client, serverHost.endpoint, "server");
     // A ticket is bound to the previous certificate until the handshake is complete.
     expect((await pullPlaces(after, places)).fault).toBeNull();
     expect(after.identity.fingerprint).not.toBe(before);
@@ -59,21 +59,21 @@ describeNative("new certificates by QUIC", () => {
   test("of another authority are accepted, and those of the previous one no longer", async () => {
     const [old, young] = [makeCluster(), makeCluster()];
     const maker = makerWith({ reloadMs: 300 });
-    const trust = old.trust("holder");
-    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
-    await holder.listen();
+    const trust = old.trust("server");
+    await using serverHost = new Host(maker, trust, regionOf(0), LIMITS);
+    await serverHost.listen();
     const asked = async (cluster: typeof old) => {
-      const asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
-      await using _ = asker;
-      await asker.transport.register(asker.region);
-      const dialled = await tryDial(asker, holder.endpoint, "holder");
+      const client = new Host(maker, cluster.trust("client"), regionOf(1), LIMITS);
+      await using _ = client;
+      await client.transport.register(client.region);
+      const dialled = await tryDial(client, serverHost.endpoint, "server");
       if (!dialled.ok) return false;
       await using connection = dialled.connection;
       return (await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok;
     };
     expect([await asked(old), await asked(young)]).toEqual([true, false]);
-    trust.change(young.host("holder"));
-    await holder.transport.reload();
+    trust.change(young.host("server"));
+    await serverHost.transport.reload();
     await waitFor(async () => await asked(young));
     expect(await asked(old)).toBe(false);
   });
@@ -81,7 +81,7 @@ describeNative("new certificates by QUIC", () => {
   test("that arrive during a reload are loaded after it", async () => {
     const cluster = makeCluster();
     const maker = makerWith({ reloadMs: 300 });
-    const own = cluster.trust("holder");
+    const own = cluster.trust("server");
     let onRead = () => {};
     const trust: Trust = {
       get credentials() {
@@ -91,11 +91,11 @@ describeNative("new certificates by QUIC", () => {
       authorize: (der, dialled) => own.authorize(der, dialled),
       onChange: (listener) => own.onChange(listener),
     };
-    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
-    await holder.listen();
-    await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
-    await asker.transport.register(asker.region);
-    const last = cluster.host("holder");
+    await using serverHost = new Host(maker, trust, regionOf(0), LIMITS);
+    await serverHost.listen();
+    await using client = new Host(maker, cluster.trust("client"), regionOf(1), LIMITS);
+    await client.transport.register(client.region);
+    const last = cluster.host("server");
     let reads = 0;
     onRead = () => {
       // The certificates are tested at another port, then bound at the real one: that takes a
@@ -103,15 +103,15 @@ describeNative("new certificates by QUIC", () => {
       if (++reads !== 2) return;
       queueMicrotask(() => {
         own.change(last);
-        void holder.transport.reload();
+        void serverHost.transport.reload();
       });
     };
-    own.change(cluster.host("holder"));
-    await holder.transport.reload();
+    own.change(cluster.host("server"));
+    await serverHost.transport.reload();
     // No connection has to end first.
     await waitFor(() => reads >= 4);
     await using connection = await waitFor(async () => {
-      const dialled = await tryDial(asker, holder.endpoint, "holder");
+      const dialled = await tryDial(client, serverHost.endpoint, "server");
       return dialled.ok ? dialled.connection : null;
     });
     const { fingerprint256 } = new X509Certificate(last.certificates);
@@ -120,17 +120,17 @@ describeNative("new certificates by QUIC", () => {
 
   test("that cannot be used leave the previous ones in use", async () => {
     const cluster = makeCluster();
-    const trust = cluster.trust("holder");
-    await using holder = new Host(makerWith({ reloadMs: 300 }), trust, regionOf(0), LIMITS);
-    await holder.listen();
-    const own = cluster.trust("asker");
-    await using asker = new Host(makerWith({ reloadMs: 300 }), own, regionOf(1), LIMITS);
-    await asker.transport.register(asker.region);
+    const trust = cluster.trust("server");
+    await using serverHost = new Host(makerWith({ reloadMs: 300 }), trust, regionOf(0), LIMITS);
+    await serverHost.listen();
+    const own = cluster.trust("client");
+    await using client = new Host(makerWith({ reloadMs: 300 }), own, regionOf(1), LIMITS);
+    await client.transport.register(client.region);
     // The key belongs to another certificate.
-    trust.change({ ...trust.credentials, key: cluster.host("holder").key });
-    await holder.transport.reload();
-    expect(holder.log.map(({ level }) => level)).toEqual(["error"]);
-    await using connection = await dial(asker, holder.endpoint, "holder");
+    trust.change({ ...trust.credentials, key: cluster.host("server").key });
+    await serverHost.transport.reload();
+    expect(serverHost.log.map(({ level }) => level)).toEqual(["error"]);
+    await using connection = await dial(client, serverHost.endpoint, "server");
     expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
   });
 });

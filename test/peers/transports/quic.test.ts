@@ -28,9 +28,9 @@ const PROTOCOL = 0x12;
 const STALLED = 0x13;
 const FIND = withLength(encodeRequest({ op: "find", names: [] }));
 
-function prefaceOf(credentials: Credentials, holder = "holder", asker?: string): Uint8Array {
+function prefaceOf(credentials: Credentials, serverHost = "server", client?: string): Uint8Array {
   const { key, cluster, worker } = credentials;
-  const speakers = { cluster, client: asker ?? worker, server: holder };
+  const speakers = { cluster, client: client ?? worker, server: serverHost };
   return encodePreface(makeProof(key, speakers as never), 0);
 }
 
@@ -47,7 +47,7 @@ describeNative("listening by QUIC", () => {
     await using pair = await Pair.make(maker);
     await using other = new Host(maker, pair.cluster.trust("other"), regionOf(2), LIMITS);
     await other.transport.register(other.region);
-    const { endpoint } = pair.holder;
+    const { endpoint } = pair.serverHost;
     const thrown = await other.transport.listen(endpoint, other.server).catch((error) => error);
     expect(thrown).toBeInstanceOf(HearthError);
     expect(thrown.code).toBe("CONFIG_INVALID");
@@ -61,12 +61,12 @@ describeNative("listening by QUIC", () => {
 
   test("on addresses of both families accepts both", async () => {
     const cluster = makeCluster();
-    await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
-    await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
-    for (const host of [holder, asker]) await host.transport.register(host.region);
-    const { port } = await holder.transport.listen({ host: "::", port: 0 }, holder.server);
+    await using serverHost = new Host(maker, cluster.trust("server"), regionOf(0), LIMITS);
+    await using client = new Host(maker, cluster.trust("client"), regionOf(1), LIMITS);
+    for (const host of [serverHost, client]) await host.transport.register(host.region);
+    const { port } = await serverHost.transport.listen({ host: "::", port: 0 }, serverHost.server);
     for (const host of ["::1", "127.0.0.1", "localhost"]) {
-      await using connection = await dial(asker, { host, port }, "holder");
+      await using connection = await dial(client, { host, port }, "server");
       expect((await connection.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(
         true,
       );
@@ -76,7 +76,7 @@ describeNative("listening by QUIC", () => {
 
 describeNative("a QUIC client", () => {
   const connect = (pair: Pair, credentials: Credentials, options: RawOptions = {}) =>
-    RawClient.connect(pair.holder.endpoint.port, credentials, options);
+    RawClient.connect(pair.serverHost.endpoint.port, credentials, options);
 
   test("is answered after it proved that it has its certificate's key", async () => {
     await using pair = await Pair.make(maker);
@@ -84,20 +84,20 @@ describeNative("a QUIC client", () => {
     await using client = await connect(pair, honest);
     const answer = await client.say(bytes(prefaceOf(honest), FIND));
     expect(answer).toBeInstanceOf(Uint8Array);
-    expect(pair.holder.server.asker).toBe("honest" as never);
+    expect(pair.serverHost.server.client).toBe("honest" as never);
     // One proof is valid for the whole connection.
     expect(await client.say(bytes(encodePreface(new Uint8Array(0), 9), FIND))).toEqual(answer);
   });
 
   test("is not taken for the host whose certificate it appends to its own", async () => {
     await using pair = await Pair.make(maker);
-    const { server, log } = pair.holder;
+    const { server, log } = pair.serverHost;
     const own = pair.cluster.host("malicious");
     const { certificates: victim } = pair.cluster.host("victim");
     const chain = { certificates: own.certificates + victim };
-    for (const asker of ["malicious", "victim"]) {
+    for (const claimed of ["malicious", "victim"]) {
       await using client = await connect(pair, own, chain);
-      const said = await client.say(bytes(prefaceOf(own, "holder", asker), FIND));
+      const said = await client.say(bytes(prefaceOf(own, "server", claimed), FIND));
       expect(typeof said === "number" || said.length === 0).toBe(true);
       expect(await client.ended).toBe(REFUSED);
     }
@@ -116,7 +116,7 @@ describeNative("a QUIC client", () => {
       await client.say(bytes(preface, FIND));
       expect(await client.ended).toBe(REFUSED);
     }
-    expect(pair.holder.server.asked).toBe(0);
+    expect(pair.serverHost.server.asked).toBe(0);
   });
 
   test("that sends an invalid message has its stream reset, and nothing else", async () => {
@@ -139,7 +139,7 @@ describeNative("a QUIC client", () => {
     for (const [what, said] of Object.entries(nonsense)) {
       expect([what, await client.say(said)]).toEqual([what, PROTOCOL]);
     }
-    expect(pair.holder.server.asked).toBe(0);
+    expect(pair.serverHost.server.asked).toBe(0);
     expect(await client.say(bytes(preface, FIND))).toBeInstanceOf(Uint8Array);
   });
 
@@ -153,18 +153,18 @@ describeNative("a QUIC client", () => {
       client.say(preface.subarray(0, 1 + (index % 60)), { end: false }),
     );
     await using connection = await pair.connection();
-    const places = placesFor([pair.holder.server.put(1, 100_000)]);
+    const places = placesFor([pair.serverHost.server.put(1, 100_000)]);
     for (let i = 0; i < 5; i++) expect((await pullPlaces(connection, places)).fault).toBeNull();
     // 32 requests fit at once; the others run when those have ended.
     for (const code of await Promise.all(slow)) expect(code).toBe(STALLED);
-    expect(pair.holder.server.asked).toBe(5);
+    expect(pair.serverHost.server.asked).toBe(5);
   });
 
   test("that exceeds the server's request limit gets busy", async () => {
     const make: TransportMaker["make"] = (parts) =>
       new QuicTransport({ ...parts, limits: { requestsMax: 1, retryAfterMs: 70 } });
     await using pair = await Pair.make({ name: "quic", make });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const places = placesFor([1, 2].map((seed) => server.put(seed, 1_000)));
     const gate = Promise.withResolvers<void>();
     server.onServe = async (served) => {
@@ -186,7 +186,7 @@ describeNative("a QUIC client", () => {
 
   test("that waits for a free stream does not count as stalled", async () => {
     await using pair = await Pair.make(maker, { requestsMax: 1, progressMs: 300 });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const places = placesFor(Array.from({ length: 12 }, (_, index) => server.put(index + 1, 100)));
     server.onServe = async (served) => {
       await Bun.sleep(60);
@@ -203,7 +203,7 @@ describeNative("a QUIC client", () => {
 
   test("sending anything but a pull early is refused: it may be a replay", async () => {
     await using pair = await Pair.make(maker);
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const own = pair.cluster.host("own");
     const first = await connect(pair, own);
     expect(await first.say(bytes(prefaceOf(own), FIND))).toBeInstanceOf(Uint8Array);

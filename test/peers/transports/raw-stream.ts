@@ -1,13 +1,13 @@
 import type { ConnectionOptions, TLSSocket } from "node:tls";
 import type { Credentials, Endpoint } from "../../../src/peers/index.ts";
-import {
-  type ControlMessage,
-  decodeControl,
-  encodeControl,
-} from "../../../src/peers/transports/stream/index.ts";
+import { type ControlMessage, STREAM_CODEC } from "../../../src/peers/transports/stream/index.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 
-const SPOKEN = { protocol: "hearth-stream/1", encode: encodeControl, decode: decodeControl };
+const SPOKEN = {
+  protocol: "hearth-stream/1",
+  encode: STREAM_CODEC.encode,
+  decode: STREAM_CODEC.decode,
+};
 
 /** One end of a stream control channel that sends arbitrary messages. */
 export class RawStream extends RawLine<ControlMessage> {
@@ -26,7 +26,7 @@ export class RawStream extends RawLine<ControlMessage> {
 }
 
 /** A server with a valid certificate that sends arbitrary messages. */
-export const RawHolder = {
+export const RawServer = {
   listen(
     credentials: Credentials,
     onLink: (connection: RawStream) => unknown,

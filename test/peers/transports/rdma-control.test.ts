@@ -5,9 +5,8 @@ import fc from "fast-check";
 import type { RdmaAddress } from "../../../src/native/index.ts";
 import { CONNECTION_FAULTS } from "../../../src/peers/index.ts";
 import {
-  decodeControl,
-  encodeControl,
   type Rail,
+  RDMA_CODEC,
   type RdmaControl,
 } from "../../../src/peers/transports/rdma/index.ts";
 
@@ -105,8 +104,8 @@ const GOLDEN: readonly (readonly [RdmaControl, string])[] = [
 describe("messages of an RDMA control channel", () => {
   test("are encoded byte for byte as documented", () => {
     for (const [said, hex] of GOLDEN) {
-      expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
-      expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
+      expect(RDMA_CODEC.encode(said).toHex()).toBe(hex.replaceAll(" ", ""));
+      expect(RDMA_CODEC.decode(withoutLength(RDMA_CODEC.encode(said)))).toEqual(said);
     }
   });
 
@@ -127,7 +126,7 @@ describe("messages of an RDMA control channel", () => {
   test("decode to what was encoded", () => {
     fc.assert(
       fc.property(message, (said) => {
-        expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
+        expect(RDMA_CODEC.decode(withoutLength(RDMA_CODEC.encode(said)))).toEqual(said);
       }),
       { numRuns: 500 },
     );
@@ -136,26 +135,26 @@ describe("messages of an RDMA control channel", () => {
   test("that are cut off, extended or random never cause an exception", () => {
     fc.assert(
       fc.property(message, fc.nat(), fc.uint8Array({ maxLength: 90 }), (said, at, noise) => {
-        const bytes = withoutLength(encodeControl(said));
+        const bytes = withoutLength(RDMA_CODEC.encode(said));
         const cut = bytes.subarray(0, at % bytes.length);
         const made = [cut, Uint8Array.of(...bytes, ...noise), Uint8Array.of(at % 20, ...noise)];
         for (const one of made) {
-          const read = decodeControl(one);
+          const read = RDMA_CODEC.decode(one);
           if (read === null) continue;
-          expect(withoutLength(encodeControl(read)).toHex()).toBe(one.toHex());
+          expect(withoutLength(RDMA_CODEC.encode(read)).toHex()).toBe(one.toHex());
         }
       }),
       { numRuns: 300 },
     );
-    expect(decodeControl(new Uint8Array(0))).toBeNull();
+    expect(RDMA_CODEC.decode(new Uint8Array(0))).toBeNull();
   });
 
   test("with impossible device properties are refused", () => {
-    const said = withoutLength(encodeControl({ kind: "join", addresses: [ADDRESS] }));
+    const said = withoutLength(RDMA_CODEC.encode({ kind: "join", addresses: [ADDRESS] }));
     const changed = (at: number, value: number) => {
       const bytes = said.slice();
       bytes[at] = value;
-      return decodeControl(bytes);
+      return RDMA_CODEC.decode(bytes);
     };
     expect(changed(0, 15)).not.toBeNull();
     // Zero, too many, a 25-bit number, a 25-bit sequence, an undefined MTU.
@@ -170,11 +169,11 @@ describe("messages of an RDMA control channel", () => {
     ] as const)
       expect(changed(at, value)).toBeNull();
     const twice = [0, 0].map((rail) => ({ rail, address: ADDRESS }));
-    const welcome = encodeControl({ kind: "welcome", version: 1, requests: 1, pairs: twice });
-    expect(decodeControl(withoutLength(welcome))).toBeNull();
+    const welcome = RDMA_CODEC.encode({ kind: "welcome", version: 1, requests: 1, pairs: twice });
+    expect(RDMA_CODEC.decode(withoutLength(welcome))).toBeNull();
     for (const wanted of [0, 9]) {
-      const hello = encodeControl({ kind: "hello", version: 1, wanted, rails: [RAIL] });
-      expect(decodeControl(withoutLength(hello))).toBeNull();
+      const hello = RDMA_CODEC.encode({ kind: "hello", version: 1, wanted, rails: [RAIL] });
+      expect(RDMA_CODEC.decode(withoutLength(hello))).toBeNull();
     }
   });
 });

@@ -73,27 +73,27 @@ class RdmaHost implements AsyncDisposable {
 
 /** A server and a client on one stand-in. Closes everything when it is disposed. */
 class RdmaPair implements AsyncDisposable {
-  readonly holder: RdmaHost;
-  readonly asker: RdmaHost;
+  readonly serverHost: RdmaHost;
+  readonly client: RdmaHost;
   #endpoint: Endpoint = { host: "127.0.0.1", port: 0 };
 
-  private constructor(holder: Side, asker: Side) {
+  private constructor(serverHost: Side, client: Side) {
     const cluster = makeCluster();
-    this.holder = new RdmaHost(cluster.trust("holder"), 0, holder);
-    this.asker = new RdmaHost(cluster.trust("asker"), 1, asker);
+    this.serverHost = new RdmaHost(cluster.trust("server"), 0, serverHost);
+    this.client = new RdmaHost(cluster.trust("client"), 1, client);
   }
 
-  static async make(plan: string, holder: Side = {}, asker: Side = {}): Promise<RdmaPair> {
+  static async make(plan: string, serverHost: Side = {}, client: Side = {}): Promise<RdmaPair> {
     planVerbs(plan);
-    const pair = new RdmaPair(holder, asker);
-    pair.#endpoint = await pair.holder.listen();
-    await pair.asker.transport.register(pair.asker.region);
+    const pair = new RdmaPair(serverHost, client);
+    pair.#endpoint = await pair.serverHost.listen();
+    await pair.client.transport.register(pair.client.region);
     return pair;
   }
 
   dial() {
-    const target = { ...this.#endpoint, worker: "holder" as never };
-    return this.asker.transport.dial(target, new AbortController().signal);
+    const target = { ...this.#endpoint, worker: "server" as never };
+    return this.client.transport.dial(target, new AbortController().signal);
   }
 
   async connection(): Promise<PeerConnection> {
@@ -104,16 +104,18 @@ class RdmaPair implements AsyncDisposable {
 
   /** Blocks of the server, and places filled with the canary. */
   places(count: number, bytes: number) {
-    const items = Array.from({ length: count }, (_, at) => this.holder.server.put(at + 1, bytes));
+    const items = Array.from({ length: count }, (_, at) =>
+      this.serverHost.server.put(at + 1, bytes),
+    );
     const places = placesFor(items);
-    chalk(this.asker.region, places);
+    chalk(this.client.region, places);
     return places;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.asker[Symbol.asyncDispose]();
-    await this.holder[Symbol.asyncDispose]();
-    const { lent, serving, releasedTwice } = this.holder.server;
+    await this.client[Symbol.asyncDispose]();
+    await this.serverHost[Symbol.asyncDispose]();
+    const { lent, serving, releasedTwice } = this.serverHost.server;
     expect({ lent, serving, releasedTwice }).toEqual({ lent: 0, serving: 0, releasedTwice: 0 });
     const counters = Object.entries(standInVerbs()!.counters());
     expect(counters.filter(([name, count]) => name.startsWith("open.") && count > 0)).toEqual([]);
@@ -126,7 +128,7 @@ describeStandIn("an RDMA transport, when", () => {
 
   test("a read fails: the link ends on both sides, and another one works", async () => {
     await using pair = await RdmaPair.make("read=10@3");
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const places = pair.places(6, 100_000);
     const connection = await pair.connection();
     const { fault, results } = await pullPlaces(connection, places);
@@ -135,10 +137,10 @@ describeStandIn("an RDMA transport, when", () => {
     for (const [index, result] of results.entries()) {
       const { offset } = places[index]!;
       if (result?.kind !== "came") continue;
-      expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
+      expect(pair.client.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
     }
     expect(results.filter((result) => result?.kind === "came").length).toBeLessThan(6);
-    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
+    await waitFor(() => server.lent === 0 && pair.serverHost.transport.inboundConnections === 0);
     await using another = await pair.connection();
     expect((await pullPlaces(another, places)).fault).toBeNull();
   });
@@ -150,19 +152,19 @@ describeStandIn("an RDMA transport, when", () => {
     const { fault } = await pullPlaces(connection, places);
     expect(fault).toMatchObject({ kind: "stalled" });
     expect(await connection.ended).toMatchObject({ kind: "stalled" });
-    chalk(pair.asker.region, places);
+    chalk(pair.client.region, places);
     standInVerbs()!.configure("+release");
-    await waitFor(() => pair.holder.server.lent === 0);
+    await waitFor(() => pair.serverHost.server.lent === 0);
     await using another = await pair.connection();
     expect((await pullPlaces(another, places.slice(0, 1))).fault).toBeNull();
     for (const place of places.slice(1)) {
-      expect(untouchedPlace(pair.asker.region, place)).toBe(true);
+      expect(untouchedPlace(pair.client.region, place)).toBe(true);
     }
   });
 
   test("a bit is flipped on the way: the checksum is of what lies here", async () => {
     await using pair = await RdmaPair.make("flip@2");
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const places = pair.places(3, 100_000);
     await using connection = await pair.connection();
     const { fault, results } = await pullPlaces(connection, places);
@@ -170,7 +172,7 @@ describeStandIn("an RDMA transport, when", () => {
     const wrong = results.filter((result, index) => {
       if (result?.kind !== "came") throw new Error("all of them come");
       const { offset } = places[index]!;
-      expect(result.checksum).toBe(pair.asker.region.checksum(offset, 100_000));
+      expect(result.checksum).toBe(pair.client.region.checksum(offset, 100_000));
       return result.checksum !== server.header(index + 1).checksum;
     });
     expect(wrong).toHaveLength(1);
@@ -179,7 +181,7 @@ describeStandIn("an RDMA transport, when", () => {
   test("a loan ends while it is read: the read comes to nothing, the block is let go", async () => {
     const side = { limits: { lentMs: 60 } };
     await using pair = await RdmaPair.make("delay=300", side);
-    const { server, region } = pair.holder;
+    const { server, region } = pair.serverHost;
     server.onServe = (served) => {
       if (served.kind !== "block") return served;
       const release = () => {
@@ -205,7 +207,7 @@ describeStandIn("an RDMA transport, when", () => {
     expect((await pullPlaces(connection, places)).fault).toBeNull();
     standInVerbs()!.configure("+port=down");
     expect(await connection.ended).toMatchObject({ kind: "broken" });
-    await waitFor(() => pair.holder.transport.inboundConnections === 0);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 0);
     await waitFor(async () => {
       const dialled = await pair.dial();
       return !dialled.ok && dialled.fault.why.includes("no RDMA port");
@@ -226,7 +228,7 @@ describeStandIn("an RDMA transport, when", () => {
     const { fault } = await pullPlaces(connection, places);
     expect(fault).toBeNull();
     for (const [index, { offset }] of places.entries()) {
-      expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
+      expect(pair.client.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
     }
     standInVerbs()!.configure("+port=down/1");
     expect(await connection.ended).toMatchObject({ kind: "broken" });
@@ -256,23 +258,25 @@ describeStandIn("an RDMA transport, when", () => {
     const { fault, results } = await pullPlaces(connection, places.slice(0, 1));
     expect(fault).toBeNull();
     expect(results[0]).toMatchObject({ kind: "busy" });
-    expect(pair.holder.log.some(({ text }) => text.includes("exposing a block"))).toBe(true);
+    expect(pair.serverHost.log.some(({ text }) => text.includes("exposing a block"))).toBe(true);
   });
 
   test("a queue pair cannot be made: the dial is refused in words, on both sides", async () => {
     await using pair = await RdmaPair.make("ibv_create_qp=12@1;ibv_create_qp=12@3");
     const first = await pair.dial();
     expect(first).toMatchObject({ ok: false, fault: { kind: "refused" } });
-    expect(pair.holder.log.some(({ text }) => text.includes("creating queue pairs"))).toBe(true);
+    expect(pair.serverHost.log.some(({ text }) => text.includes("creating queue pairs"))).toBe(
+      true,
+    );
     // The client's queue pair existed already.
     expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
     expect((await pair.dial()).ok).toBe(true);
-    await waitFor(() => pair.holder.transport.inboundConnections === 1);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 1);
   });
 
   test("there is no device: it reports why, and nothing else fails", async () => {
     planVerbs("no-device");
-    const host = new RdmaHost(makeCluster().trust("holder"), 0, {});
+    const host = new RdmaHost(makeCluster().trust("server"), 0, {});
     await using _ = host;
     await host.transport.register(host.region);
     expect(host.transport.unsupported).toContain("no RDMA device");

@@ -17,7 +17,7 @@ const WINDOW = { address: 0x7000_0000_0000n, key: 4_000 };
 describeNative("an RDMA server", () => {
   test("ends a connection after an invalid message, and reports the reason", async () => {
     await using pair = await PlainPair.make();
-    const item = pair.holder.server.put(1, 1_000);
+    const item = pair.serverHost.server.put(1, 1_000);
     const pull: RdmaControl = { kind: "pull", id: 0, body: pullBody([item]) };
     const nonsense: Record<string, readonly RdmaControl[]> = {
       "before the hello": [JOIN],
@@ -38,7 +38,7 @@ describeNative("an RDMA server", () => {
       await raw.over();
     }
     await waitFor(
-      () => pair.holder.transport.inboundConnections === 0 && pair.holder.server.lent === 0,
+      () => pair.serverHost.transport.inboundConnections === 0 && pair.serverHost.server.lent === 0,
     );
     expect([...pair.fabric.connections.values()].every(({ lent }) => lent === 0)).toBe(true);
   });
@@ -57,33 +57,33 @@ describeNative("an RDMA server", () => {
     await using raw = await pair.raw();
     raw.say(HELLO);
     await raw.over();
-    const whys = pair.holder.log.map(({ fields }) => String(fields.why));
+    const whys = pair.serverHost.log.map(({ fields }) => String(fields.why));
     expect(whys.some((why) => why.includes("queue pairs were not connected"))).toBe(true);
     await waitFor(() => [...pair.fabric.connections.values()].every(({ fault }) => fault !== null));
   });
 
   test("revokes a block that is never returned, which then cannot be read", async () => {
     await using pair = await PlainPair.make({ limits: { lentMs: 100 } });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = server.put(1, 1_000);
-    await using asker = await pair.joined();
-    const { raw } = asker;
+    await using client = await pair.joined();
+    const { raw } = client;
     raw.say({ kind: "pull", id: 0, body: pullBody([item]) });
     const { window } = await raw.hear("lent");
     expect(server.lent).toBe(1);
     expect(await raw.hear("lost")).toMatchObject({ id: 0, index: 0 });
     await waitFor(() => server.lent === 0 && server.serving === 0);
-    const read = asker.pair.read(window, 0, 1_000);
+    const read = client.pair.read(window, 0, 1_000);
     expect(await read.done).toEqual({ ok: false, fault: "broken" });
     await raw.over();
   });
 
   test("gives a client a short time to return blocks after a cancellation", async () => {
     await using pair = await PlainPair.make({ limits: { graceMs: 100 } });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 1_000));
-    await using asker = await pair.joined();
-    const { raw } = asker;
+    await using client = await pair.joined();
+    const { raw } = client;
     raw.say({ kind: "pull", id: 0, body: pullBody(items) });
     await waitFor(() => raw.heard.filter(({ kind }) => kind === "lent").length === 2);
     raw.say({ kind: "cancel", id: 0 }, { kind: "taken", id: 0, index: 0 });
@@ -97,15 +97,15 @@ describeNative("an RDMA server", () => {
 
   test("lets a block be read through its own window only", async () => {
     await using pair = await PlainPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = server.put(1, 1_000);
     server.put(2, 4_096);
-    await using asker = await pair.joined();
-    asker.raw.say({ kind: "pull", id: 0, body: pullBody([item]) });
-    const { window } = await asker.raw.hear("lent");
-    const beyond = asker.pair.read(window, 0, 1_001);
+    await using client = await pair.joined();
+    client.raw.say({ kind: "pull", id: 0, body: pullBody([item]) });
+    const { window } = await client.raw.hear("lent");
+    const beyond = client.pair.read(window, 0, 1_001);
     expect(await beyond.done).toEqual({ ok: false, fault: "broken" });
-    await asker.raw.over();
+    await client.raw.over();
     await waitFor(() => server.lent === 0);
   });
 });
@@ -119,7 +119,7 @@ type Answer = (
 /** Sends a server's welcome. */
 async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
   await connection.hear("hello");
-  const queuePair = pair.holder.rdma.link(0, {} as never);
+  const queuePair = pair.serverHost.rdma.link(0, {} as never);
   const pairs = [{ rail: 0, address: queuePair.address }];
   connection.say({ kind: "welcome", version: 1, requests: 8, pairs });
   await connection.hear("join");
@@ -128,19 +128,19 @@ async function welcome(pair: PlainPair, connection: RawRdma): Promise<void> {
 /** Dials a server that behaves well until a pull, which it answers with `answer`. */
 async function pullFrom(answer: Answer) {
   await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
-  const item = pair.holder.server.put(1, 10_000);
+  const item = pair.serverHost.server.put(1, 10_000);
   const heard: RdmaControl[] = [];
-  await using holder = await pair.rawHolder(async (connection) => {
+  await using serverHost = await pair.rawServer(async (connection) => {
     await welcome(pair, connection);
     connection.say(...answer(await connection.hear("pull"), item, pair));
     await connection.hear("taken").catch(() => undefined);
     heard.push(...connection.heard);
   });
-  await using connection = await pair.connection(holder.port);
+  await using connection = await pair.connection(serverHost.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
-  chalk(pair.asker.region, places);
+  chalk(pair.client.region, places);
   const outcome = await pullPlaces(connection, places);
-  const areUntouched = places.every((place) => untouchedPlace(pair.asker.region, place));
+  const areUntouched = places.every((place) => untouchedPlace(pair.client.region, place));
   return { outcome, fault: connection.fault, areUntouched, reads: pair.fabric.reads };
 }
 
@@ -158,18 +158,18 @@ describeNative("an RDMA client", () => {
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await pair.rawHolder(async (connection) => {
+      await using serverHost = await pair.rawServer(async (connection) => {
         await connection.hear("hello");
         connection.say(answer);
       });
-      const dialled = await pair.dial(holder.port);
+      const dialled = await pair.dial(serverHost.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
     }
     expect(pair.fabric.connections.size).toBe(0);
   });
 
-  const header = (pair: PlainPair) => pair.holder.server.header(1);
+  const header = (pair: PlainPair) => pair.serverHost.server.header(1);
   const LIES: Record<string, Answer> = {
     "frame address": ({ id }, _, pair) => {
       const body = encodeFrame(0, { ...header(pair), layer: 4 });
@@ -222,13 +222,13 @@ describeNative("an RDMA client", () => {
 
   test("returns a block of a pull that is over at once", async () => {
     await using pair = await PlainPair.make();
-    const item = pair.holder.server.put(1, 10_000);
+    const item = pair.serverHost.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawRdma>();
-    await using holder = await pair.rawHolder(async (connection) => {
+    await using serverHost = await pair.rawServer(async (connection) => {
       await welcome(pair, connection);
       resolve(connection);
     });
-    await using connection = await pair.connection(holder.port);
+    await using connection = await pair.connection(serverHost.port);
     const raw = await promise;
     const abort = new AbortController();
     const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });

@@ -9,11 +9,7 @@ import {
   RdmaTransport,
   type Trust,
 } from "../../../src/peers/index.ts";
-import {
-  decodeControl,
-  encodeControl,
-  type RdmaControl,
-} from "../../../src/peers/transports/rdma/index.ts";
+import { RDMA_CODEC, type RdmaControl } from "../../../src/peers/transports/rdma/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";
@@ -22,7 +18,7 @@ import { PlainFabric } from "./plain-rdma.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 import { LINK_SETTINGS } from "./rdma-kit.ts";
 
-const SPOKEN = { protocol: "hearth-rdma/1", encode: encodeControl, decode: decodeControl };
+const SPOKEN = { protocol: "hearth-rdma/1", encode: RDMA_CODEC.encode, decode: RDMA_CODEC.decode };
 
 export interface PlainSide {
   readonly limits?: Partial<RdmaLimits>;
@@ -67,45 +63,45 @@ export type RawRdma = RawLine<RdmaControl>;
 /** A server and a client of one cluster over plain memory. */
 export class PlainPair extends HostPair<PlainHost> {
   readonly fabric = new PlainFabric();
-  readonly holder: PlainHost;
-  readonly asker: PlainHost;
+  readonly serverHost: PlainHost;
+  readonly client: PlainHost;
 
-  private constructor(holder: PlainSide, asker: PlainSide) {
+  private constructor(serverHost: PlainSide, client: PlainSide) {
     super();
     const { cluster, fabric } = this;
-    this.holder = new PlainHost(fabric, cluster.trust("holder"), regionOf(0), holder);
-    this.asker = new PlainHost(fabric, cluster.trust("asker"), regionOf(1), asker);
+    this.serverHost = new PlainHost(fabric, cluster.trust("server"), regionOf(0), serverHost);
+    this.client = new PlainHost(fabric, cluster.trust("client"), regionOf(1), client);
   }
 
-  static async make(holder: PlainSide = {}, asker: PlainSide = {}): Promise<PlainPair> {
-    const pair = new PlainPair(holder, asker);
-    await pair.holder.listen();
-    await pair.asker.transport.register(pair.asker.region);
+  static async make(serverHost: PlainSide = {}, client: PlainSide = {}): Promise<PlainPair> {
+    const pair = new PlainPair(serverHost, client);
+    await pair.serverHost.listen();
+    await pair.client.transport.register(pair.client.region);
     return pair;
   }
 
   async raw(): Promise<RawRdma> {
-    const credentials: Credentials = this.cluster.host("raw-asker");
-    const socket = await connectRaw(this.holder.endpoint, credentials, SPOKEN.protocol);
+    const credentials: Credentials = this.cluster.host("raw-client");
+    const socket = await connectRaw(this.serverHost.endpoint, credentials, SPOKEN.protocol);
     return new RawLine<RdmaControl>(socket, SPOKEN);
   }
 
   /** A raw client that has joined, and its queue pair. */
   async joined() {
     const raw = await this.raw();
-    const [port] = this.asker.rdma.ports();
+    const [port] = this.client.rdma.ports();
     raw.say({ kind: "hello", version: 1, wanted: 1, rails: [port!] });
     const { pairs } = await raw.hear("welcome");
-    const pair = this.asker.rdma.link(0, LINK_SETTINGS);
+    const pair = this.client.rdma.link(0, LINK_SETTINGS);
     pair.connect(pairs[0]!.address);
     raw.say({ kind: "join", addresses: [pair.address] });
     return { raw, pair, [Symbol.asyncDispose]: () => raw[Symbol.asyncDispose]() };
   }
 
   /** A server that sends arbitrary messages. */
-  rawHolder(onLink: (connection: RawRdma) => unknown): Promise<RawListener> {
+  rawServer(onLink: (connection: RawRdma) => unknown): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
-    return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);
+    return RawListener.listen(this.cluster.host("server"), SPOKEN.protocol, take);
   }
 }
 

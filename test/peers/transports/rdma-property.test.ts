@@ -20,8 +20,8 @@ describeNative("random pulls over RDMA", () => {
     await fc.assert(
       fc.asyncProperty(scenario, async ({ pulls, fullLoans, fullReads, rails, lentMax }) => {
         await using pair = await PlainPair.make({ rails, limits: { lentMax } }, { rails });
-        const { server } = pair.holder;
-        const asked = stock(pair.holder.server, pulls);
+        const { server } = pair.serverHost;
+        const asked = stock(pair.serverHost.server, pulls);
         const second = { ...PORT, index: 1, gid: PORT.gid.with(15, 2) };
         pair.fabric.ports = rails === 1 ? [PORT] : [PORT, second];
         Object.assign(pair.fabric, { fullLoans, fullReads });
@@ -53,7 +53,7 @@ describeNative("random pulls over RDMA", () => {
             const { bytes } = result.header;
             expect(bytes).toBe(wanted.items[index]!.bytes);
             const own = BigInt(items[index]!.seed);
-            expect(pair.asker.region.firstWrong(offset, bytes, own)).toBeNull();
+            expect(pair.client.region.firstWrong(offset, bytes, own)).toBeNull();
           }
         }
         expect(busy).toBeLessThanOrEqual(fullLoans + fullReads);

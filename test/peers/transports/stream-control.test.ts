@@ -2,12 +2,9 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { CIPHERS } from "../../../src/native/index.ts";
 import { CONNECTION_FAULTS } from "../../../src/peers/index.ts";
-import {
-  type ControlKind,
-  type ControlMessage,
-  decodeControl,
-  encodeControl,
-} from "../../../src/peers/transports/stream/index.ts";
+import { type ControlMessage, STREAM_CODEC } from "../../../src/peers/transports/stream/index.ts";
+
+type ControlKind = ControlMessage["kind"];
 
 const u8 = fc.integer({ min: 1, max: 255 });
 const u16 = fc.integer({ min: 1, max: 0xffff });
@@ -87,15 +84,15 @@ describe("messages of a stream control channel", () => {
   test("are encoded byte for byte as documented", () => {
     expect(GOLDEN.map(([said]) => said.kind)).toEqual(Object.keys(MESSAGES) as ControlKind[]);
     for (const [said, hex] of GOLDEN) {
-      expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
-      expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
+      expect(STREAM_CODEC.encode(said).toHex()).toBe(hex.replaceAll(" ", ""));
+      expect(STREAM_CODEC.decode(withoutLength(STREAM_CODEC.encode(said)))).toEqual(said);
     }
   });
 
   test("decode to what was encoded", () => {
     fc.assert(
       fc.property(message, (said) => {
-        expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
+        expect(STREAM_CODEC.decode(withoutLength(STREAM_CODEC.encode(said)))).toEqual(said);
       }),
       { numRuns: 500 },
     );
@@ -105,39 +102,43 @@ describe("messages of a stream control channel", () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 80 }), (noise) => {
         for (let code = 0; code < 20; code++) {
-          const made = decodeControl(Uint8Array.of(code, ...noise));
+          const made = STREAM_CODEC.decode(Uint8Array.of(code, ...noise));
           if (made === null) continue;
           // Decoded messages encode to the same bytes, except for unknown ciphers.
           if (made.kind === "hello") continue;
-          expect(withoutLength(encodeControl(made)).toHex()).toBe(
+          expect(withoutLength(STREAM_CODEC.encode(made)).toHex()).toBe(
             Uint8Array.of(code, ...noise).toHex(),
           );
         }
       }),
       { numRuns: 300 },
     );
-    expect(decodeControl(new Uint8Array(0))).toBeNull();
+    expect(STREAM_CODEC.decode(new Uint8Array(0))).toBeNull();
   });
 
   test("have fixed lengths, and unknown ciphers are ignored", () => {
     for (const [said] of GOLDEN) {
-      const bytes = withoutLength(encodeControl(said));
+      const bytes = withoutLength(STREAM_CODEC.encode(said));
       const isFixed = ["welcome", "go", "lost", "busy", "cancel", "ping", "pong"].includes(
         said.kind,
       );
-      if (isFixed) expect(decodeControl(Uint8Array.of(...bytes, 0))).toBeNull();
-      if (isFixed) expect(decodeControl(bytes.subarray(0, -1))).toBeNull();
+      if (isFixed) expect(STREAM_CODEC.decode(Uint8Array.of(...bytes, 0))).toBeNull();
+      if (isFixed) expect(STREAM_CODEC.decode(bytes.subarray(0, -1))).toBeNull();
     }
     const hello = Uint8Array.of(1, 1, 0, 4, 200, 1, 1);
-    expect(decodeControl(hello)).toMatchObject({ ciphers: ["aes-128-gcm"] });
-    expect(decodeControl(Uint8Array.of(1, 1, 0, 4))).toBeNull();
-    expect(decodeControl(Uint8Array.of(1, 0, 0, 4, 1))).toBeNull();
+    expect(STREAM_CODEC.decode(hello)).toMatchObject({ ciphers: ["aes-128-gcm"] });
+    expect(STREAM_CODEC.decode(Uint8Array.of(1, 1, 0, 4))).toBeNull();
+    expect(STREAM_CODEC.decode(Uint8Array.of(1, 0, 0, 4, 1))).toBeNull();
   });
 
   test("truncate a reason between two characters", () => {
     const bytes = withoutLength(
-      encodeControl({ kind: "bye", fault: "closed", why: "é".repeat(200) }),
+      STREAM_CODEC.encode({ kind: "bye", fault: "closed", why: "é".repeat(200) }),
     );
-    expect(decodeControl(bytes)).toEqual({ kind: "bye", fault: "closed", why: "é".repeat(127) });
+    expect(STREAM_CODEC.decode(bytes)).toEqual({
+      kind: "bye",
+      fault: "closed",
+      why: "é".repeat(127),
+    });
   });
 });

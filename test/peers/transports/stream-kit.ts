@@ -51,25 +51,25 @@ export class StreamHost implements AsyncDisposable {
 /** A server and a client of one cluster over plain lanes. */
 export class StreamPair extends HostPair<StreamHost> {
   readonly network = new PlainNetwork();
-  readonly holder: StreamHost;
-  readonly asker: StreamHost;
+  readonly serverHost: StreamHost;
+  readonly client: StreamHost;
 
-  private constructor(holder: StreamSide, asker: StreamSide) {
+  private constructor(serverHost: StreamSide, client: StreamSide) {
     super();
     const { cluster, network } = this;
-    this.holder = new StreamHost(network, cluster.trust("holder"), regionOf(0), holder);
-    this.asker = new StreamHost(network, cluster.trust("asker"), regionOf(1), asker);
+    this.serverHost = new StreamHost(network, cluster.trust("server"), regionOf(0), serverHost);
+    this.client = new StreamHost(network, cluster.trust("client"), regionOf(1), client);
   }
 
-  static async make(holder: StreamSide = {}, asker: StreamSide = {}): Promise<StreamPair> {
-    const pair = new StreamPair(holder, asker);
-    await pair.holder.listen();
-    await pair.asker.transport.register(pair.asker.region);
+  static async make(serverHost: StreamSide = {}, client: StreamSide = {}): Promise<StreamPair> {
+    const pair = new StreamPair(serverHost, client);
+    await pair.serverHost.listen();
+    await pair.client.transport.register(pair.client.region);
     return pair;
   }
 
   raw(): Promise<RawStream> {
-    return RawStream.dial(this.holder.endpoint, this.cluster.host("raw-asker"));
+    return RawStream.dial(this.serverHost.endpoint, this.cluster.host("raw-client"));
   }
 
   /** A raw client with connected lanes. */
@@ -77,7 +77,7 @@ export class StreamPair extends HostPair<StreamHost> {
     const raw = await this.raw();
     raw.say({ kind: "hello", version: 1, lanes: 1, ciphers: ["aegis-128l"] });
     const { session, port } = await raw.hear("welcome");
-    await this.network.open(this.asker.region).dial(session, "127.0.0.1", port, 1_000);
+    await this.network.open(this.client.region).dial(session, "127.0.0.1", port, 1_000);
     return raw;
   }
 }

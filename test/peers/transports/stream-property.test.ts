@@ -21,7 +21,7 @@ describeNative("random pulls over a stream transport", () => {
           { limits: { lentMax } },
           { limits: { announcedMax } },
         );
-        const { server } = pair.holder;
+        const { server } = pair.serverHost;
         const asked = stock(server, pulls);
         pair.network.full = full;
         await using connection = await pair.connection();
@@ -52,7 +52,7 @@ describeNative("random pulls over a stream transport", () => {
             const { bytes } = result.header;
             expect(bytes).toBe(wanted.items[index]!.bytes);
             const own = BigInt(items[index]!.seed);
-            expect(pair.asker.region.firstWrong(offset, bytes, own)).toBeNull();
+            expect(pair.client.region.firstWrong(offset, bytes, own)).toBeNull();
           }
         }
         expect(busy).toBeLessThanOrEqual(full);

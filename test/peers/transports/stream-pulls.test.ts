@@ -8,7 +8,7 @@ import { StreamPair } from "./stream-kit.ts";
 describeNative("pulls of a stream transport", () => {
   test("a block of the expected length needs no second round trip", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [server.put(1, 5_000), { ...server.put(2, 5_000), bytesMax: 6_000 }];
     await using connection = await pair.connection();
     const places = placesFor(items);
@@ -18,12 +18,12 @@ describeNative("pulls of a stream transport", () => {
     expect(results[0]).toMatchObject({ kind: "came", header: { bytes: 5_000 } });
     // Announced with the expected length, and again with the real one.
     expect(pair.network.received).toBe(3);
-    expect(pair.asker.region.firstWrong(places[1]!.offset, 5_000, 2n)).toBeNull();
+    expect(pair.client.region.firstWrong(places[1]!.offset, 5_000, 2n)).toBeNull();
   });
 
   test("more blocks than can be announced arrive, and no more are announced at once", async () => {
     await using pair = await StreamPair.make({}, { limits: { announcedMax: 8 } });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = Array.from({ length: 60 }, (_, index) => server.put(index + 1, 3_000));
     await using connection = await pair.connection();
     const receiver = pair.network.connections[1]!;
@@ -46,7 +46,7 @@ describeNative("pulls of a stream transport", () => {
 
   test("without a free transfer the block is busy, and the connection stays", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2, 3].map((seed) => server.put(seed, 5_000));
     await using connection = await pair.connection();
     pair.network.full = 1;
@@ -59,7 +59,7 @@ describeNative("pulls of a stream transport", () => {
 
   test("lanes that break end the connection and release slot references", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [1, 2].map((seed) => server.put(seed, 500_000));
     const ends: ((connections: readonly PlainLink[]) => void)[] = [
       ([sender]) => sender!.end("broken"),
@@ -76,7 +76,7 @@ describeNative("pulls of a stream transport", () => {
       const { fault } = await pullPlaces(connection, placesFor(items));
       expect(fault?.kind).toBe("broken");
       expect((await connection.ended).why).toContain("lane");
-      await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
+      await waitFor(() => server.lent === 0 && pair.serverHost.transport.inboundConnections === 0);
     }
   });
 
@@ -97,16 +97,16 @@ describeNative("pulls of a stream transport", () => {
       if (!dialled.ok) expect(dialled.fault).toMatchObject({ kind: "refused" });
       const sessions = pair.network.sessions.map(({ cipher, lanes }) => ({ cipher, lanes }));
       expect(sessions).toEqual(chosen === null ? [] : [{ cipher: chosen, lanes: 2 }]);
-      expect(pair.asker.transport.capabilities.encrypted).toBe(!ours.includes("none" as never));
+      expect(pair.client.transport.capabilities.encrypted).toBe(!ours.includes("none" as never));
     }
   });
 
   test("a required cipher is the only one; unencrypted payload needs a trusted network", () => {
-    const sealed = { encrypt: true, cipher: "aegis-128l", trustedNetwork: false } as const;
+    const sealed = { cipher: "aegis-128l", trustedNetwork: false } as const;
     expect(acceptedCiphers(sealed)).toEqual(["aegis-128l", "aes-128-gcm"]);
     expect(acceptedCiphers({ ...sealed, cipher: "aes-128-gcm" })).toEqual(["aes-128-gcm"]);
     expect(acceptedCiphers({ ...sealed, trustedNetwork: true })).not.toContain("none");
-    const clear = { ...sealed, encrypt: false, trustedNetwork: true };
+    const clear = { cipher: "none", trustedNetwork: true } as const;
     expect(acceptedCiphers(clear)).toEqual(["none", "aegis-128l", "aes-128-gcm"]);
     expect(() => acceptedCiphers({ ...clear, trustedNetwork: false })).toThrow("trusted network");
   });
@@ -120,14 +120,14 @@ describeNative("pulls of a stream transport", () => {
       expect(a![part].toHex()).not.toBe(b![part].toHex());
       expect(new Set(a![part]).size).toBeGreaterThan(4);
     }
-    const logs = JSON.stringify([pair.holder.log, pair.asker.log]);
+    const logs = JSON.stringify([pair.serverHost.log, pair.client.log]);
     for (const { secret } of pair.network.sessions) expect(logs).not.toContain(secret.toHex());
   });
 
   test("a connection's requests wait in order, and may give up waiting", async () => {
     const limits = { connectionRequestsMax: 4, waitingMax: 3 };
     await using pair = await StreamPair.make({ limits }, { limits });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const gates: (() => void)[] = [];
     server.onCall = () =>
       new Promise((resolve) => gates.push(() => resolve({ op: "refused", why: "done" })));

@@ -6,7 +6,7 @@ import { pullBody, StreamPair } from "./stream-kit.ts";
 describeNative("pulls that a stream transport serves", () => {
   test("a block whose header cannot be encoded ends its pull at once", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [server.put(1, 1_000), server.put(2, 1_000)];
     server.onServe = (served) => {
       if (served.kind !== "block" || served.index === 0) return served;
@@ -23,7 +23,7 @@ describeNative("pulls that a stream transport serves", () => {
 
   test("a transfer number in use ends the client's connection, with a reason", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const items = [server.put(1, 1_000), server.put(2, 1_000)];
     await using raw = await pair.greeted();
     const gate = Promise.withResolvers<void>();
@@ -35,7 +35,7 @@ describeNative("pulls that a stream transport serves", () => {
     expect(bye).toMatchObject({ fault: "protocol" });
     expect(bye.why).toContain("transfer number");
     gate.resolve();
-    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundConnections === 0);
-    expect(pair.holder.log.some(({ level }) => level === "error")).toBe(false);
+    await waitFor(() => server.lent === 0 && pair.serverHost.transport.inboundConnections === 0);
+    expect(pair.serverHost.log.some(({ level }) => level === "error")).toBe(false);
   });
 });

@@ -61,12 +61,12 @@ describeNative("a stream transport", () => {
     const pairs = [["localhost", "localhost"], ["0.0.0.0", "127.0.0.1"], six];
     for (const [host, dialled] of pairs) {
       if (host === undefined || dialled === undefined) continue;
-      await using holder = make("holder");
-      await using asker = make("asker");
-      for (const one of [holder, asker]) await one.register(regionOf(0));
-      const { port } = await holder.listen({ host, port: 0 }, new RegionServer(regionOf(0)));
-      const to = { host: dialled, port, worker: "holder" as never };
-      expect(await asker.dial(to, signal)).toMatchObject({ ok: true });
+      await using serverHost = make("server");
+      await using client = make("client");
+      for (const one of [serverHost, client]) await one.register(regionOf(0));
+      const { port } = await serverHost.listen({ host, port: 0 }, new RegionServer(regionOf(0)));
+      const to = { host: dialled, port, worker: "server" as never };
+      expect(await client.dial(to, signal)).toMatchObject({ ok: true });
     }
   });
 

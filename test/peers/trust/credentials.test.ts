@@ -98,6 +98,73 @@ describe("certificate files", () => {
     expect((await reading(files)).credentials.worker).toBe(A);
   });
 
+  const GOOD_NAME = "URI:spiffe://test/hearth/node-a";
+  const BOTH_USES = "extendedKeyUsage=serverAuth,clientAuth";
+  test.each<[string, string[], RegExp, number?]>([
+    ["none", [`subjectAltName=${GOOD_NAME}`, BOTH_USES], /^accepted$/],
+    ["no names", [BOTH_USES], /it has no URI name/],
+    [
+      "another worker",
+      ["subjectAltName=URI:spiffe://test/hearth/b", BOTH_USES],
+      /names the worker b/,
+    ],
+    [
+      "another cluster",
+      ["subjectAltName=URI:spiffe://c/hearth/node-a", BOTH_USES],
+      /the cluster c/,
+    ],
+    ["two names", [`subjectAltName=${GOOD_NAME},${GOOD_NAME}`, BOTH_USES], /has 2 URI names/],
+    ["no extended key usage", [`subjectAltName=${GOOD_NAME}`], /not made for servers/],
+    [
+      "for servers only",
+      [`subjectAltName=${GOOD_NAME}`, "extendedKeyUsage=serverAuth"],
+      /not made for clients/,
+    ],
+    [
+      "key not for signatures",
+      [`subjectAltName=${GOOD_NAME}`, BOTH_USES, "keyUsage=critical,keyEncipherment"],
+      /its key may not be used for signatures/,
+    ],
+    [
+      "an authority",
+      [`subjectAltName=${GOOD_NAME}`, BOTH_USES, "basicConstraints=critical,CA:TRUE"],
+      /it is an authority's certificate/,
+    ],
+    [
+      "an unknown critical extension",
+      [`subjectAltName=${GOOD_NAME}`, BOTH_USES, "1.2.3.4=critical,ASN1:NULL"],
+      /unknown critical extension 1.2.3.4/,
+    ],
+    ["expired", [`subjectAltName=${GOOD_NAME}`, BOTH_USES], /it expired at 20/, -1],
+  ])("issued by openssl with an error: %s", async (what, extensions, words, days = 9) => {
+    if (Bun.which("openssl") === null) return noteSkip("openssl", "openssl is not installed");
+    const home = join(folder, `openssl-wrong-${what.replaceAll(" ", "-")}`);
+    mkdirSync(home);
+    const openssl = (...words: string[]) => {
+      const { exitCode, stderr } = Bun.spawnSync(["openssl", ...words], { cwd: home });
+      expect(`${exitCode} ${stderr}`).toStartWith("0 ");
+    };
+    writeFileSync(join(home, "ca.crt"), cluster.authority.certificate);
+    writeFileSync(join(home, "ca.key"), cluster.authority.key);
+    const curve = ["-pkeyopt", "ec_paramgen_curve:P-256"];
+    const request = ["req", "-newkey", "ec", ...curve, "-nodes", "-subj", "/CN=a"];
+    openssl(...request, "-keyout", "host.key", "-out", "csr");
+    writeFileSync(join(home, "ext"), `${extensions.join("\n")}\n`);
+    const sign = ["x509", "-req", "-in", "csr", "-CA", "ca.crt", "-CAkey", "ca.key"];
+    const until = ["-CAcreateserial", "-days", String(days)];
+    openssl(...sign, ...until, "-out", "host.crt", "-extfile", "ext");
+    const files = {
+      certFile: join(home, "host.crt"),
+      keyFile: join(home, "host.key"),
+      caFile: join(home, "ca.crt"),
+    };
+    const verdict = await reading(files).then(
+      () => "accepted",
+      (thrown: HearthError) => thrown.text,
+    );
+    expect(verdict).toMatch(words);
+  });
+
   const WRONG: [string, (files: CertificateFiles) => void, RegExp][] = [
     ["no certificate", ({ certFile }) => rmSync(certFile), /cannot read .*host.crt: ENOENT/],
     ["no key", ({ keyFile }) => rmSync(keyFile), /cannot read .*host.key: ENOENT/],
@@ -116,7 +183,7 @@ describe("certificate files", () => {
       "a certificate cut short",
       ({ certFile }) =>
         writeFileSync(certFile, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
-      /host.crt: certificate 1 cannot be read: the certificate is cut short/,
+      /host.crt: certificate 1 cannot be read: it is not the DER encoding of a Certificate/,
     ],
     [
       "the key of another",

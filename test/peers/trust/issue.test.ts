@@ -55,6 +55,10 @@ describe("an issued certificate", () => {
       const strict = ["-x509_strict", "-purpose", purpose, "-verify_hostname", A];
       expect(run("verify", "-CAfile", caFile, ...strict, certFile)).toBe(`0 ${certFile}: OK\n`);
     }
+    const foreign = makeCluster(tempDir()).files(A).caFile;
+    expect(run("verify", "-CAfile", foreign, certFile)).not.toStartWith("0 ");
+    const another = ["-x509_strict", "-verify_hostname", "another"];
+    expect(run("verify", "-CAfile", caFile, ...another, certFile)).toContain("hostname mismatch");
     expect(run("pkey", "-in", keyFile, "-noout", "-check")).toStartWith("0 ");
   });
 });

@@ -7,7 +7,9 @@ import {
   commonName,
   createTrust,
   decodePem,
+  extension,
   keyUsage,
+  OID,
 } from "../../../src/peers/index.ts";
 import { BAD_CREDENTIALS } from "../../certs/bad-credentials.ts";
 import {
@@ -112,7 +114,11 @@ describe("an intermediate authority", () => {
       basicConstraints({ pathLength: 0 }),
       keyUsage("certSign"),
       // nameConstraints, critical: DNS names below example.org.
-      Uint8Array.fromHex("301d0603551d1e0101ff04133011a00f300d820b6578616d706c652e6f7267"),
+      extension(
+        OID.nameConstraints,
+        true,
+        Uint8Array.fromHex("3011a00f300d820b6578616d706c652e6f7267"),
+      ),
     ];
     const subject = commonName("bound");
     const forgery = { subject, signer: root, names: [], extendedKeyUsage: null, constraints };

@@ -33,7 +33,7 @@ describeNative("bodies of the proxy's clients", () => {
       await waitFor(() => count(529) >= 22, 60_000, "refusals");
       const refused = clients.find(({ status }) => status === 529)!;
       expect(refused.answer.toLowerCase()).toContain("retry-after: 1");
-      expect(refused.answer).toContain("proxy.body_budget");
+      expect(refused.answer).toContain("proxy.streams_max");
       // Stalled bodies give way as soon as another body needs their room.
       const answered = await waitFor(async () => {
         const answer = await rig.post(CHAT, { ...ASK, user: "x".repeat(MIB) });

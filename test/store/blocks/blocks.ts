@@ -4,12 +4,7 @@ import { type BlockSource, isRefusal, NodeFlag } from "../../../src/store/blocks
 export const SPACE = 1 as NamespaceIndex;
 export const OTHER_SPACE = 2 as NamespaceIndex;
 export const FLAGS_ALL =
-  NodeFlag.ghost |
-  NodeFlag.writing |
-  NodeFlag.ramProtected |
-  NodeFlag.kept |
-  NodeFlag.transient |
-  NodeFlag.corrupt;
+  NodeFlag.ghost | NodeFlag.writing | NodeFlag.ramProtected | NodeFlag.kept | NodeFlag.transient;
 
 /** The eight words of key `n`: alike but for one, as somebody would choose them who means harm. */
 export function keyWords(n: number): Uint32Array {

@@ -14,7 +14,6 @@ export interface ModelNode {
   ghost: boolean;
   writing: boolean;
   transient: boolean;
-  corrupt: boolean;
   readonly tiers: Set<Tier>;
   locks: number;
   pins: number;
@@ -173,7 +172,6 @@ export class TableModel {
       ghost: true,
       writing: false,
       transient: false,
-      corrupt: false,
       tiers: new Set(),
       locks: 0,
       pins: 0,
@@ -255,8 +253,7 @@ export function flags(node: ModelNode): number {
     (node.writing ? NodeFlag.writing : 0) |
     (isProtected(node, Tier.ram) ? NodeFlag.ramProtected : 0) |
     (isKept(node) ? NodeFlag.kept : 0) |
-    (node.transient ? NodeFlag.transient : 0) |
-    (node.corrupt ? NodeFlag.corrupt : 0)
+    (node.transient ? NodeFlag.transient : 0)
   );
 }
 

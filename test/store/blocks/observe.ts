@@ -1,4 +1,4 @@
-import { type NamespaceIndex, NO_NODE, type NodeId } from "../../../src/core/index.ts";
+import { NO_NODE, type NodeId } from "../../../src/core/index.ts";
 import { type BlockTable, RECENCY_TIERS, Tier } from "../../../src/store/blocks/index.ts";
 import { digestBytes, FLAGS_ALL, keyWords, pageBytes } from "./blocks.ts";
 import {
@@ -14,7 +14,6 @@ import {
 } from "./model.ts";
 
 const TIERS = Object.values(Tier);
-const SPACES = [1, 2] as NamespaceIndex[];
 type IdOf = (node: ModelNode | null | undefined) => NodeId;
 
 /**
@@ -81,10 +80,10 @@ function readNode(table: BlockTable, id: NodeId): unknown[] {
     Array.from({ length: 10 }, (_, bit) => table.hasFlag(id, FLAGS_ALL & (1 << bit))),
     [table.isGhost(id), table.isWriting(id), table.isKept(id)],
     RECENCY_TIERS.map((tier) => table.isProtected(id, tier)),
-    [table.locksOf(id), table.pinsOf(id), table.gpuHoldersOf(id)],
+    [table.locksOf(id), table.pinsOf(id), table.columns.gpuHolders[id]],
     [table.bytesOf(id), table.slotOf(id), table.slotGenerationOf(id)],
     [table.checksumLoOf(id), table.checksumHiOf(id), table.usesOf(id), table.lastUsedOf(id)],
-    [table.parentOf(id), table.firstChildOf(id), table.nextSiblingOf(id), table.depthOf(id)],
+    [table.parentOf(id), table.firstChildOf(id), table.nextSiblingOf(id)],
     walk,
     TIERS.map((tier) => table.isLeafOn(id, tier)),
   ];
@@ -93,8 +92,6 @@ function readNode(table: BlockTable, id: NodeId): unknown[] {
 function sayNode(node: ModelNode, id: IdOf): unknown[] {
   const siblings = node.parent?.children ?? [];
   const below = descendants(node);
-  let depth = 0;
-  for (let above = node.parent; above !== null; above = above.parent) depth++;
   const marks = flags(node);
   return [
     node.key,
@@ -109,7 +106,7 @@ function sayNode(node: ModelNode, id: IdOf): unknown[] {
     [node.locks, node.pins, node.gpuHolders],
     [node.bytes, node.slot, node.slotGeneration],
     [...node.checksum, node.uses, node.lastUsed],
-    [id(node.parent), id(node.children[0]), id(siblings[siblings.indexOf(node) + 1]), depth],
+    [id(node.parent), id(node.children[0]), id(siblings[siblings.indexOf(node) + 1])],
     below.map(id),
     TIERS.map((tier) => !below.some((other) => other.tiers.has(tier))),
   ];
@@ -119,21 +116,13 @@ function readNames(table: BlockTable, name: number): unknown[] {
   const out = new Int32Array(table.nodesMax);
   const hashes = [...out.subarray(0, table.nodesOfAlias(name, 0xffff_ffff, out))];
   const pages = [...out.subarray(0, table.nodesOfSha256(pageBytes(name), 3, out))];
-  return [
-    hashes,
-    SPACES.map((space) => table.findAlias(name, 0xffff_ffff, space)),
-    pages,
-    SPACES.map((space) => table.findSha256(pageBytes(name), 3, space)),
-  ];
+  return [hashes, pages];
 }
 
 function sayNames(model: TableModel, name: number, id: IdOf): unknown[] {
   return [model.aliases, model.pages].flatMap((names) => {
     const nodes = names.filter(([other]) => other === name).map(([, node]) => node);
-    return [
-      nodes.map(id),
-      SPACES.map((space) => id(nodes.find((node) => node.namespace === space))),
-    ];
+    return [nodes.map(id)];
   });
 }
 

@@ -7,8 +7,7 @@ import {
   seededRandom,
 } from "../../../src/core/index.ts";
 import {
-  type BlockTable,
-  createBlockTable,
+  BlockTable,
   InsertRefusal,
   NodeFlag,
   RECENCY_TIERS,
@@ -101,7 +100,7 @@ export class Pair {
 
   constructor(seed: number, seen: Set<string>) {
     this.seen = seen;
-    this.table = createBlockTable({
+    this.table = new BlockTable({
       nodesMax: NODES_MAX,
       aliasesMax: ALIASES_MAX,
       sha256Max: ALIASES_MAX,
@@ -242,8 +241,8 @@ export class Pair {
       table.setChecksum(id, 0xffff_ffff - a, b);
       node.checksum = [0xffff_ffff - a, b];
     } else if (step.kind === "flag") {
-      table.setFlag(id, b % 2 === 0 ? NodeFlag.transient : NodeFlag.corrupt, c % 2 === 0);
-      node[b % 2 === 0 ? "transient" : "corrupt"] = c % 2 === 0;
+      table.setFlag(id, NodeFlag.transient, c % 2 === 0);
+      node.transient = c % 2 === 0;
     } else if (step.kind === "alias") {
       expect(table.addAlias(id, name, 0xffff_ffff)).toBe(model.addAlias("aliases", node, name));
     } else if (step.kind === "page") {

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { type NodeId, seededRandom } from "../../../src/core/index.ts";
-import { type BlockTable, createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { block, keyWords, must, SPACE } from "./blocks.ts";
+import { verifyTable } from "./verify-table.ts";
 
 /** Makes block `n` resident in RAM. */
 function store(table: BlockTable, n: number, parent: number | null = null): NodeId {
@@ -12,7 +13,7 @@ describe("protection", () => {
   /** Blocks 1 to `count` in RAM, each the parent of the next, and what listeners were told. */
   function path(count: number) {
     const told = { protection: 0, inRamAlone: 0 };
-    const table = createBlockTable({
+    const table = new BlockTable({
       nodesMax: count + 1,
       random: seededRandom(1),
       onProtection: () => told.protection++,
@@ -46,7 +47,7 @@ describe("protection", () => {
     table.unpin(third!);
     expect(table.oldest(Tier.ssd)).toBe(third!);
     expect(table.keptBytes).toBe(0);
-    table.verifyIntegrity();
+    verifyTable(table);
   });
 
   test("a lock protects on both tiers, copy or not", () => {
@@ -72,7 +73,7 @@ describe("protection", () => {
     table.removeResidency(nodes[1]!, Tier.ssd);
     expect(guarded(table, nodes, Tier.ram)).toEqual([false, false, false]);
     expect(table.isKept(nodes[1]!)).toBe(true);
-    table.verifyIntegrity();
+    verifyTable(table);
   });
 
   test("a subtree that gains a parent brings its pins along", () => {
@@ -87,7 +88,7 @@ describe("protection", () => {
     expect(table.isProtected(parent, Tier.ram)).toBe(true);
     table.addResidency(parent, Tier.ssd);
     expect(table.isProtected(parent, Tier.ram)).toBe(false);
-    table.verifyIntegrity();
+    verifyTable(table);
   });
 
   test("many pins on one path cost its length once", () => {
@@ -105,6 +106,6 @@ describe("protection", () => {
     expect(told).toEqual({ protection: 3_000, inRamAlone: 1_001 });
     table.unpin(nodes.at(-1)!);
     expect(told.protection).toBe(4_000);
-    table.verifyIntegrity();
+    verifyTable(table);
   });
 });

@@ -7,12 +7,8 @@ import {
   randomBelow,
   seededRandom,
 } from "../../../src/core/index.ts";
-import {
-  type BlockSource,
-  type BlockTable,
-  createBlockTable,
-  Tier,
-} from "../../../src/store/blocks/index.ts";
+import { type BlockSource, BlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { verifyTable } from "./verify-table.ts";
 
 const SPACE = 1 as NamespaceIndex;
 const BLOCKS = 300;
@@ -115,7 +111,7 @@ describe("the recency list", () => {
       test(`evicts as the book says: ${capacity} blocks, paths ${way}`, () => {
         const random = seededRandom(capacity);
         const parents = drawTree(random);
-        const table = createBlockTable({ nodesMax: BLOCKS, random });
+        const table = new BlockTable({ nodesMax: BLOCKS, random });
         const classic = new ClassicLru();
         const use = way === "touched" ? touchLast : lockAndLetGo(random);
         for (let request = 0; request < REQUESTS; request++) {
@@ -128,13 +124,13 @@ describe("the recency list", () => {
           classic.use(path);
           expect(evict(table, capacity)).toEqual(classic.evict(capacity));
         }
-        table.verifyIntegrity();
+        verifyTable(table);
       });
     }
   }
 
   test("finds no victim where all is protected or nothing is there", () => {
-    const table = createBlockTable({ nodesMax: 4, random: seededRandom(1) });
+    const table = new BlockTable({ nodesMax: 4, random: seededRandom(1) });
     expect(table.oldest(Tier.ram)).toBe(NO_NODE);
     const [, last] = store(table, [1, 2]);
     table.pin(last!);

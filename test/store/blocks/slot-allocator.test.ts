@@ -1,12 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import type { NodeId } from "../../../src/core/index.ts";
-import { createSlotAllocator, NO_SLOT, SlotState } from "../../../src/store/blocks/index.ts";
+import { NO_SLOT, SlotAllocator, SlotState } from "../../../src/store/blocks/index.ts";
+import { freeSlots, verifySlots } from "./verify-slots.ts";
 
 const KIB = 1024;
 const GIB = 2 ** 30;
 
 function arena(arenaBytes: number, slotBytesMax = arenaBytes, extentBytes?: number) {
-  const slots = createSlotAllocator({
+  const slots = new SlotAllocator({
     arenaBytes,
     slotBytesMax,
     ...(extentBytes === undefined ? {} : { extentBytes }),
@@ -30,13 +31,13 @@ describe("capacity", () => {
       test(`an arena of ${count} slots of ${bytes} holds ${count}`, () => {
         const slotBytes = Math.ceil(bytes / 4096) * 4096;
         const slots = arena(count * slotBytes, slotBytes);
-        expect(slots.freeSlots(bytes)).toBe(count);
+        expect(freeSlots(slots, bytes)).toBe(count);
         const taken = fill(slots, bytes);
         expect(taken).toHaveLength(count);
         const offsets = taken.map((slot) => slots.offsetOf(slot)).sort((a, b) => a - b);
         expect(offsets).toEqual(Array.from({ length: count }, (_, n) => n * slotBytes));
         expect(slots.usedBytes).toBe(slots.arenaBytes);
-        slots.verifyIntegrity();
+        verifySlots(slots);
       });
     }
   }
@@ -48,9 +49,9 @@ describe("capacity", () => {
   test("an emptied arena is divided anew for the next size", () => {
     const slots = arena(3000 * 200_704, 8 * 1024 * KIB);
     for (const slot of fill(slots, 300_000)) slots.release(slot);
-    expect(slots.freeSlots(200_704)).toBe(3000);
+    expect(freeSlots(slots, 200_704)).toBe(3000);
     expect(fill(slots, 200_704)).toHaveLength(3000);
-    slots.verifyIntegrity();
+    verifySlots(slots);
   });
 
   test("a second size loses less than one of its slots an extent", () => {
@@ -58,20 +59,20 @@ describe("capacity", () => {
     const first = fill(slots, 256 * KIB);
     for (const slot of first.slice(1)) slots.release(slot);
     const bytes = 600 * KIB;
-    const free = slots.freeSlots(bytes);
+    const free = freeSlots(slots, bytes);
     expect(fill(slots, bytes)).toHaveLength(free);
     const extents = slots.extentCount - 1;
     expect(free * bytes).toBeGreaterThan(extents * (GIB / slots.extentCount - bytes));
-    slots.verifyIntegrity();
+    verifySlots(slots);
   });
 
   test("grows as memory becomes ready", () => {
-    const slots = createSlotAllocator({ arenaBytes: 1000 * 4096, slotBytesMax: 4096 });
+    const slots = new SlotAllocator({ arenaBytes: 1000 * 4096, slotBytesMax: 4096 });
     expect(slots.reserve(4096)).toBe(NO_SLOT);
     let taken = 0;
     while (slots.readyBytes < slots.arenaBytes) {
       slots.addReady(100 * 4096);
-      const free = slots.freeSlots(4096);
+      const free = freeSlots(slots, 4096);
       const more = fill(slots, 4096);
       expect(more).toHaveLength(free);
       for (const slot of more) {
@@ -86,15 +87,15 @@ describe("capacity", () => {
     const slots = arena(1024 * GIB, 64 * 1024 * KIB);
     const slot = slots.reserve(4096);
     expect(slots.slotBytesOf(slot)).toBe(8192);
-    expect(slots.freeSlots(4096)).toBe(2 ** 27 - 1);
+    expect(freeSlots(slots, 4096)).toBe(2 ** 27 - 1);
     slots.release(slot);
-    expect(slots.freeSlots(256 * KIB)).toBe(2 ** 22);
+    expect(freeSlots(slots, 256 * KIB)).toBe(2 ** 22);
   });
 
   test("too long, or a block too many", () => {
     const slots = arena(64 * KIB, 16 * KIB);
     expect(slots.reserve(16 * KIB + 1)).toBe(NO_SLOT);
-    expect(slots.freeSlots(16 * KIB + 1)).toBe(0);
+    expect(freeSlots(slots, 16 * KIB + 1)).toBe(0);
     expect(fill(slots, 16 * KIB)).toHaveLength(4);
     expect(slots.reserve(4096)).toBe(NO_SLOT);
   });
@@ -105,11 +106,11 @@ describe("capacity", () => {
     expect(held.includes(NO_SLOT)).toBe(false);
     expect(slots.classes()).toHaveLength(64);
     expect(slots.reserve(65 * 4096)).toBe(NO_SLOT);
-    expect(slots.freeSlots(65 * 4096)).toBe(0);
+    expect(freeSlots(slots, 65 * 4096)).toBe(0);
     slots.release(held[3]!);
-    expect(slots.freeSlots(65 * 4096)).toBeGreaterThan(0);
+    expect(freeSlots(slots, 65 * 4096)).toBeGreaterThan(0);
     expect(slots.reserve(65 * 4096)).not.toBe(NO_SLOT);
-    slots.verifyIntegrity();
+    verifySlots(slots);
   });
 });
 
@@ -134,7 +135,7 @@ describe("re-division", () => {
     }
     expect(nodes).toHaveLength(15);
     expect(slots.reserve(64 * KIB)).not.toBe(NO_SLOT);
-    slots.verifyIntegrity();
+    verifySlots(slots);
   });
 
   test("an extent with a slot that cannot move is left out", () => {
@@ -189,15 +190,15 @@ describe("slots in use", () => {
     }
   });
 
-  test("verifyIntegrity names what is broken", () => {
+  test("verifySlots names what is broken", () => {
     const slots = arena(64 * KIB, 4096);
     slots.publish(slots.reserve(4096));
-    slots.verifyIntegrity();
+    verifySlots(slots);
     const inside = slots as unknown as { usedBytes: number; extents: { unmovable: Int32Array } };
     inside.extents.unmovable[0] = 1;
-    expect(() => slots.verifyIntegrity()).toThrow("the unmovable slots are counted");
+    expect(() => verifySlots(slots)).toThrow("the unmovable slots are counted");
     inside.extents.unmovable[0] = 0;
     inside.usedBytes++;
-    expect(() => slots.verifyIntegrity()).toThrow("the bytes in use are counted");
+    expect(() => verifySlots(slots)).toThrow("the bytes in use are counted");
   });
 });

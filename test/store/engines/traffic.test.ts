@@ -5,6 +5,7 @@ import { type BlockName, chain } from "../names.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { describeSsd } from "../ssd/use-kit.ts";
 import type { StoreEngine } from "../store-engine.ts";
+import { verifyStore } from "../verify-store.ts";
 import { lookUp, rankOf } from "./lookup-kit.ts";
 
 const ENGINES = 3;
@@ -95,7 +96,7 @@ class Traffic {
     for (const { ready, leading } of this.#all.map(({ state }) => state)) {
       expect(ready).toBeLessThanOrEqual(leading);
     }
-    store.verifyIntegrity();
+    verifyStore(store);
   }
 
   async end(): Promise<void> {

@@ -11,6 +11,7 @@ import type {
 } from "../../../src/store/index.ts";
 import { BLOCK_BYTES, type BlockName, digestOf, parentOf, seedOf } from "../names.ts";
 import { namespaceKey } from "../store-kit.ts";
+import { verifyStore } from "../verify-store.ts";
 
 export interface PullSpec {
   readonly namespace?: number;
@@ -31,7 +32,7 @@ export class PeerHost {
     const { namespace = 1, bytes = BLOCK_BYTES, layer = LAYER_ALL, keep } = spec;
     const blocks = this.#store.peerBlocks;
     const landed = blocks.land(namespace as NamespaceIndex, digestOf(name), layer, bytes, keep);
-    this.#store.verifyIntegrity();
+    verifyStore(this.#store);
     return landed;
   }
 
@@ -52,7 +53,7 @@ export class PeerHost {
     region.fill(landing.offset, bytes, seedOf(name));
     const arrived = region.checksum(landing.offset, bytes);
     const committed = landing.commit({ ...this.block(name, bytes, arrived), ...lies }, arrived);
-    this.#store.verifyIntegrity();
+    verifyStore(this.#store);
     return committed;
   }
 
@@ -88,7 +89,7 @@ export class PeerHost {
 
   release(arrival: Arrival, used = false): void {
     arrival.release(used);
-    this.#store.verifyIntegrity();
+    verifyStore(this.#store);
   }
 
   lend(
@@ -105,7 +106,7 @@ export class PeerHost {
   async borrow(name: BlockName): Promise<Loan> {
     const lent = await this.lend(name);
     if (typeof lent === "string") throw new Error(`${name}: ${lent}`);
-    this.#store.verifyIntegrity();
+    verifyStore(this.#store);
     return lent;
   }
 

@@ -13,6 +13,7 @@ import { type BlockName, chain, digestOf } from "../names.ts";
 import type { Handle, StoreEngine } from "../store-engine.ts";
 import { namespaceKey, openStoreKit, PAGE, type StoreKit } from "../store-kit.ts";
 import { type ModelEngine, type ModelLanding, StoreModel } from "../store-model.ts";
+import { verifyStore } from "../verify-store.ts";
 import { PeerHost } from "./peer-kit.ts";
 
 const SLOTS = 6;
@@ -103,7 +104,7 @@ class Bench {
     expect({ ...step, answer: real }).toEqual({ ...step, answer: expected });
     const name = `${step.kind} ${expected}`;
     this.seen.set(name, (this.seen.get(name) ?? 0) + 1);
-    this.kit.store.verifyIntegrity();
+    verifyStore(this.kit.store);
     this.#compare();
   }
 

@@ -1,8 +1,7 @@
 import { type BlockName, type HeldBy, LAYER_ALL, type NodeId } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import {
-  createInspector,
-  type Inspector,
+  Inspector,
   Namespaces,
   type PullInsight,
   type TieredStore,
@@ -40,7 +39,7 @@ export function inspect(
   };
   const native = loadNative();
   return {
-    inspector: createInspector(store, { namespaces, native, holdersOf, pulls: () => pulls }),
+    inspector: new Inspector(store, { namespaces, native, holdersOf, pulls: () => pulls }),
     namespaces,
     asked,
   };

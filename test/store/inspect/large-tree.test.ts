@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { type NamespaceIndex, seededRandom, systemClock } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import { createInspector, Namespaces, TieredStore } from "../../../src/store/index.ts";
+import { Inspector, Namespaces, TieredStore } from "../../../src/store/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { openStoreKit, PAGE } from "../store-kit.ts";
 
@@ -49,7 +49,7 @@ describeNative("a tree of a million blocks", () => {
     });
     fill(store);
     const parts = { namespaces: new Namespaces(), native, holdersOf: () => [] };
-    const inspector = createInspector(store, parts);
+    const inspector = new Inspector(store, parts);
     // Processor time between two beats, so that other load on the host does not count.
     const stalls: number[] = [];
     const spentMs = () => {

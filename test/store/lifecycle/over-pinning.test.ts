@@ -1,6 +1,8 @@
 import { expect } from "bun:test";
 import { describeNative } from "../../support/index.ts";
+import { verifyPins } from "../pins/verify-pins.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
+import { verifyStore } from "../verify-store.ts";
 import { type LifeTest, named, outcomes, useLife } from "./lifecycle-kit.ts";
 
 const SLOTS = 8;
@@ -61,8 +63,8 @@ describeNative("over-pinning on a failing disk", () => {
       expect(kit.store.sessions.size).toBe(0);
       expect(life.holds.counts()).toMatchObject({ pin: { holds: 3 }, relieved: 3 });
       expect(where("p0", "p1", "p3", "p4", "p5")).toEqual(["", "", "", "", "ram"]);
-      kit.store.verifyIntegrity();
-      life.holds.verifyIntegrity();
+      verifyStore(kit.store);
+      verifyPins(life.holds);
     });
   }
 

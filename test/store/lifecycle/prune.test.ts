@@ -4,8 +4,10 @@ import { LAYER_ALL, type NamespaceIndex, type NodeId } from "../../../src/core/i
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch, type TieredStore } from "../../../src/store/index.ts";
 import { describeNative } from "../../support/index.ts";
+import { verifyTable } from "../blocks/verify-table.ts";
 import { chain, digestOf } from "../names.ts";
 import { openStoreKit, PAGE } from "../store-kit.ts";
+import { verifyStore } from "../verify-store.ts";
 import { Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
 
 describeNative("Prune flow", () => {
@@ -211,7 +213,7 @@ describeNative("Prune flow", () => {
       for (const name of names) {
         if (kit.nodeOf(name) !== 0) expect(kit.nodeOf("a/b")).not.toBe(0);
       }
-      kit.store.verifyIntegrity();
+      verifyStore(kit.store);
     }
     await kit.settled();
     expect((await life.prune("a")).results[0]!.outcome).not.toBe("held");
@@ -247,7 +249,7 @@ describeNative("Prune flow", () => {
     expect(report.counts).toMatchObject({ done: BLOCKS, held: 0 });
     expect(kit.store.table.nodeCount).toBe(1);
     expect(turns).toBeGreaterThan(BLOCKS / 4_096 / 2);
-    kit.store.table.verifyIntegrity();
+    verifyTable(kit.store.table);
   });
 });
 

@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { equalBytes, NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
 import { EventLog, type HearthEvent } from "../../../src/observability/activity/index.ts";
-import { type BlockTable, createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import type { RetentionLedger } from "../../../src/store/index/index.ts";
 import {
   type AddedPin,
@@ -12,6 +12,8 @@ import {
 } from "../../../src/store/pins/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { block, digestBytes, keyWords, must, SPACE } from "../blocks/blocks.ts";
+import { verifyTable } from "../blocks/verify-table.ts";
+import { verifyPins } from "./verify-pins.ts";
 
 export const BLOCK_BYTES = 100;
 const WALL_MS = 1_700_000_000_000;
@@ -38,7 +40,7 @@ export class HoldKit {
     this.clock = clock;
     this.#startMs = clock.wallMs() - clock.monotonicMs();
     const nodesMax = options.nodesMax ?? 256;
-    this.table = options.table ?? createBlockTable({ nodesMax, random: seededRandom(3) });
+    this.table = options.table ?? new BlockTable({ nodesMax, random: seededRandom(3) });
     this.events = new EventLog(clock);
     this.holds = new HoldRegistry({
       table: this.table,
@@ -141,8 +143,8 @@ export class HoldKit {
   }
 
   verify(): void {
-    this.table.verifyIntegrity();
-    this.holds.verifyIntegrity();
+    verifyTable(this.table);
+    verifyPins(this.holds);
   }
 
   /** Another run over a ledger; blocks come back as `fill` puts them. */

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import { verifyTable } from "../blocks/verify-table.ts";
 import { SmallTier } from "./small-tier.ts";
 
 const SEED = 20_261_122;
@@ -95,7 +96,7 @@ function always(check: (tier: SmallTier, model: Model, one: Step, run: () => voi
       const tier = new SmallTier(CAPACITY);
       const model = new Model();
       for (const one of list) check(tier, model, one, () => apply(tier, model, one));
-      tier.table.verifyIntegrity();
+      verifyTable(tier.table);
     }),
     { seed: SEED, numRuns: 150 },
   );

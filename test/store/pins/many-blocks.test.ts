@@ -1,10 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
-import { createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { PIN_BLOCKS_PER_CALL, type PinRequest } from "../../../src/store/pins/index.ts";
 import { must, SPACE } from "../blocks/blocks.ts";
 import { HoldKit } from "./hold-kit.ts";
 import { MemoryDisk, type MemoryLedger } from "./memory-ledger.ts";
+import { verifyPins } from "./verify-pins.ts";
 
 /** Blocks of one row. */
 const PART = 4_096;
@@ -17,7 +18,7 @@ class ManyKit {
   readonly nodes: NodeId[] = [];
 
   constructor(ledger: MemoryLedger, clock = new HoldKit().clock) {
-    const table = createBlockTable({ nodesMax: COUNT + 1, random: seededRandom(3) });
+    const table = new BlockTable({ nodesMax: COUNT + 1, random: seededRandom(3) });
     this.kit = new HoldKit({ ledger, table }, clock);
     this.kit.capacityBytes = 1e12;
     for (let n = 0; n < COUNT; n++) {
@@ -61,7 +62,7 @@ const keyOf = (n: number) => new Uint32Array([Math.imul(n + 1, 0x9e37_79b1), n, 
 async function restarted(disk: MemoryDisk, { kit }: ManyKit): Promise<ManyKit> {
   const next = new ManyKit(disk.open(), kit.clock);
   await next.kit.holds.restore(next.find);
-  next.kit.holds.verifyIntegrity();
+  verifyPins(next.kit.holds);
   return next;
 }
 
@@ -163,7 +164,7 @@ describe("many blocks at once", () => {
     const { id, results } = await added;
     expect([id, results.length, results.at(-1)]).toEqual([1, COUNT, { outcome: "missing" }]);
     expect(results.filter(({ outcome }) => outcome === "done")).toHaveLength(COUNT - 1);
-    many.kit.holds.verifyIntegrity();
+    verifyPins(many.kit.holds);
   });
 
   test("refused for the budget: the figures are there, whichever slice it was", async () => {
@@ -183,12 +184,12 @@ describe("many blocks at once", () => {
     expect(holds.lease("night")).toBeNull();
     expect(holds.list(all).holds).toEqual([]);
     expect(many.held()).toHaveLength(COUNT - PIN_BLOCKS_PER_CALL);
-    holds.verifyIntegrity();
+    verifyPins(holds);
     expect(await holds.letGoAll("pin", "a", many.nodes)).not.toContain(true);
     await holds[Symbol.asyncDispose]();
     expect(many.held()).toEqual([]);
     expect(many.kit.ended).toMatchObject([{ nodes: many.nodes }]);
-    holds.verifyIntegrity();
+    verifyPins(holds);
   });
 
   test("that are relieved give room at once, and as often as one asks", async () => {
@@ -200,6 +201,6 @@ describe("many blocks at once", () => {
     expect([rounds, many.held()]).toEqual([Math.ceil(COUNT / PIN_BLOCKS_PER_CALL), []]);
     expect(holds.counts()).toMatchObject({ relieved: 1, pin: { holds: 0, blocks: 0, bytes: 0 } });
     expect(many.kit.said()).toMatchObject([{ kind: "hold_relieved", blocks: COUNT }]);
-    holds.verifyIntegrity();
+    verifyPins(holds);
   });
 });

@@ -1,5 +1,5 @@
 import { NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
-import { createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { Sessions } from "../../../src/store/pins/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { block, keyWords, must, SPACE } from "../blocks/blocks.ts";
@@ -8,7 +8,7 @@ export const BLOCK_BYTES = 100;
 
 /** A RAM tier of a few blocks over the real table: LRU, leaves first, and sessions. */
 export class SmallTier {
-  readonly table = createBlockTable({ nodesMax: 256, random: seededRandom(3) });
+  readonly table = new BlockTable({ nodesMax: 256, random: seededRandom(3) });
   readonly clock = new ManualClock();
   readonly sessions = new Sessions(this.table, this.clock);
   readonly #capacity: number;

@@ -8,7 +8,7 @@ import {
   seededRandom,
 } from "../../../src/core/index.ts";
 import { setFaults } from "../../../src/native/index.ts";
-import { createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
+import { BlockTable, Tier } from "../../../src/store/blocks/index.ts";
 import { createAddressBatch, StoreResidency } from "../../../src/store/index.ts";
 import { describeNative, withTempDir } from "../../support/index.ts";
 import { type BlockName, batchOf, chain, digestOf } from "../names.ts";
@@ -135,7 +135,7 @@ describeNative("residency changes", () => {
 
 /** A table with a chain of blocks on the GPU, without a store. */
 function longChain(blocks: number, blocksMax: number) {
-  const table = createBlockTable({
+  const table = new BlockTable({
     nodesMax: blocks,
     random: seededRandom(1),
     onResidency: (node, tier, on) => residency.noted(node, tier, on),

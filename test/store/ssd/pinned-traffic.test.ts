@@ -10,6 +10,7 @@ import { setFaults } from "../../../src/native/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
 import { describeNative, withTempDir } from "../../support/index.ts";
 import { type BlockName, chain } from "../names.ts";
+import { verifyStore } from "../verify-store.ts";
 import { FILE_BYTES, SsdHost } from "./ssd-kit.ts";
 import { pick, Traffic } from "./traffic.ts";
 
@@ -136,7 +137,7 @@ describeNative("SSD tier: random traffic with pinned blocks", () => {
             pins.step();
             await traffic.step(false);
             pins.expectThere();
-            traffic.kit.store.verifyIntegrity();
+            verifyStore(traffic.kit.store);
           }
           setFaults(host.native, "");
           await traffic.settle();

@@ -193,7 +193,7 @@ describeSsd("SSD tier: spare files that are not used", (it) => {
     const made = room.reserve(8_192, 4);
     expect(made.kind).toBe("later");
     await kit.until(() => room.usedBytes < 8 * FILE_BYTES, "the spare files to go");
-    await room.settled();
+    await room.removals.settled();
     expect(leftovers(kit)).toEqual([]);
     expect(room.usedBytes).toBe(4 * FILE_BYTES);
     expect(allocatedBytes(kit)).toBe(4 * FILE_BYTES);
@@ -208,7 +208,7 @@ describeSsd("SSD tier: spare files that are not used", (it) => {
     await kit.engine().put(...names(8));
     await kit.settled();
     kit.ssd.room.reserve(8_192, 3);
-    await kit.ssd.room.settled();
+    await kit.ssd.room.removals.settled();
     expect(leftovers(kit)).toHaveLength(3);
     expect(await kit.close()).toBe(true);
     expect(leftovers(kit)).toEqual([]);

@@ -29,6 +29,7 @@ import { blockPath } from "../../../src/store/kvb/index.ts";
 import { endlessTurns, ManualClock, waitFor } from "../../support/index.ts";
 import { type BlockName, batchOf } from "../names.ts";
 import { StoreEngine } from "../store-engine.ts";
+import { verifyStore } from "../verify-store.ts";
 
 type SsdTier = NonNullable<TieredStore["ssd"]>;
 type RecoveryReport = Awaited<ReturnType<TieredStore["openSsd"]>>;
@@ -243,7 +244,7 @@ export class SsdKit implements AsyncDisposable {
     do {
       await writer.settled();
       await reader.settled();
-      await room.settled();
+      await room.removals.settled();
       // Let the waiting callbacks run.
       await new Promise((resolve) => setImmediate(resolve));
     } while (writer.queuedBlocks + reader.reading + this.disk.inFlight > 0);
@@ -261,7 +262,7 @@ export class SsdKit implements AsyncDisposable {
         node = next;
       }
     }
-    this.store.verifyIntegrity();
+    verifyStore(this.store);
   }
 
   /** The node of a known block. */
@@ -338,7 +339,7 @@ export class SsdKit implements AsyncDisposable {
   /** Leaks: state that must be empty when no operation is under way and no engine is connected. */
   problems(): string[] {
     const { store, disk } = this;
-    store.verifyIntegrity();
+    verifyStore(store);
     const { table } = store;
     const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
     const problems: string[] = [];

@@ -5,6 +5,7 @@ import { benchPolicy } from "../../../src/workload/bench/index.ts";
 import { type ReplayOptions, replay } from "../../../src/workload/replay/index.ts";
 import { bundledTrace, type Trace, type TraceRequest } from "../../../src/workload/traces/index.ts";
 import { type AgentKit, openAgent } from "../../engine/agent-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { describeNative } from "../../support/index.ts";
 
 /** As long as a slot of the tests' agent. */
@@ -96,7 +97,7 @@ describeNative("a replay", () => {
         wrong_bytes: 0,
       });
       await agent.untilNothingHeld();
-      agent.store.verifyIntegrity();
+      verifyStore(agent.store);
     });
   });
 

@@ -19,13 +19,8 @@ import {
   whyNoAnswer,
 } from "../../wire/index.ts";
 import { Deadline, RequestSlots } from "../connection-state.ts";
-import {
-  type ChannelEnd,
-  type ChannelHandler,
-  type CommonMessage,
-  type ControlChannel,
-  isCommon,
-} from "./control-channel.ts";
+import { type CommonMessage, isCommon, type OwnMessage } from "./codec.ts";
+import type { ChannelEnd, ChannelHandler, ControlChannel } from "./control-channel.ts";
 import { theirFault } from "./dial.ts";
 import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
@@ -37,48 +32,31 @@ interface Call {
   readonly settle: (called: Called) => void;
 }
 
-/** A running pull, independent of how its payload is carried. */
-export interface ClientPull {
-  /** Resolves when nothing writes to its places any more. */
-  readonly over: Promise<ConnectionFault | null>;
-  /** The connection has ended, or is ending. */
-  fail(fault: ConnectionFault): void;
-  /** Reports received bytes to the caller; gives up if nothing arrived for `stallMs`. */
-  count(stallMs: number): void;
-  /** The reason the message is invalid; null: valid. */
-  takeLost(index: number): string | null;
-  takeBusy(refusal: ItemRefusal): void;
-  takeEnd(fault: ConnectionFault): void;
-}
-
 /** Carries the payload of a connection's pulls. */
-export interface ClientPayload<Own> {
+export interface ClientPayload<Own, Pull extends ClientPull> {
   /** Number of 32-bit transfer numbers used so far. */
   readonly used: number;
+  /** Resolves when payload cannot be carried any more. */
+  readonly ended: Promise<ConnectionFault>;
   /** Starts a pull: sends its request. */
-  begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull;
-  /** Handles a message specific to the transport. The reason it is invalid; null: valid. */
-  take(message: Own, connection: RequestIds): string | null;
+  begin(id: number, pull: OutgoingPull, deadline: Deadline): Pull;
+  /**
+   * Handles a message specific to the transport. `pull`: the pull that it names, unless that is
+   * over. The reason the message is invalid; null: valid.
+   */
+  take(message: Own, pull: Pull | undefined): string | null;
   /** Closes it. Resolves when nothing writes any more. */
   close(): Promise<void>;
-}
-
-/** The request numbers used so far. */
-export interface RequestIds {
-  /**
-   * Null: the request exists or existed, so the message may be late. Otherwise the protocol error.
-   */
-  mayName(id: number): string | null;
 }
 
 /** Requests have 32-bit numbers. A connection that has used most of them ends. */
 const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
 
-export interface ClientConnectionOptions<Own> {
+export interface ClientConnectionOptions<Own, Pull extends ClientPull> {
   readonly transport: TransportName;
   readonly identity: PeerIdentity;
   readonly channel: ControlChannel<Own>;
-  readonly payload: ClientPayload<Own>;
+  readonly payload: ClientPayload<Own, Pull>;
   readonly clock: Clock;
   readonly limits: ChannelLimits;
   /** Maximum concurrent requests that the server allows. */
@@ -88,8 +66,8 @@ export interface ClientConnectionOptions<Own> {
 }
 
 /** The client's side of a connection: requests and their answers, without the payload. */
-export class ClientConnection<Own extends { readonly kind: string }>
-  implements PeerConnection, ChannelHandler<Own>, RequestIds
+export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
+  implements PeerConnection, ChannelHandler<Own>
 {
   readonly identity: PeerIdentity;
   readonly transport: TransportName;
@@ -98,10 +76,10 @@ export class ClientConnection<Own extends { readonly kind: string }>
   rttMs: number;
   readonly #clock: Clock;
   readonly #channel: ControlChannel<Own>;
-  readonly #payload: ClientPayload<Own>;
+  readonly #payload: ClientPayload<Own, Pull>;
   readonly #limits: ChannelLimits;
   readonly #calls = new Map<number, Call>();
-  readonly #pulls = new Map<number, ClientPull>();
+  readonly #pulls = new Map<number, Pull>();
   readonly #slots: RequestSlots;
   readonly #keepAlive: KeepAlive;
   #progress: Disposable | null = null;
@@ -111,7 +89,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
   /** Resolves when the payload is closed, so that no pull writes any more. */
   #torn: Promise<void> = Promise.resolve();
 
-  constructor(options: ClientConnectionOptions<Own>) {
+  constructor(options: ClientConnectionOptions<Own, Pull>) {
     const { identity, transport, channel, payload, clock, limits } = options;
     this.identity = identity;
     this.transport = transport;
@@ -134,6 +112,7 @@ export class ClientConnection<Own extends { readonly kind: string }>
       },
       onDead: (why) => this.end("stalled", why),
     });
+    void payload.ended.then(({ kind, why }) => this.end(kind, why));
   }
 
   get fault(): ConnectionFault | null {
@@ -158,12 +137,11 @@ export class ClientConnection<Own extends { readonly kind: string }>
 
   #ask(id: number, request: CallRequest, deadline: Deadline): Promise<Called> {
     const { promise, resolve } = Promise.withResolvers<Called>();
-    const onAbort = () => {
-      this.#channel.send({ kind: "cancel", id });
-      resolve({ ok: false, fault: deadline.fault });
-    };
     this.#calls.set(id, { request, settle: resolve });
-    deadline.signal.addEventListener("abort", onAbort, { once: true });
+    deadline.onOver = (fault) => {
+      this.#channel.send({ kind: "cancel", id });
+      resolve({ ok: false, fault });
+    };
     this.#channel.send({ kind: "call", id, body: encodeRequest(request) });
     return promise;
   }
@@ -192,11 +170,11 @@ export class ClientConnection<Own extends { readonly kind: string }>
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");
     if (this.#fault !== null) return this.#fault;
-    if (deadline.signal.aborted) return deadline.fault;
+    if (deadline.fault !== null) return deadline.fault;
     if (this.#slots.isCrowded) return { kind: "stalled", why: "too many waiting requests" };
-    const got = await this.#slots.take(deadline.signal);
+    const got = await this.#slots.take(deadline);
     if (!got) return this.#fault ?? deadline.fault;
-    if (this.#fault === null && !deadline.signal.aborted) return null;
+    if (this.#fault === null && deadline.fault === null) return null;
     this.#slots.give();
     return this.#fault ?? deadline.fault;
   }
@@ -215,8 +193,15 @@ export class ClientConnection<Own extends { readonly kind: string }>
 
   /** Handles a message of the server. */
   receive(message: Own | CommonMessage): void {
-    const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message, this);
+    const wrong = isCommon(message) ? this.#take(message) : this.#takeOwn(message);
     if (wrong !== null) this.end("protocol", wrong);
+  }
+
+  #takeOwn(message: Own): string | null {
+    const { id } = message;
+    if (id === undefined) return UNEXPECTED_REQUEST;
+    const pull = this.#pulls.get(id);
+    return this.#payload.take(message, pull) ?? (pull === undefined ? this.#mayName(id) : null);
   }
 
   /** The reason the message is invalid; null: valid. */
@@ -225,16 +210,16 @@ export class ClientConnection<Own extends { readonly kind: string }>
       case "answer":
         return this.#takeAnswer(message.id, message.body);
       case "lost":
-        return this.#pulls.get(message.id)?.takeLost(message.index) ?? this.mayName(message.id);
+        return this.#pulls.get(message.id)?.takeLost(message.index) ?? this.#mayName(message.id);
       case "busy": {
         const { retryAfterMs } = message;
         this.#pulls.get(message.id)?.takeBusy({ kind: "busy", retryAfterMs });
-        return this.mayName(message.id);
+        return this.#mayName(message.id);
       }
       case "end": {
         const { fault, why } = message;
         this.#pulls.get(message.id)?.takeEnd(theirFault(fault, why));
-        return this.mayName(message.id);
+        return this.#mayName(message.id);
       }
       case "ping":
         this.#channel.send({ kind: "pong", nonce: message.nonce });
@@ -253,13 +238,16 @@ export class ClientConnection<Own extends { readonly kind: string }>
     }
   }
 
-  mayName(id: number): string | null {
+  /**
+   * Null: the request exists or existed, so the message may be late. Otherwise the protocol error.
+   */
+  #mayName(id: number): string | null {
     return id < this.#nextId ? null : "answer to a request that was never sent";
   }
 
   #takeAnswer(id: number, body: Uint8Array): string | null {
     const call = this.#calls.get(id);
-    if (call === undefined) return this.mayName(id);
+    if (call === undefined) return this.#mayName(id);
     const decoded = decodeAnswer(body);
     if (!decoded.ok) return decoded.why;
     const wrong = whyNoAnswer(call.request, decoded.answer);
@@ -270,11 +258,6 @@ export class ClientConnection<Own extends { readonly kind: string }>
 
   channelEnded(end: ChannelEnd): void {
     this.end(end.kind, end.why);
-  }
-
-  /** The peer's certificate is no longer accepted. */
-  refuse(why: string): void {
-    this.end("refused", why);
   }
 
   end(kind: ConnectionFaultKind, why: string): void {
@@ -327,27 +310,27 @@ export interface Writers {
   cancel(writer: number): void;
 }
 
-export interface RequestedItemsOptions {
-  readonly clock: Clock;
+export interface ClientPullOptions {
+  readonly id: number;
+  readonly pull: OutgoingPull;
   readonly deadline: Deadline;
+  readonly clock: Clock;
   readonly writers: Writers;
-  /** Sends the server a cancellation of the pull. */
-  sayCancel(): void;
+  readonly channel: Pick<ControlChannel<never>, "send">;
 }
 
 /**
- * The items of one pull on the client's side, independent of how their payload is carried.
+ * One pull on the client's side, independent of how its payload is carried.
  *
  * States: open → settled (all items answered, or a fault) → over (nothing writes any more).
  */
-export class RequestedItems {
+export abstract class ClientPull {
   /** Resolves when the pull is over. */
   readonly over: Promise<ConnectionFault | null>;
   readonly all: readonly RequestedItem[];
   readonly #open: OpenItems;
   readonly #pull: OutgoingPull;
-  readonly #options: RequestedItemsOptions;
-  readonly #onAbort: () => void;
+  readonly #options: ClientPullOptions;
   #resolve!: (fault: ConnectionFault | null) => void;
   #unanswered: number;
   /** Number of running writers. */
@@ -358,8 +341,8 @@ export class RequestedItems {
   #movedMs: number;
   #isOver = false;
 
-  constructor(pull: OutgoingPull, options: RequestedItemsOptions) {
-    const { clock, deadline } = options;
+  constructor(options: ClientPullOptions) {
+    const { pull, clock, deadline } = options;
     this.#pull = pull;
     this.#options = options;
     this.#open = new OpenItems(pull.namespace, pull.items);
@@ -377,8 +360,14 @@ export class RequestedItems {
       reported: 0,
       isDone: false,
     }));
-    this.#onAbort = () => this.giveUp(deadline.fault);
-    deadline.signal.addEventListener("abort", this.#onAbort, { once: true });
+    deadline.onOver = (fault) => this.giveUp(fault);
+  }
+
+  /** The request's message body. */
+  protected get body(): Uint8Array {
+    const { namespace, items } = this.#pull;
+    const { leftMs: deadlineMs } = this.#options.deadline;
+    return encodeRequest({ op: "pull", namespace, items, deadlineMs });
   }
 
   /** Null: open, or all items answered. */
@@ -389,7 +378,8 @@ export class RequestedItems {
   /** Cancels the pull at the server, and all writers. */
   giveUp(fault: ConnectionFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
-    this.#options.sayCancel();
+    const { channel, id } = this.#options;
+    channel.send({ kind: "cancel", id });
     this.fail(fault);
   }
 
@@ -520,7 +510,7 @@ export class RequestedItems {
     const isSettled = this.#fault !== null || this.#unanswered === 0;
     if (!isSettled || this.#writing > 0 || this.#isOver) return;
     this.#isOver = true;
-    this.#options.deadline.signal.removeEventListener("abort", this.#onAbort);
+    this.#options.deadline.onOver = null;
     this.#resolve(this.#fault);
   }
 }

@@ -1,183 +1,7 @@
 import type { TLSSocket } from "node:tls";
 import { type Clock, NamedSources, type TurnSource } from "../../../core/index.ts";
-import { CONNECTION_FAULTS, type ConnectionFaultKind } from "../../transport.ts";
 import { MessageReader } from "../../wire/index.ts";
-
-/** Length and message kind. */
-const PREFIX_BYTES = 5;
-const WHY_BYTES_MAX = 255;
-
-/** A little-endian number of this width, or bytes. */
-export type Field = readonly [width: 1 | 2 | 4, value: number] | Uint8Array;
-
-/**
- * Encodes a message: `length u32, kind u8, fields`. The length counts the bytes after it; all
- * numbers are little-endian.
- */
-export function frame(code: number, ...fields: readonly Field[]): Uint8Array {
-  let length = PREFIX_BYTES;
-  for (const field of fields) length += field instanceof Uint8Array ? field.length : field[0];
-  const bytes = new Uint8Array(length);
-  const view = new DataView(bytes.buffer);
-  view.setUint32(0, length - 4, true);
-  bytes[4] = code;
-  let at = PREFIX_BYTES;
-  for (const field of fields) {
-    if (field instanceof Uint8Array) {
-      bytes.set(field, at);
-      at += field.length;
-      continue;
-    }
-    const [width, value] = field;
-    if (width === 1) bytes[at] = value;
-    else if (width === 2) view.setUint16(at, value, true);
-    else view.setUint32(at, value, true);
-    at += width;
-  }
-  return bytes;
-}
-
-/** A reason for the peer, truncated to the limit of the message. */
-function reasonBytes(text: string): Uint8Array {
-  const bytes = new Uint8Array(WHY_BYTES_MAX);
-  return bytes.subarray(0, new TextEncoder().encodeInto(text, bytes).written);
-}
-
-/** Null: not valid text. */
-function textOf(bytes: Uint8Array): string | null {
-  if (bytes.length > WHY_BYTES_MAX) return null;
-  try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-  } catch {
-    return null;
-  }
-}
-
-/**
- * Messages that all transports share. `body` is encoded by the common wire codec and comes last.
- */
-export type CommonMessage =
-  | { readonly kind: "call"; readonly id: number; readonly body: Uint8Array }
-  | { readonly kind: "answer"; readonly id: number; readonly body: Uint8Array }
-  /** A block whose header was sent will not be sent. */
-  | { readonly kind: "lost"; readonly id: number; readonly index: number }
-  /** The pull was not started because the server is busy. */
-  | { readonly kind: "busy"; readonly id: number; readonly retryAfterMs: number }
-  /** The remaining items of a pull will not be answered. */
-  | {
-      readonly kind: "end";
-      readonly id: number;
-      readonly fault: ConnectionFaultKind;
-      readonly why: string;
-    }
-  | { readonly kind: "cancel"; readonly id: number }
-  | { readonly kind: "ping"; readonly nonce: number }
-  | { readonly kind: "pong"; readonly nonce: number }
-  /** The last message: the reason this side ends the connection. */
-  | { readonly kind: "bye"; readonly fault: ConnectionFaultKind; readonly why: string };
-
-type CommonKind = CommonMessage["kind"];
-
-/** Byte of each kind, the same for all transports. */
-const COMMON_CODES: Readonly<Record<CommonKind, number>> = {
-  call: 3,
-  answer: 4,
-  lost: 8,
-  busy: 9,
-  end: 10,
-  cancel: 11,
-  ping: 12,
-  pong: 13,
-  bye: 14,
-};
-const KINDS = new Map(Object.entries(COMMON_CODES).map(([kind, code]) => [code, kind]));
-
-/** Size of each kind's fixed fields, and whether variable fields may follow. */
-const FIXED: Readonly<Record<CommonKind, readonly [bytes: number, more: boolean]>> = {
-  call: [4, true],
-  answer: [4, true],
-  lost: [6, false],
-  busy: [8, false],
-  end: [5, true],
-  cancel: [4, false],
-  ping: [4, false],
-  pong: [4, false],
-  bye: [1, true],
-};
-
-export function isCommon(message: { readonly kind: string }): message is CommonMessage {
-  return message.kind in COMMON_CODES;
-}
-
-/** The complete message with its length prefix. */
-export function encodeCommon(said: CommonMessage): Uint8Array {
-  return frame(COMMON_CODES[said.kind], ...fieldsOf(said));
-}
-
-function fieldsOf(said: CommonMessage): Field[] {
-  switch (said.kind) {
-    case "call":
-    case "answer":
-      return [[4, said.id], said.body];
-    case "lost":
-      return [
-        [4, said.id],
-        [2, said.index],
-      ];
-    case "busy":
-      return [
-        [4, said.id],
-        [4, said.retryAfterMs],
-      ];
-    case "end":
-      return [[4, said.id], [1, CONNECTION_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
-    case "cancel":
-      return [[4, said.id]];
-    case "ping":
-    case "pong":
-      return [[4, said.nonce]];
-    case "bye":
-      return [[1, CONNECTION_FAULTS.indexOf(said.fault)], reasonBytes(said.why)];
-    default:
-      throw said satisfies never;
-  }
-}
-
-/** Null: invalid. Undefined: not a common message. Fields are views, not copies. */
-export function decodeCommon(bytes: Uint8Array): CommonMessage | null | undefined {
-  const kind = KINDS.get(bytes[0] ?? 0) as CommonKind | undefined;
-  if (kind === undefined) return undefined;
-  const fields = bytes.subarray(1);
-  const [fixed, more] = FIXED[kind];
-  if (fields.length < fixed || (!more && fields.length > fixed)) return null;
-  const rest = fields.subarray(fixed);
-  const view = new DataView(fields.buffer, fields.byteOffset, fields.length);
-  const u32 = (at: number) => view.getUint32(at, true);
-  switch (kind) {
-    case "call":
-    case "answer":
-      return { kind, id: u32(0), body: rest };
-    case "lost":
-      return { kind, id: u32(0), index: view.getUint16(4, true) };
-    case "busy":
-      return { kind, id: u32(0), retryAfterMs: u32(4) };
-    case "end": {
-      const [fault, why] = [CONNECTION_FAULTS[fields[4]!], textOf(rest)];
-      return fault === undefined || why === null ? null : { kind, id: u32(0), fault, why };
-    }
-    case "cancel":
-      return { kind, id: u32(0) };
-    case "ping":
-    case "pong":
-      return { kind, nonce: u32(0) };
-    case "bye": {
-      const [fault, why] = [CONNECTION_FAULTS[fields[0]!], textOf(rest)];
-      return fault === undefined || why === null ? null : { kind, fault, why };
-    }
-    default:
-      throw kind satisfies never;
-  }
-}
+import type { Codec, CommonMessage } from "./codec.ts";
 
 /** Time for the peer to close after the last message. */
 const LINGER_MS = 2_000;
@@ -186,16 +10,6 @@ const LINGER_MS = 2_000;
 const PEERS_MAX = 16;
 /** All channels of a peer, in both directions and of all transports, use one share. */
 const sources = new NamedSources(PEERS_MAX);
-
-/** Encodes a transport's own messages and the common ones. */
-export interface Codec<Own> {
-  /** The complete message with its length prefix. */
-  encode(message: Own | CommonMessage): Uint8Array;
-  /**
-   * `bytes`: the message without its length prefix. Null: invalid. Fields are views, not copies.
-   */
-  decode(bytes: Uint8Array): Own | CommonMessage | null;
-}
 
 export interface ControlChannelOptions<Own> {
   readonly codec: Codec<Own>;
@@ -240,6 +54,8 @@ export class ControlChannel<Own> {
   #heldBack = false;
   /** Received chunks waiting for their share of the event loop; nothing more is read meanwhile. */
   #deferred: Uint8Array[] = [];
+  /** Why the input ended behind the deferred chunks, which may hold the peer's last message. */
+  #endWhy: string | null = null;
   /** Wakes callers that wait for output space. */
   #drained: (() => void)[] = [];
   /** Monotonic times: when data arrived last, and since when a message is incomplete. */
@@ -256,8 +72,8 @@ export class ControlChannel<Own> {
     this.heardMs = options.clock.monotonicMs();
     socket.on("drain", () => this.#onDrain());
     socket.on("error", (error) => this.#end("broken", error.message));
-    socket.on("end", () => this.#end("broken", "the peer closed the connection"));
-    socket.on("close", () => this.#end("broken", "the connection ended"));
+    socket.on("end", () => this.#inputEnded("the peer closed the connection"));
+    socket.on("close", () => this.#inputEnded("the connection ended"));
   }
 
   /** Starts reading, or continues with another handler. */
@@ -318,6 +134,11 @@ export class ControlChannel<Own> {
     this.#handler?.channelEnded({ kind, why });
   }
 
+  #inputEnded(why: string): void {
+    if (this.#deferred.length === 0) this.#end("broken", why);
+    else this.#endWhy ??= why;
+  }
+
   #onDrain(): void {
     // The peer accepted output, so it is alive.
     this.heardMs = this.#options.clock.monotonicMs();
@@ -347,7 +168,8 @@ export class ControlChannel<Own> {
         const chunk = this.#deferred.shift()!;
         if (!this.#read(chunk)) return;
       }
-      if (!this.#heldBack) this.#socket.resume();
+      if (this.#endWhy !== null) this.#end("broken", this.#endWhy);
+      else if (!this.#heldBack) this.#socket.resume();
     });
   }
 

@@ -3,15 +3,10 @@ import type { Clock } from "../../../core/index.ts";
 import type { ConnectionFault, ConnectionFaultKind, DialTarget } from "../../transport.ts";
 import type { PeerIdentity, Trust } from "../../trust.ts";
 import { ANSWER_BYTES_MAX } from "../../wire/index.ts";
-import {
-  type ChannelEnd,
-  type ChannelHandler,
-  type Codec,
-  type CommonMessage,
-  ControlChannel,
-} from "./control-channel.ts";
+import type { Codec, CommonMessage, OwnMessage } from "./codec.ts";
+import { type ChannelEnd, type ChannelHandler, ControlChannel } from "./control-channel.ts";
 import type { ChannelLimits } from "./limits.ts";
-import { connectTls, identify, plainAddress } from "./listener.ts";
+import { connectTls, identify, plainAddress } from "./tls.ts";
 
 /**
  * Faults that the peer can report. Only this side knows that a local caller cancelled, or that it
@@ -43,7 +38,7 @@ export type Step<T> =
   | { readonly ok: false; readonly fault: ConnectionFault };
 
 /** An authorized control channel to the dialled worker. */
-export interface DialledChannel<Own extends { readonly kind: string }> {
+export interface DialledChannel<Own extends OwnMessage> {
   readonly dialling: Dialling<Own>;
   readonly identity: PeerIdentity;
   /** The peer's certificate. */
@@ -54,7 +49,7 @@ export interface DialledChannel<Own extends { readonly kind: string }> {
 const AROUND_BYTES = 64;
 
 /** Connects to the worker and verifies its certificate. */
-export async function dialChannel<Own extends { readonly kind: string }>(
+export async function dialChannel<Own extends OwnMessage>(
   target: DialTarget,
   options: ChannelDialOptions<Own>,
   signal: AbortSignal,
@@ -75,11 +70,14 @@ export async function dialChannel<Own extends { readonly kind: string }>(
 }
 
 /** A control channel during the set-up of a connection. */
-export class Dialling<Own extends { readonly kind: string }> implements ChannelHandler<Own> {
+export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
   /** The peer's address. */
   readonly address: string;
   readonly channel: ControlChannel<Own>;
+  /** Round trip of the hello in milliseconds. */
+  rttMs = 0;
   readonly #signal: AbortSignal;
+  readonly #clock: Clock;
   /** Ends the current wait. */
   #onMessage: ((message: Own | CommonMessage) => void) | null = null;
   #fault: ConnectionFault | null = null;
@@ -95,6 +93,7 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     this.#signal = signal;
     this.address = plainAddress(socket.remoteAddress ?? "");
     const { clock, codec, limits } = options;
+    this.#clock = clock;
     this.channel = new ControlChannel(socket, {
       clock,
       codec,
@@ -133,8 +132,10 @@ export class Dialling<Own extends { readonly kind: string }> implements ChannelH
     read: (message: Own | CommonMessage) => T | string,
   ): Promise<Step<T>> {
     return this.#step((done) => {
+      const startMs = this.#clock.monotonicMs();
       this.#onMessage = (message) => {
         this.#onMessage = null;
+        this.rttMs = this.#clock.monotonicMs() - startMs;
         const value = read(message);
         if (typeof value === "string") this.#fail("protocol", value);
         else done(value);

@@ -15,13 +15,9 @@ import {
   encodeRefusal,
   OpenItems,
 } from "../../wire/index.ts";
-import {
-  type ChannelEnd,
-  type ChannelHandler,
-  type CommonMessage,
-  type ControlChannel,
-  isCommon,
-} from "./control-channel.ts";
+import type { RequestLimit } from "../connection-state.ts";
+import { type CommonMessage, isCommon, type OwnMessage } from "./codec.ts";
+import type { ChannelEnd, ChannelHandler, ControlChannel } from "./control-channel.ts";
 import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
 /** Shared by all inbound connections of a transport. */
@@ -30,49 +26,50 @@ export interface ConnectionHost {
   readonly clock: Clock;
   readonly limits: ChannelLimits;
   readonly log: TransportLog;
-  /** False: the limit of concurrent requests over all connections is reached. */
-  takeRequest(): boolean;
-  giveRequest(): void;
+  readonly requests: RequestLimit;
 }
 
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
 type Call = Exclude<PeerRequest, { op: "pull" }>;
 
-/** A running pull. */
-export interface RunningPull {
-  /** Serves until everything is sent or the pull is cancelled. Never throws. */
-  run(): Promise<void>;
-  cancel(): void;
-}
-
 /** Carries the payload of a connection's pulls. */
-export interface ServerPayload<Own> {
+export interface ServerPayload<Own, Pull extends ServedPull> {
   /** The hello was answered; requests may follow. */
   readonly isGreeted: boolean;
-  /** Handles a message specific to the transport. The reason it is invalid; null: valid. */
-  take(message: Own): string | null;
+  /**
+   * Handles a message specific to the transport. `pull`: the running pull that it names. The reason
+   * the message is invalid; null: valid.
+   */
+  take(message: Own, pull: Pull | undefined): string | null;
   /** Closes it. Slot references are released when nothing reads them any more. */
   close(): Promise<void>;
 }
 
 /** The connection, as its payload sees it. */
-export interface ConnectionContext<Own> {
+export interface ConnectionContext<Own, Pull extends ServedPull> {
   readonly peer: PeerIdentity;
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
   readonly isOver: boolean;
   /** Payload can be sent: cancels the set-up timeout. */
   opened(): void;
-  /** Starts a pull, or answers busy. The reason the request is invalid; null: valid. */
-  startPull(id: number, begin: () => RunningPull): string | null;
+  /**
+   * Starts a pull, or answers busy. `begin` returns the pull, or the reason the request is invalid.
+   * The reason the request is invalid; null: valid.
+   */
+  startPull(
+    id: number,
+    body: Uint8Array,
+    begin: (request: PullRequest) => Pull | string,
+  ): string | null;
   end(kind: ConnectionFaultKind, why: string): void;
 }
 
-export interface ServerConnectionOptions<Own> {
+export interface ServerConnectionOptions<Own, Pull extends ServedPull> {
   readonly peer: PeerIdentity;
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
-  readonly payload: (room: ConnectionContext<Own>) => ServerPayload<Own>;
+  readonly payload: (context: ConnectionContext<Own, Pull>) => ServerPayload<Own, Pull>;
   /** The reason to report if the set-up times out. */
   readonly late: string;
   /** The connection has ended and holds no slot references. */
@@ -84,16 +81,16 @@ export interface ServerConnectionOptions<Own> {
  *
  * States: waiting for the hello → setting up the payload → open → over.
  */
-export class ServerConnection<Own extends { readonly kind: string }>
-  implements ChannelHandler<Own>, ConnectionContext<Own>
+export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
+  implements ChannelHandler<Own>, ConnectionContext<Own, Pull>
 {
   readonly peer: PeerIdentity;
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
-  readonly #payload: ServerPayload<Own>;
+  readonly #payload: ServerPayload<Own, Pull>;
   readonly #onOver: () => void;
-  /** Cancels running requests, by number. */
-  readonly #running = new Map<number, () => void>();
+  readonly #calls = new Map<number, AbortController>();
+  readonly #pulls = new Map<number, Pull>();
   readonly #keepAlive: KeepAlive;
   readonly #setUp: Disposable;
   #isOver = false;
@@ -101,7 +98,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
   /** Wakes callers that wait for all running requests. */
   #quiet: (() => void)[] = [];
 
-  constructor(options: ServerConnectionOptions<Own>) {
+  constructor(options: ServerConnectionOptions<Own, Pull>) {
     const { peer, channel, host } = options;
     this.peer = peer;
     this.channel = channel;
@@ -131,7 +128,9 @@ export class ServerConnection<Own extends { readonly kind: string }>
   /** Handles a message of the client. */
   receive(message: Own | CommonMessage): void {
     if (this.#isOver) return;
-    const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message);
+    const wrong = isCommon(message)
+      ? this.#take(message)
+      : this.#payload.take(message, this.#pulls.get(message.id ?? -1));
     if (wrong !== null) this.end("protocol", wrong);
   }
 
@@ -146,7 +145,8 @@ export class ServerConnection<Own extends { readonly kind: string }>
       case "call":
         return this.#startCall(message.id, message.body);
       case "cancel":
-        this.#running.get(message.id)?.();
+        this.#calls.get(message.id)?.abort();
+        this.#pulls.get(message.id)?.cancel();
         return null;
       case "ping":
         this.channel.send({ kind: "pong", nonce: message.nonce });
@@ -163,15 +163,20 @@ export class ServerConnection<Own extends { readonly kind: string }>
 
   /** Whether another request may run; null: its number is in use. */
   #admit(id: number): boolean | null {
-    if (this.#running.has(id)) return null;
-    if (this.#running.size >= this.host.limits.connectionRequestsMax) return false;
-    return this.host.takeRequest();
+    if (this.#calls.has(id) || this.#pulls.has(id)) return null;
+    if (this.#running >= this.host.limits.connectionRequestsMax) return false;
+    return this.host.requests.take();
+  }
+
+  get #running(): number {
+    return this.#calls.size + this.#pulls.size;
   }
 
   #finish(id: number): void {
-    this.#running.delete(id);
-    this.host.giveRequest();
-    if (this.#running.size > 0) return;
+    this.#calls.delete(id);
+    this.#pulls.delete(id);
+    this.host.requests.give();
+    if (this.#running > 0) return;
     for (const wake of this.#quiet.splice(0)) wake();
   }
 
@@ -188,7 +193,7 @@ export class ServerConnection<Own extends { readonly kind: string }>
       return null;
     }
     const abort = new AbortController();
-    this.#running.set(id, () => abort.abort());
+    this.#calls.set(id, abort);
     this.#call(id, request, abort).finally(() => this.#finish(id));
     return null;
   }
@@ -212,15 +217,23 @@ export class ServerConnection<Own extends { readonly kind: string }>
     }
   }
 
-  startPull(id: number, begin: () => RunningPull): string | null {
+  startPull(
+    id: number,
+    body: Uint8Array,
+    begin: (request: PullRequest) => Pull | string,
+  ): string | null {
+    const decoded = decodeRequest(body);
+    if (!decoded.ok) return decoded.why;
+    if (decoded.request.op !== "pull") return "call sent as a pull";
+    const pull = begin(decoded.request);
+    if (typeof pull === "string") return pull;
     const admitted = this.#admit(id);
     if (admitted === null) return NUMBER_IN_USE;
     if (!admitted) {
       this.channel.send({ kind: "busy", id, retryAfterMs: this.host.limits.retryAfterMs });
       return null;
     }
-    const pull = begin();
-    this.#running.set(id, () => pull.cancel());
+    this.#pulls.set(id, pull);
     pull.run().finally(() => this.#finish(id));
     return null;
   }
@@ -234,7 +247,8 @@ export class ServerConnection<Own extends { readonly kind: string }>
     log(level, "inbound connection ended", { peer: this.peer.worker, kind, why });
     this.#keepAlive[Symbol.dispose]();
     this.#setUp[Symbol.dispose]();
-    for (const cancel of [...this.#running.values()]) cancel();
+    for (const abort of this.#calls.values()) abort.abort();
+    for (const pull of [...this.#pulls.values()]) pull.cancel();
     if (kind === "broken" || kind === "stalled") this.channel.destroy();
     else this.channel.close({ kind: "bye", fault: kind, why });
     this.#tearDown()
@@ -250,7 +264,8 @@ export class ServerConnection<Own extends { readonly kind: string }>
 
   async #tearDown(): Promise<void> {
     await this.#payload.close();
-    if (this.#running.size > 0) await new Promise<void>((resolve) => this.#quiet.push(resolve));
+    for (const pull of [...this.#pulls.values()]) pull.payloadClosed();
+    if (this.#running > 0) await new Promise<void>((resolve) => this.#quiet.push(resolve));
   }
 
   get torn(): Promise<void> {
@@ -258,49 +273,19 @@ export class ServerConnection<Own extends { readonly kind: string }>
   }
 }
 
-/** The decoded pull request, or the reason it is invalid. */
-export function pullOf(body: Uint8Array): PullRequest | string {
-  const decoded = decodeRequest(body);
-  if (!decoded.ok) return decoded.why;
-  return decoded.request.op === "pull" ? decoded.request : "call sent as a pull";
-}
-
 const NUMBER_IN_USE = "request number is already in use";
 export const BEFORE_HELLO = "request before the hello";
 /** Reported to a peer that sends an answer to a server. */
 export const UNEXPECTED_ANSWER = "answer received on a server connection";
 
-/** Sends the answers of a pull. */
-export interface Sender {
-  /** Answers item `index` without a block. */
-  refuse(index: number, body: Uint8Array): void;
-  /**
-   * Sends the block of item `index`, whose slot reference is released later with `release`.
-   * `isRequested`: the header matches the request. Throws if the header violates the wire format.
-   */
-  send(index: number, block: ServedBlock, isRequested: boolean): void;
-  /** The pull was cancelled: slot references are released when nothing reads them any more. */
-  giveUp(indexes: readonly number[]): void;
-}
-
-export interface ServedItemsOptions {
-  readonly id: number;
-  readonly request: PullRequest;
-  readonly peer: PeerIdentity;
-  readonly server: PeerServer;
-  readonly channel: Pick<ControlChannel<never>, "send" | "isFull" | "room">;
-  readonly clock: Clock;
-  readonly limits: ChannelLimits;
-  readonly log: TransportLog;
-}
-
 /**
  * One pull on the server's side, independent of how its payload is carried. Every slot reference is
  * released exactly once.
  */
-export class ServedItems {
-  readonly #options: ServedItemsOptions;
-  readonly #sender: Sender;
+export abstract class ServedPull<Own = unknown> {
+  protected readonly id: number;
+  protected readonly request: PullRequest;
+  protected readonly connection: Pick<ConnectionContext<Own, never>, "peer" | "channel" | "host">;
   readonly #abort = new AbortController();
   readonly #lent = new Map<number, ServedBlock>();
   readonly #left: Set<number>;
@@ -313,49 +298,64 @@ export class ServedItems {
   /** Wakes the sender when a slot reference is released. */
   #wake: (() => void) | null = null;
 
-  constructor(options: ServedItemsOptions, sender: Sender) {
-    this.#options = options;
-    this.#sender = sender;
-    const { namespace, items } = options.request;
-    this.#left = new Set(items.keys());
-    this.#requested = new OpenItems(namespace, items);
+  constructor(
+    id: number,
+    request: PullRequest,
+    connection: Pick<ConnectionContext<Own, never>, "peer" | "channel" | "host">,
+  ) {
+    this.id = id;
+    this.request = request;
+    this.connection = connection;
+    this.#left = new Set(request.items.keys());
+    this.#requested = new OpenItems(request.namespace, request.items);
   }
+
+  /** Resolves when payload can be sent; false: it never will be. */
+  protected abstract ready(): Promise<boolean>;
+  /** Answers one item without a block. */
+  protected abstract refuse(body: Uint8Array): void;
+  /**
+   * Sends the block of item `index`, whose slot reference is released later with `release`.
+   * `isRequested`: the header matches the request. Throws if the header violates the wire format.
+   */
+  protected abstract send(index: number, block: ServedBlock, isRequested: boolean): void;
+  /** The pull was cancelled: slot references are released when nothing reads them any more. */
+  protected abstract giveUp(indexes: readonly number[]): void;
+  /** The connection's payload is closed, so nothing reads any block. */
+  payloadClosed(): void {}
 
   get isGivenUp(): boolean {
     return this.#abort.signal.aborted;
   }
 
-  /**
-   * Serves until everything is sent or the pull is cancelled. `ready`: payload can be sent. Never
-   * throws.
-   */
-  async run(ready: Promise<boolean>): Promise<void> {
-    const { clock, limits, request, channel, id } = this.#options;
-    const wholeMs = Math.min(request.deadlineMs, limits.requestMs);
+  /** Serves until everything is sent or the pull is cancelled. Never throws. */
+  async run(): Promise<void> {
+    const { clock, limits } = this.connection.host;
+    const wholeMs = Math.min(this.request.deadlineMs, limits.requestMs);
     using _ = clock.after(wholeMs, () => this.cancel());
-    if (!(await ready)) return;
+    if (!(await this.ready())) return;
     const fault = await this.#serve();
     while (this.#lent.size > 0) await this.#lessLent();
-    if (this.#left.size > 0) channel.send({ kind: "end", id, ...fault });
+    if (this.#left.size > 0) this.connection.channel.send({ kind: "end", id: this.id, ...fault });
   }
 
   cancel(): void {
     this.#abort.abort();
-    this.#sender.giveUp([...this.#lent.keys()]);
+    this.giveUp([...this.#lent.keys()]);
     this.#wake?.();
   }
 
   /** Whether item `index` was answered, so that messages about it are late. */
   isAnswered(index: number): boolean {
-    return index < this.#options.request.items.length && !this.#left.has(index);
+    return index < this.request.items.length && !this.#left.has(index);
   }
 
   /** The reason the remaining items were not answered. */
   async #serve(): Promise<{ readonly fault: ConnectionFaultKind; readonly why: string }> {
-    const { server, peer, request, channel, log } = this.#options;
+    const { peer, channel, host } = this.connection;
     const { signal } = this.#abort;
     try {
-      for await (const served of server.serve(peer, request, signal)) {
+      for await (const served of host.server.serve(peer, this.request, signal)) {
         this.#take(served);
         if (this.#left.size === 0) break;
         while (!signal.aborted && this.#isFull()) await this.#lessLent();
@@ -363,7 +363,7 @@ export class ServedItems {
         if (signal.aborted) break;
       }
     } catch (thrown) {
-      log("error", "pull failed", { peer: peer.worker, why: messageOf(thrown) });
+      host.log("error", "pull failed", { peer: peer.worker, why: messageOf(thrown) });
       return { fault: "broken", why: "the blocks could not be served" };
     }
     if (signal.aborted) return { fault: "stalled", why: "the deadline passed" };
@@ -371,10 +371,10 @@ export class ServedItems {
   }
 
   #take(served: Served): void {
-    const { log, peer } = this.#options;
+    const { host, peer } = this.connection;
     const { index } = served;
     if (!this.#left.has(index)) {
-      log("error", "the server returned a block that was not requested", {
+      host.log("error", "the server returned a block that was not requested", {
         peer: peer.worker,
         index,
       });
@@ -382,7 +382,7 @@ export class ServedItems {
       return;
     }
     if (served.kind !== "block") {
-      this.#sender.refuse(index, encodeRefusal(index, served));
+      this.refuse(encodeRefusal(index, served));
       this.#left.delete(index);
       return;
     }
@@ -394,7 +394,7 @@ export class ServedItems {
     this.#lent.set(index, served);
     this.#lentBytes += header.bytes;
     const isRequested = this.#requested.take({ kind: "frame", index, header }) === null;
-    this.#sender.send(index, served, isRequested);
+    this.send(index, served, isRequested);
     this.#left.delete(index);
   }
 
@@ -410,8 +410,7 @@ export class ServedItems {
 
   /** The block's header was sent, but the block will not be. */
   lose(index: number): void {
-    const { channel, id } = this.#options;
-    channel.send({ kind: "lost", id, index });
+    this.connection.channel.send({ kind: "lost", id: this.id, index });
     this.release(index);
   }
 
@@ -426,7 +425,7 @@ export class ServedItems {
   }
 
   #isFull(): boolean {
-    const { lentMax, lentBytesMax } = this.#options.limits;
+    const { lentMax, lentBytesMax } = this.connection.host.limits;
     return this.#lent.size >= lentMax || this.#lentBytes >= lentBytesMax;
   }
 

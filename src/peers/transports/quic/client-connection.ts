@@ -1,8 +1,8 @@
-import type { Clock } from "../../../core/index.ts";
+import type { WorkerId } from "../../../core/index.ts";
 import type { Region } from "../../../native/index.ts";
 import type { FrameHeader, PeerAnswer, PeerRequest } from "../../messages.ts";
 import type { Called, ConnectionFault, OutgoingPull, PeerConnection } from "../../transport.ts";
-import type { AuthResult, PeerIdentity } from "../../trust.ts";
+import type { PeerIdentity } from "../../trust.ts";
 import {
   ANSWER_BYTES_MAX,
   decodeAnswer,
@@ -14,12 +14,11 @@ import {
   whyNoAnswer,
   withLength,
 } from "../../wire/index.ts";
-import type { TrustedConnection } from "../connection-state.ts";
-import type { QuicLimits } from "./limits.ts";
-import { Code, faultOf, Limit, resetCodeOf, resetFault } from "./limits.ts";
+import { Deadline } from "../connection-state.ts";
+import { Code, faultOf, resetCodeOf, resetFault } from "./limits.ts";
 import { EARLY_PADDING_BYTES, encodePreface } from "./preface.ts";
 import type { Ticket } from "./quic-transport.ts";
-import type { GcPressure, Session, Stream } from "./runtime.ts";
+import type { QuicContext, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
 /** Consumes a stream's input. */
@@ -31,12 +30,8 @@ interface Sink {
   pause(): void;
 }
 
-interface ExchangeParts {
-  readonly session: Session;
-  readonly clock: Clock;
-  readonly limits: QuicLimits;
-  readonly gcPressure: GcPressure;
-  readonly limit: Limit;
+interface ExchangeParts extends ClientOptions {
+  readonly limit: Deadline;
   readonly sink: Sink;
   onHeard(nowMs: number): void;
   /** The stream has finished, possibly later than the request. */
@@ -272,19 +267,14 @@ class PullSink implements Sink {
 
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
-export interface ClientOptions {
+export interface ClientOptions extends QuicContext {
   readonly session: Session;
+  /** The dialled worker. */
+  readonly worker: WorkerId;
   /** The session ticket that the connection began with; null: none. */
   readonly ticket: Ticket | null;
   /** Proves that this host owns its certificate's key. */
   readonly proof: Uint8Array;
-  readonly region: Region;
-  readonly clock: Clock;
-  readonly limits: QuicLimits;
-  readonly gcPressure: GcPressure;
-  authorize(certificate: Uint8Array): AuthResult;
-  /** Watches the connection's authorization. */
-  watch(connection: Pick<TrustedConnection, "identity" | "der" | "refuse">): Disposable;
 }
 
 /**
@@ -371,13 +361,14 @@ export class ClientConnection implements PeerConnection {
   }
 
   async #open(): Promise<ConnectionFault | null> {
-    const { session, authorize } = this.#parts;
+    const { session, trust, worker } = this.#parts;
     let refusal: string;
     try {
       const { validationErrorReason: invalid, earlyDataAccepted } = await session.opened;
       this.#isEarlyRefused = !earlyDataAccepted;
       const certificate = session.peerCertificate;
-      const authorized = certificate === undefined ? null : authorize(certificate.raw);
+      const authorized =
+        certificate === undefined ? null : trust.authorize(certificate.raw, worker);
       if (authorized?.ok && invalid === undefined) {
         this.#identity = authorized.identity;
         this.#certificate = certificate!.raw;
@@ -399,15 +390,16 @@ export class ClientConnection implements PeerConnection {
 
   #watch(identity: PeerIdentity, der: Uint8Array): void {
     const refuse = (why: string) => this.#over({ kind: "refused", why }, Code.refused);
-    const trusted = this.#parts.watch({ identity, der, refuse });
-    void this.ended.then(() => trusted[Symbol.dispose]());
+    const { trusted, worker: dialled } = this.#parts;
+    const watched = trusted.watch({ identity, der, dialled, refuse });
+    void this.ended.then(() => watched[Symbol.dispose]());
   }
 
   async call(
     request: CallRequest,
     options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
   ): Promise<Called> {
-    using limit = new Limit(this.#parts.clock, options.deadlineMs, options.signal);
+    using limit = new Deadline(this.#parts.clock, options.deadlineMs, options.signal);
     const sink = new AnswerSink(request);
     const fault = (await this.#untilReady(limit)) ?? (await this.#ask(request, sink, limit));
     if (fault !== null) return { ok: false, fault };
@@ -417,7 +409,7 @@ export class ClientConnection implements PeerConnection {
   async pull(pull: OutgoingPull): Promise<ConnectionFault | null> {
     const { clock, region } = this.#parts;
     if (pull.items.length === 0) return this.#fault;
-    using limit = new Limit(clock, pull.deadlineMs, pull.signal);
+    using limit = new Deadline(clock, pull.deadlineMs, pull.signal);
     const request = () => {
       const { namespace, items } = pull;
       return { op: "pull", namespace, items, deadlineMs: limit.leftMs } as const;
@@ -436,7 +428,7 @@ export class ClientConnection implements PeerConnection {
   }
 
   /** Null: the handshake is complete and the peer is authorized. */
-  async #untilReady(limit: Limit): Promise<ConnectionFault | null> {
+  async #untilReady(limit: Deadline): Promise<ConnectionFault | null> {
     if (limit.fault !== null || this.#isReady) return limit.fault ?? this.#fault;
     const { promise, resolve } = Promise.withResolvers<ConnectionFault | null>();
     limit.onOver = () => resolve(limit.fault);
@@ -449,7 +441,7 @@ export class ClientConnection implements PeerConnection {
   async #ask(
     request: PeerRequest,
     sink: Sink,
-    limit: Limit,
+    limit: Deadline,
     paddingBytes = 0,
   ): Promise<ConnectionFault | null> {
     const { proof } = this.#parts;

@@ -1,12 +1,5 @@
 export { AnswerSink } from "./client-connection.ts";
 export { QUIC_LIMITS, type QuicLimits } from "./limits.ts";
-export {
-  encodePreface,
-  isProof,
-  makeProof,
-  PADDING_BYTES_MAX,
-  PROOF_BYTES_MAX,
-  PrefaceReader,
-} from "./preface.ts";
+export * from "./preface.ts";
 export { type QuicOptions, QuicTransport } from "./quic-transport.ts";
 export { GcPressure, loadQuic, type QuicModule } from "./runtime.ts";

@@ -1,4 +1,3 @@
-import type { Clock } from "../../../core/index.ts";
 import type { ConnectionFault } from "../../transport.ts";
 
 const KIB = 2 ** 10;
@@ -154,46 +153,4 @@ export function resetCodeOf(thrown: unknown): number | null {
 /** The fault that a stream reset means. */
 export function resetFault(code: number): ConnectionFault {
   return FAULTS[code] ?? { kind: "broken", why: `the peer reset the stream (${code})` };
-}
-
-/**
- * A caller's signal and deadline, without an AbortSignal of its own: in this runtime creating one
- * costs more than everything else in a small request.
- */
-export class Limit implements Disposable {
-  /** Called once when the limit is reached. */
-  onOver: (() => void) | null = null;
-  /** The reason it was reached; null: it was not. */
-  fault: ConnectionFault | null = null;
-  readonly #signal: AbortSignal | undefined;
-  readonly #clock: Clock;
-  readonly #endMs: number;
-  readonly #timer: Disposable;
-  readonly #onAbort = () => this.#end({ kind: "aborted", why: "the request was cancelled" });
-
-  constructor(clock: Clock, deadlineMs: number, signal: AbortSignal | undefined) {
-    this.#clock = clock;
-    this.#endMs = clock.monotonicMs() + deadlineMs;
-    this.#signal = signal;
-    this.#timer = clock.after(deadlineMs, () => {
-      this.#end({ kind: "stalled", why: "the deadline passed" });
-    });
-    signal?.addEventListener("abort", this.#onAbort, { once: true });
-    if (signal?.aborted) this.#onAbort();
-  }
-
-  get leftMs(): number {
-    return Math.max(0, this.#endMs - this.#clock.monotonicMs());
-  }
-
-  #end(fault: ConnectionFault): void {
-    if (this.fault !== null) return;
-    this.fault = fault;
-    this.onOver?.();
-  }
-
-  [Symbol.dispose](): void {
-    this.#timer[Symbol.dispose]();
-    this.#signal?.removeEventListener("abort", this.#onAbort);
-  }
 }

@@ -14,7 +14,7 @@ import type {
   TransportLog,
 } from "../../transport.ts";
 import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
-import { TrustedConnections } from "../connection-state.ts";
+import { RequestLimit, TrustedConnections } from "../connection-state.ts";
 import { ClientConnection } from "./client-connection.ts";
 import { QUIC_LIMITS, type QuicLimits } from "./limits.ts";
 import { makeProof } from "./preface.ts";
@@ -22,6 +22,7 @@ import {
   type Endpoint,
   GcPressure,
   loadQuic,
+  type QuicContext,
   type QuicModule,
   type Session,
   type SessionOptions,
@@ -326,28 +327,29 @@ export class QuicTransport implements Transport {
   unsupported: string | null = null;
   readonly #options: QuicOptions;
   readonly #limits: QuicLimits;
-  readonly #gcPressure: GcPressure;
   readonly #tickets: Tickets;
   readonly #connections = new Set<ClientConnection>();
-  readonly #trusted: TrustedConnections;
+  readonly #context: Omit<QuicContext, "region">;
   readonly #endpoints = new Map<4 | 6, Endpoint>();
   #quic: QuicModule | null = null;
   #region: Region | null = null;
   #listener: Listener | null = null;
-  #requests = 0;
   #closed: Promise<void> | null = null;
 
   constructor(options: QuicOptions) {
     this.#options = options;
     this.#limits = { ...QUIC_LIMITS, ...options.limits };
     const { trust, clock, log } = options;
-    this.#trusted = new TrustedConnections({
+    const { expiryCheckMs: checkMs, litterBytes, requestsMax } = this.#limits;
+    this.#context = {
       trust,
       clock,
       log,
-      checkMs: this.#limits.expiryCheckMs,
-    });
-    this.#gcPressure = new GcPressure(this.#limits.litterBytes);
+      limits: this.#limits,
+      trusted: new TrustedConnections({ trust, clock, log, checkMs }),
+      gcPressure: new GcPressure(litterBytes),
+      requests: new RequestLimit(requestsMax),
+    };
     this.#tickets = new Tickets(options.clock);
   }
 
@@ -367,30 +369,16 @@ export class QuicTransport implements Transport {
   }
 
   async listen(endpoint: Address, server: PeerServer): Promise<Address> {
-    const { trust, clock, log } = this.#options;
     const quic = this.#quic;
     if (quic === null) throw new HearthError("UNSUPPORTED", this.unsupported ?? "no region");
     assert(this.#listener === null, "a transport listens once");
     this.#listener = new Listener({
+      ...this.#context,
       quic,
-      trust,
-      clock,
-      log,
       server,
       address: endpoint,
-      limits: this.#limits,
       region: this.#region!,
-      gcPressure: this.#gcPressure,
-      trusted: this.#trusted,
       onSocket: (port) => this.#tune(port),
-      takeRequest: () => {
-        if (this.#requests >= this.#limits.requestsMax) return false;
-        this.#requests++;
-        return true;
-      },
-      giveRequest: () => {
-        this.#requests--;
-      },
     });
     return { host: endpoint.host, port: await this.#listener.open() };
   }
@@ -425,29 +413,25 @@ export class QuicTransport implements Transport {
     target: DialTarget,
     address: Numeric,
   ): Promise<ClientConnection> {
-    const { trust, clock } = this.#options;
+    const { trust } = this.#options;
     const { credentials } = trust;
-    const limits = this.#limits;
     const name = `${target.worker}@${target.host}:${target.port}`;
     const ticket = this.#ticketFor(name, target);
     const endpoint = this.#endpointFor(quic, address.family);
     const session = await quic.connect(socketAddress(address.host, target.port), {
-      ...clientOptions(credentials, limits),
+      ...clientOptions(credentials, this.#limits),
       ...(ticket === null ? {} : { sessionTicket: ticket.ticket }),
       ...(ticket === null || ticket.token === null ? {} : { token: ticket.token }),
       endpoint,
     });
     const { cluster, worker: client } = credentials;
     const connection = new ClientConnection({
+      ...this.#context,
       session,
       ticket,
-      clock,
-      limits,
       region: this.#region!,
-      gcPressure: this.#gcPressure,
+      worker: target.worker,
       proof: makeProof(credentials.key, { cluster, client, server: target.worker }),
-      authorize: (certificate) => trust.authorize(certificate, target.worker),
-      watch: (own) => this.#trusted.watch({ ...own, dialled: target.worker }),
     });
     const port = endpoint.address?.port;
     if (port !== undefined) this.#tune(port);
@@ -493,7 +477,7 @@ export class QuicTransport implements Transport {
 
   async reload(): Promise<void> {
     this.#tickets.clear();
-    this.#trusted.authorize();
+    this.#context.trusted.authorize();
     await this.#listener?.reload();
   }
 

@@ -1,4 +1,8 @@
 import { type Clock, HearthError, messageOf } from "../../../core/index.ts";
+import type { Region } from "../../../native/index.ts";
+import type { TransportLog } from "../../transport.ts";
+import type { Trust } from "../../trust.ts";
+import type { RequestLimit, TrustedConnections } from "../connection-state.ts";
 import type { QuicLimits } from "./limits.ts";
 
 export type QuicModule = typeof import("node:quic");
@@ -6,6 +10,20 @@ export type Endpoint = import("node:quic").QuicEndpoint;
 export type Session = import("node:quic").QuicSession;
 export type Stream = import("node:quic").QuicStream;
 export type SessionOptions = import("node:quic").SessionOptions;
+
+/** Shared by all connections of a QUIC transport. */
+export interface QuicContext {
+  readonly trust: Trust;
+  readonly clock: Clock;
+  readonly log: TransportLog;
+  readonly limits: QuicLimits;
+  readonly gcPressure: GcPressure;
+  readonly trusted: TrustedConnections;
+  /** Inbound requests. */
+  readonly requests: RequestLimit;
+  /** The memory of all blocks. */
+  readonly region: Region;
+}
 
 let loading: Promise<QuicModule> | undefined;
 

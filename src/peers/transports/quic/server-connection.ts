@@ -1,8 +1,7 @@
-import { type Clock, messageOf, type WorkerId } from "../../../core/index.ts";
-import type { Region } from "../../../native/index.ts";
+import { messageOf, type WorkerId } from "../../../core/index.ts";
 import type { PeerAnswer, PeerRequest } from "../../messages.ts";
-import type { PeerServer, Served, TransportLog } from "../../transport.ts";
-import type { PeerIdentity, Trust } from "../../trust.ts";
+import type { PeerServer, Served } from "../../transport.ts";
+import type { PeerIdentity } from "../../trust.ts";
 import {
   decodeRequest,
   encodeAnswer,
@@ -13,25 +12,11 @@ import {
   REQUEST_BYTES_MAX,
   withLength,
 } from "../../wire/index.ts";
-import { RequestSlots, type TrustedConnections } from "../connection-state.ts";
-import type { QuicLimits } from "./limits.ts";
+import { RequestSlots } from "../connection-state.ts";
 import { Code, faultOf } from "./limits.ts";
 import { isProof, PrefaceReader } from "./preface.ts";
-import type { GcPressure, Session, Stream } from "./runtime.ts";
+import type { QuicContext, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
-
-/** Shared by all streams of a listener. */
-interface ServeHost {
-  readonly server: PeerServer;
-  readonly region: Region;
-  readonly clock: Clock;
-  readonly limits: QuicLimits;
-  readonly log: TransportLog;
-  readonly gcPressure: GcPressure;
-  /** False: the request limit is reached. */
-  takeRequest(): boolean;
-  giveRequest(): void;
-}
 
 /** Authorizes the sender of a stream by its proof; null: refused, and its connection ends. */
 type Authorize = (proof: Uint8Array) => Promise<PeerIdentity | null>;
@@ -46,7 +31,7 @@ function mayBeLong({ op }: PeerAnswer): boolean {
 /** One request of a peer, and its answer. */
 class ServedStream {
   readonly #stream: Stream;
-  readonly #host: ServeHost;
+  readonly #host: ConnectionHost;
   /** Limits the connection's streams with large answers in memory. */
   readonly #longAnswers: RequestSlots;
   readonly #over = new AbortController();
@@ -59,7 +44,7 @@ class ServedStream {
   #isAnswered = false;
   #sentBytes = 0;
 
-  constructor(stream: Stream, host: ServeHost, longAnswers: RequestSlots) {
+  constructor(stream: Stream, host: ConnectionHost, longAnswers: RequestSlots) {
     this.#stream = stream;
     this.#host = host;
     this.#longAnswers = longAnswers;
@@ -162,8 +147,8 @@ class ServedStream {
 
   /** Whether the complete answer was written. */
   async #answer(peer: PeerIdentity, request: PeerRequest): Promise<boolean> {
-    const { server, limits, takeRequest, giveRequest } = this.#host;
-    if (!takeRequest()) {
+    const { server, limits, requests } = this.#host;
+    if (!requests.take()) {
       const { retryAfterMs } = limits;
       if (request.op === "pull") return this.#refuseAll(request);
       return this.#write({ op: "busy", retryAfterMs });
@@ -173,7 +158,7 @@ class ServedStream {
       const answer = await server.call(peer, request, this.#over.signal);
       return await this.#say(answer);
     } finally {
-      giveRequest();
+      requests.give();
     }
   }
 
@@ -181,9 +166,9 @@ class ServedStream {
   async #say(answer: PeerAnswer): Promise<boolean> {
     const { signal } = this.#over;
     if (!mayBeLong(answer)) return this.#write(answer);
-    if (signal.aborted || !(await this.#longAnswers.take(signal))) return false;
+    await this.#longAnswers.take(null);
     try {
-      return await this.#write(answer);
+      return !signal.aborted && (await this.#write(answer));
     } finally {
       this.#longAnswers.give();
     }
@@ -226,9 +211,8 @@ class ServedStream {
   }
 }
 
-export interface ConnectionHost extends ServeHost {
-  readonly trust: Trust;
-  readonly trusted: TrustedConnections;
+export interface ConnectionHost extends QuicContext {
+  readonly server: PeerServer;
   /** The reason no further connection of this worker is accepted; null: accepted. */
   whyNoMore(worker: WorkerId): string | null;
   onOver(connection: ServerConnection): void;

@@ -1,22 +1,19 @@
 import { type Clock, messageOf } from "../../../core/index.ts";
 import type { RdmaQueuePair, RdmaRead, RdmaWindow } from "../../../native/index.ts";
-import type { FrameHeader, ItemRefusal } from "../../messages.ts";
-import type { ConnectionFault, ConnectionFaultKind, OutgoingPull } from "../../transport.ts";
-import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
+import type { FrameHeader } from "../../messages.ts";
+import type { ConnectionFault, OutgoingPull } from "../../transport.ts";
+import { decodePart, type Part } from "../../wire/index.ts";
 import type { Deadline } from "../connection-state.ts";
 import {
   type ClientPayload,
-  type ClientPull,
+  ClientPull,
   type ControlChannel,
   OVERLOADED,
   type RequestedItem,
-  RequestedItems,
-  type RequestIds,
   UNEXPECTED_REQUEST,
   type Writers,
 } from "../control-channel/index.ts";
-import type { RdmaControl, RdmaMessage } from "./control.ts";
-import type { RdmaLimits } from "./rdma-transport.ts";
+import type { RdmaMessage } from "./control.ts";
 
 type Frame = Extract<Part, { kind: "frame" }>;
 
@@ -25,61 +22,35 @@ type Frame = Extract<Part, { kind: "frame" }>;
  * reads it after comparing its header with the request, and returns it when nothing here reads it
  * any more, whatever the result.
  */
-class RdmaPull implements ClientPull {
-  readonly over: Promise<ConnectionFault | null>;
+export class RdmaPull extends ClientPull {
   readonly #id: number;
   readonly #rails: RdmaClient;
-  readonly #items: RequestedItems;
 
   /** Sends the request. */
   constructor(id: number, rails: RdmaClient, pull: OutgoingPull, deadline: Deadline) {
-    const { clock } = rails;
+    const { clock, channel } = rails;
+    super({ id, pull, deadline, clock, writers: rails, channel });
     this.#id = id;
     this.#rails = rails;
-    const sayCancel = () => rails.send({ kind: "cancel", id });
-    this.#items = new RequestedItems(pull, { clock, deadline, writers: rails, sayCancel });
-    this.over = this.#items.over;
-    const { namespace, items } = pull;
-    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: deadline.leftMs });
-    rails.send({ kind: "pull", id, body });
-  }
-
-  fail(fault: ConnectionFault): void {
-    this.#items.fail(fault);
-  }
-
-  count(stallMs: number): void {
-    this.#items.count(stallMs);
-  }
-
-  takeLost(index: number): string | null {
-    return this.#items.takeLost(index);
-  }
-
-  takeBusy(refusal: ItemRefusal): void {
-    this.#items.takeBusy(refusal);
-  }
-
-  takeEnd(fault: ConnectionFault): void {
-    this.#items.takeEnd(fault);
+    channel.send({ kind: "pull", id, body: this.body });
   }
 
   /** Handles an answer without a block. The reason it is invalid; null: valid. */
   takePart(part: Part): string | null {
     if (part.kind === "frame") return "frame without a readable block";
-    return this.#items.fault === null ? this.#items.take(part) : null;
+    return this.fault === null ? this.take(part) : null;
   }
 
   /** Handles a block that can be read. The reason it is invalid; null: valid. */
   takeLent(part: Frame, rail: number, window: RdmaWindow): string | null {
     const { index, header } = part;
-    if (this.#items.fault !== null) {
+    if (this.fault !== null) {
       this.#giveBack(index);
       return null;
     }
-    const wrong = this.#items.take(part);
+    const wrong = this.take(part);
     if (wrong !== null) return wrong;
-    this.#read(this.#items.all[index]!, header, rail, window);
+    this.#read(this.all[index]!, header, rail, window);
     return null;
   }
 
@@ -87,9 +58,9 @@ class RdmaPull implements ClientPull {
     try {
       const { writer, done } = this.#rails.read(rail, window, item.offset, header.bytes);
       const over = done.finally(() => this.#giveBack(item.index));
-      this.#items.write(item, writer, over, (read) => this.#wasRead(item, header, read));
+      this.write(item, writer, over, (read) => this.#wasRead(item, header, read));
     } catch (thrown) {
-      this.#items.giveUp({
+      this.giveUp({
         kind: "broken",
         why: `starting an RDMA read failed: ${messageOf(thrown)}`,
       });
@@ -97,24 +68,14 @@ class RdmaPull implements ClientPull {
   }
 
   #wasRead(item: RequestedItem, header: FrameHeader, read: RdmaRead): void {
-    if (read.ok) this.#items.came(item, header, read.checksum);
-    else if (read.fault === "full") this.#items.finish(item, OVERLOADED);
-    else this.#items.giveUp({ kind: "broken", why: `RDMA read failed: ${read.fault}` });
+    if (read.ok) this.came(item, header, read.checksum);
+    else if (read.fault === "full") this.finish(item, OVERLOADED);
+    else this.giveUp({ kind: "broken", why: `RDMA read failed: ${read.fault}` });
   }
 
   #giveBack(index: number): void {
-    this.#rails.send({ kind: "taken", id: this.#id, index });
+    this.#rails.channel.send({ kind: "taken", id: this.#id, index });
   }
-}
-
-export interface RdmaClientOptions {
-  /** Connected, in the order of the welcome's pairs. */
-  readonly connections: readonly RdmaQueuePair[];
-  readonly channel: ControlChannel<RdmaMessage>;
-  readonly clock: Clock;
-  readonly limits: RdmaLimits;
-  /** Ends the connection. */
-  end(kind: ConnectionFaultKind, why: string): void;
 }
 
 interface Reading {
@@ -125,50 +86,59 @@ interface Reading {
 }
 
 /** The queue pairs that read the blocks of a connection's pulls. */
-export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
+export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers {
   /** RDMA payload uses no transfer numbers. */
   readonly used = 0;
+  readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;
-  readonly #options: RdmaClientOptions;
-  readonly #pulls = new Map<number, RdmaPull>();
+  readonly ended: Promise<ConnectionFault>;
+  readonly #connections: readonly RdmaQueuePair[];
+  readonly #graceMs: number;
   /** By number of the writer. */
   readonly #reading = new Map<number, Reading>();
   #nextWriter = 0;
+  readonly #onEnd: (fault: ConnectionFault) => void;
 
-  constructor(options: RdmaClientOptions) {
-    this.clock = options.clock;
-    this.#options = options;
-    for (const { ended } of options.connections) {
-      void ended.then((fault) => options.end("broken", `queue pair failed: ${fault}`));
+  /**
+   * `connections`: connected, in the order of the welcome's pairs. `graceMs`: time for a cancelled
+   * read to end.
+   */
+  constructor(
+    connections: readonly RdmaQueuePair[],
+    channel: ControlChannel<RdmaMessage>,
+    clock: Clock,
+    graceMs: number,
+  ) {
+    this.#connections = connections;
+    this.channel = channel;
+    this.clock = clock;
+    this.#graceMs = graceMs;
+    const { promise, resolve } = Promise.withResolvers<ConnectionFault>();
+    this.ended = promise;
+    this.#onEnd = resolve;
+    for (const { ended } of connections) {
+      void ended.then((fault) => resolve({ kind: "broken", why: `queue pair failed: ${fault}` }));
     }
   }
 
-  send(message: RdmaControl): void {
-    this.#options.channel.send(message);
-  }
-
   begin(id: number, pull: OutgoingPull, deadline: Deadline): RdmaPull {
-    const own = new RdmaPull(id, this, pull, deadline);
-    this.#pulls.set(id, own);
-    void own.over.then(() => this.#pulls.delete(id));
-    return own;
+    return new RdmaPull(id, this, pull, deadline);
   }
 
-  take(message: RdmaMessage, connection: RequestIds): string | null {
+  take(message: RdmaMessage, pull: RdmaPull | undefined): string | null {
     if (message.kind !== "part" && message.kind !== "lent") return UNEXPECTED_REQUEST;
     const { id, body } = message;
     const decoded = decodePart(body);
     if (!decoded.ok) return decoded.why;
     const { part } = decoded;
-    const pull = this.#pulls.get(id);
-    if (message.kind === "part") return pull?.takePart(part) ?? connection.mayName(id);
+    if (message.kind === "part") return pull?.takePart(part) ?? null;
     if (part.kind !== "frame") return "readable block with a refusal";
     const { rail, window } = message;
-    if (rail >= this.#options.connections.length) return "block on an unknown rail";
+    if (rail >= this.#connections.length) return "block on an unknown rail";
     if (pull !== undefined) return pull.takeLent(part, rail, window);
     // The pull was cancelled meanwhile: return the block at once.
-    this.send({ kind: "taken", id, index: part.index });
-    return connection.mayName(id);
+    this.channel.send({ kind: "taken", id, index: part.index });
+    return null;
   }
 
   /** Reads a block into the arena; `writer` is its number until `done` has resolved. */
@@ -178,7 +148,7 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
     offset: number,
     bytes: number,
   ): { readonly writer: number; readonly done: Promise<RdmaRead> } {
-    const connection = this.#options.connections[rail]!;
+    const connection = this.#connections[rail]!;
     const writer = this.#nextWriter++;
     const { token, done } = connection.read(window, offset, bytes);
     const reading: Reading = { connection, token, grace: null };
@@ -200,15 +170,12 @@ export class RdmaClient implements ClientPayload<RdmaMessage>, Writers {
     const reading = this.#reading.get(writer);
     if (reading === undefined) return;
     reading.connection.cancel(reading.token);
-    const { limits, end } = this.#options;
-    reading.grace ??= this.clock.after(limits.graceMs, () =>
-      end("stalled", "a cancelled RDMA read did not end"),
+    reading.grace ??= this.clock.after(this.#graceMs, () =>
+      this.#onEnd({ kind: "stalled", why: "a cancelled RDMA read did not end" }),
     );
   }
 
   async close(): Promise<void> {
-    await Promise.all(
-      this.#options.connections.map((connection) => connection[Symbol.asyncDispose]()),
-    );
+    await Promise.all(this.#connections.map((connection) => connection[Symbol.asyncDispose]()));
   }
 }

@@ -1,4 +1,4 @@
-import { type Clock, messageOf } from "../../../core/index.ts";
+import { messageOf } from "../../../core/index.ts";
 import {
   type Lent,
   NativeError,
@@ -6,32 +6,19 @@ import {
   type RdmaQueuePair,
   type RdmaWindow,
 } from "../../../native/index.ts";
-import type { ServedBlock, TransportLog } from "../../transport.ts";
+import type { ServedBlock } from "../../transport.ts";
 import { encodeRefusal } from "../../wire/index.ts";
 import {
   BEFORE_HELLO,
   type ConnectionContext,
-  type ControlChannel,
-  pullOf,
-  type RunningPull,
-  type Sender,
-  ServedItems,
-  type ServedItemsOptions,
+  type PullRequest,
+  ServedPull,
   type ServerPayload,
   UNEXPECTED_ANSWER,
 } from "../control-channel/index.ts";
 import { CONTROL_VERSION, type RdmaMessage } from "./control.ts";
 import type { RailConnections } from "./ports.ts";
 import type { RdmaLimits } from "./rdma-transport.ts";
-
-interface RdmaServedPullOptions extends ServedItemsOptions {
-  readonly channel: ControlChannel<RdmaMessage>;
-  /** Connected. */
-  readonly connections: readonly RdmaQueuePair[];
-  readonly clock: Clock;
-  readonly limits: RdmaLimits;
-  readonly log: TransportLog;
-}
 
 /** A block whose span the client can read, or soon can. */
 interface Exposure {
@@ -52,41 +39,45 @@ const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
  * released when the client cannot read it any more: after the client returned it, or its time is
  * over.
  */
-class RdmaServedPull implements RunningPull, Sender {
-  readonly #options: RdmaServedPullOptions;
-  readonly #items: ServedItems;
+export class RdmaServedPull extends ServedPull<RdmaMessage> {
+  /** Connected. */
+  readonly #connections: readonly RdmaQueuePair[];
+  readonly #limits: RdmaLimits;
   readonly #exposures = new Map<number, Exposure>();
   #nextRail = 0;
 
-  constructor(options: RdmaServedPullOptions) {
-    this.#options = options;
-    this.#items = new ServedItems(options, this);
+  constructor(
+    id: number,
+    request: PullRequest,
+    context: Context,
+    connections: readonly RdmaQueuePair[],
+    limits: RdmaLimits,
+  ) {
+    super(id, request, context);
+    this.#connections = connections;
+    this.#limits = limits;
   }
 
-  run(): Promise<void> {
-    return this.#items.run(Promise.resolve(true));
+  protected async ready(): Promise<true> {
+    return true;
   }
 
-  cancel(): void {
-    this.#items.cancel();
+  protected refuse(body: Uint8Array): void {
+    this.connection.channel.send({ kind: "part", id: this.id, body });
   }
 
-  refuse(_index: number, body: Uint8Array): void {
-    const { id, channel } = this.#options;
-    channel.send({ kind: "part", id, body });
-  }
-
-  send(index: number, block: ServedBlock, isRequested: boolean): void {
-    const { id, channel, connections } = this.#options;
+  protected send(index: number, block: ServedBlock, isRequested: boolean): void {
+    const { id } = this;
+    const { channel } = this.connection;
     const { header, offset } = block;
-    const body = this.#items.frame(index, header);
+    const body = this.frame(index, header);
     if (!isRequested) {
       channel.send({ kind: "lent", id, rail: 0, window: NO_WINDOW, body });
-      this.#items.release(index);
+      this.release(index);
       return;
     }
-    const rail = this.#nextRail++ % connections.length;
-    const connection = connections[rail]!;
+    const rail = this.#nextRail++ % this.#connections.length;
+    const connection = this.#connections[rail]!;
     const { token, lent } = connection.lend(offset, header.bytes);
     const exposure: Exposure = {
       connection,
@@ -105,58 +96,61 @@ class RdmaServedPull implements RunningPull, Sender {
     outcome: Lent,
     sent: { readonly rail: number; readonly body: Uint8Array },
   ): void {
-    const { id, channel, clock, limits } = this.#options;
+    const { channel, host } = this.connection;
     if (this.#exposures.get(index) !== exposure) return;
     if (!outcome.ok) {
       this.#exposures.delete(index);
       this.#refuseBusy(index, outcome.fault);
       return;
     }
-    if (this.#items.isGivenUp) {
+    if (this.isGivenUp) {
       this.#refuseBusy(index, null);
       void this.#takeBack(index, exposure);
       return;
     }
     exposure.isSent = true;
-    exposure.limit = clock.after(limits.lentMs, () => this.#revoke(index, exposure));
-    channel.send({ kind: "lent", id, window: outcome.window, ...sent });
+    const { lentMs } = this.#limits;
+    exposure.limit = host.clock.after(lentMs, () => this.#revoke(index, exposure));
+    channel.send({ kind: "lent", id: this.id, window: outcome.window, ...sent });
   }
 
   /** Refuses the block as busy; the client can retry. */
   #refuseBusy(index: number, fault: string | null): void {
-    const { limits, log, peer } = this.#options;
+    const { host, peer } = this.connection;
     if (fault === "unregistered") {
-      log("error", "exposing a block to an RDMA device failed", { peer: peer.worker, why: fault });
+      host.log("error", "exposing a block to an RDMA device failed", {
+        peer: peer.worker,
+        why: fault,
+      });
     }
-    const { retryAfterMs } = limits;
-    this.refuse(index, encodeRefusal(index, { kind: "busy", retryAfterMs }));
-    if (fault !== null) this.#items.release(index);
+    const { retryAfterMs } = this.#limits;
+    this.refuse(encodeRefusal(index, { kind: "busy", retryAfterMs }));
+    if (fault !== null) this.release(index);
   }
 
   /** The client returned the block. False: it was not exposed. */
   taken(index: number): boolean {
     const exposure = this.#exposures.get(index);
-    if (exposure === undefined) return this.#items.isAnswered(index);
+    if (exposure === undefined) return this.isAnswered(index);
     if (!exposure.isSent) return false;
     void this.#takeBack(index, exposure);
     return true;
   }
 
   /** The client may be reading: it gets a short time to stop and return the block. */
-  giveUp(indexes: readonly number[]): void {
-    const { clock, limits } = this.#options;
+  protected giveUp(indexes: readonly number[]): void {
+    const { clock } = this.connection.host;
     for (const index of indexes) {
       const exposure = this.#exposures.get(index);
       if (exposure === undefined || !exposure.isSent || exposure.isReturning) continue;
       exposure.limit?.[Symbol.dispose]();
-      exposure.limit = clock.after(limits.graceMs, () => this.#revoke(index, exposure));
+      exposure.limit = clock.after(this.#limits.graceMs, () => this.#revoke(index, exposure));
     }
   }
 
   /** Revokes the block. A running read fails, together with its queue pair. */
   #revoke(index: number, exposure: Exposure): void {
-    const { id, channel } = this.#options;
-    channel.send({ kind: "lost", id, index });
+    this.connection.channel.send({ kind: "lost", id: this.id, index });
     void this.#takeBack(index, exposure);
   }
 
@@ -171,11 +165,11 @@ class RdmaServedPull implements RunningPull, Sender {
   #releaseBlock(index: number, exposure: Exposure): void {
     if (this.#exposures.get(index) !== exposure) return;
     this.#exposures.delete(index);
-    this.#items.release(index);
+    this.release(index);
   }
 
   /** The queue pairs are gone, so nothing reads any block. */
-  linkEnded(): void {
+  override payloadClosed(): void {
     for (const [index, exposure] of [...this.#exposures]) {
       exposure.limit?.[Symbol.dispose]();
       this.#releaseBlock(index, exposure);
@@ -184,24 +178,23 @@ class RdmaServedPull implements RunningPull, Sender {
 }
 
 type Hello = Extract<RdmaMessage, { kind: "hello" }>;
-type Pull = Extract<RdmaMessage, { kind: "pull" }>;
+type Context = ConnectionContext<RdmaMessage, RdmaServedPull>;
 
 /**
  * The queue pairs from which a connection's blocks are read.
  *
  * States: waiting for the hello → queue pairs made, waiting for the client's → joined.
  */
-export class RdmaServer implements ServerPayload<RdmaMessage> {
-  readonly #room: ConnectionContext<RdmaMessage>;
+export class RdmaServer implements ServerPayload<RdmaMessage, RdmaServedPull> {
+  readonly #context: Context;
   readonly #rails: RailConnections;
   readonly #limits: RdmaLimits;
-  readonly #pulls = new Map<number, RdmaServedPull>();
   /** Null before the hello. */
   #connections: readonly RdmaQueuePair[] | null = null;
   #isJoined = false;
 
-  constructor(room: ConnectionContext<RdmaMessage>, rails: RailConnections, limits: RdmaLimits) {
-    this.#room = room;
+  constructor(context: Context, rails: RailConnections, limits: RdmaLimits) {
+    this.#context = context;
     this.#rails = rails;
     this.#limits = limits;
   }
@@ -210,19 +203,25 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
     return this.#isJoined;
   }
 
-  take(message: RdmaMessage): string | null {
+  take(message: RdmaMessage, pull: RdmaServedPull | undefined): string | null {
+    const connections = this.#connections;
     if (message.kind === "hello") return this.#greet(message);
-    if (this.#connections === null) return BEFORE_HELLO;
-    if (message.kind === "join") return this.#join(message.addresses, this.#connections);
+    if (connections === null) return BEFORE_HELLO;
+    if (message.kind === "join") return this.#join(message.addresses, connections);
     if (!this.#isJoined) return "request before its queue pairs";
     switch (message.kind) {
-      case "pull":
-        return this.#startPull(message, this.#connections);
-      case "taken": {
-        const pull = this.#pulls.get(message.id);
+      case "pull": {
+        const { id, body } = message;
+        const [context, limits] = [this.#context, this.#limits];
+        return context.startPull(
+          id,
+          body,
+          (request) => new RdmaServedPull(id, request, context, connections, limits),
+        );
+      }
+      case "taken":
         if (pull === undefined) return null;
         return pull.taken(message.index) ? null : "returned a block that it was not given";
-      }
       default:
         return UNEXPECTED_ANSWER;
     }
@@ -230,16 +229,16 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
 
   #greet({ version, wanted, rails }: Hello): string | null {
     if (this.#connections !== null) return "second hello";
-    const { channel, host } = this.#room;
+    const { channel, host } = this.#context;
     try {
       const made = this.#rails.answer(rails, wanted);
       this.#connections = made.map(({ connection }) => connection);
       if (made.length === 0) {
-        this.#room.end("refused", "no RDMA port here reaches a port of the peer");
+        this.#context.end("refused", "no RDMA port here reaches a port of the peer");
         return null;
       }
       for (const { ended } of this.#connections) {
-        void ended.then((fault) => this.#room.end("broken", `queue pair failed: ${fault}`));
+        void ended.then((fault) => this.#context.end("broken", `queue pair failed: ${fault}`));
       }
       const pairs = made.map(({ rail, connection }) => ({ rail, address: connection.address }));
       // The peer's count of running requests lags behind ours.
@@ -263,7 +262,7 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
       for (const [index, connection] of connections.entries())
         connection.connect(addresses[index]!);
       this.#isJoined = true;
-      this.#room.opened();
+      this.#context.opened();
     } catch (thrown) {
       this.#refuse(thrown);
     }
@@ -273,30 +272,15 @@ export class RdmaServer implements ServerPayload<RdmaMessage> {
   /** A device error is not the peer's fault. */
   #refuse(thrown: unknown): void {
     if (!(thrown instanceof NativeError)) throw thrown;
-    const { host, peer } = this.#room;
+    const { host, peer } = this.#context;
     const fields = { peer: peer.worker, why: messageOf(thrown) };
     host.log("warn", "creating queue pairs for a peer failed", fields);
-    this.#room.end("refused", "no queue pair could be created");
-  }
-
-  #startPull({ id, body }: Pull, connections: readonly RdmaQueuePair[]): string | null {
-    const request = pullOf(body);
-    if (typeof request === "string") return request;
-    const { peer, channel, host } = this.#room;
-    const { server, clock, log } = host;
-    return this.#room.startPull(id, () => {
-      const own = { id, request, peer, channel, connections, server, clock, log };
-      const pull = new RdmaServedPull({ ...own, limits: this.#limits });
-      this.#pulls.set(id, pull);
-      const run = () => pull.run().finally(() => this.#pulls.delete(id));
-      return { run, cancel: () => pull.cancel() };
-    });
+    this.#context.end("refused", "no queue pair could be created");
   }
 
   async close(): Promise<void> {
     await Promise.all(
       (this.#connections ?? []).map((connection) => connection[Symbol.asyncDispose]()),
     );
-    for (const pull of [...this.#pulls.values()]) pull.linkEnded();
   }
 }

@@ -1,20 +1,18 @@
 import type { Clock } from "../../../core/index.ts";
 import type { OpenLaneSession, Received } from "../../../native/index.ts";
-import type { FrameHeader, ItemRefusal } from "../../messages.ts";
+import type { FrameHeader } from "../../messages.ts";
 import type { ConnectionFault, OutgoingPull } from "../../transport.ts";
-import { decodePart, encodeRequest, type Part } from "../../wire/index.ts";
+import { decodePart, type Part } from "../../wire/index.ts";
 import type { Deadline } from "../connection-state.ts";
 import {
   type ClientPayload,
+  ClientPull,
   type ControlChannel,
   OVERLOADED,
   type RequestedItem,
-  RequestedItems,
-  type RequestIds,
   UNEXPECTED_REQUEST,
 } from "../control-channel/index.ts";
-import type { ControlMessage, StreamMessage } from "./control.ts";
-import type { StreamLimits } from "./stream-transport.ts";
+import type { StreamMessage } from "./control.ts";
 
 /** A block being received. */
 interface Coming {
@@ -28,50 +26,38 @@ interface Coming {
  * request is sent, so that blocks of exactly the expected length arrive without another round trip;
  * for other blocks the header arrives first, and the place is announced then.
  */
-class ClientPull {
-  readonly over: Promise<ConnectionFault | null>;
+export class StreamPull extends ClientPull {
   readonly #id: number;
   readonly #lanes: StreamClient;
-  readonly #items: RequestedItems;
   readonly #coming: readonly Coming[];
   readonly #announced: number;
 
   /** Sends the request. */
   constructor(id: number, lanes: StreamClient, pull: OutgoingPull, deadline: Deadline) {
-    const { clock, connection } = lanes;
+    const { clock, connection: writers, channel } = lanes;
+    super({ id, pull, deadline, clock, writers, channel });
     this.#id = id;
     this.#lanes = lanes;
-    this.#announced = Math.min(lanes.announceable, pull.items.length);
-    const sayCancel = () => lanes.send({ kind: "cancel", id });
-    this.#items = new RequestedItems(pull, { clock, deadline, writers: connection, sayCancel });
-    this.over = this.#items.over;
+    const announced = Math.min(lanes.announceable, pull.items.length);
+    this.#announced = announced;
     this.#coming = pull.items.map(() => ({ checksum: null, hasNoRoom: false }));
-    const { namespace, items } = pull;
-    const body = encodeRequest({ op: "pull", namespace, items, deadlineMs: deadline.leftMs });
-    const first = this.#items.all.slice(0, this.#announced);
-    const transfers = first.map((item) => this.#receive(item, item.bytesMax));
-    const [transfer, announced] = [transfers[0] ?? 0, this.#announced];
-    lanes.send({ kind: "pull", id, transfer, announced, body });
-  }
-
-  fail(fault: ConnectionFault): void {
-    this.#items.fail(fault);
-  }
-
-  count(stallMs: number): void {
-    this.#items.count(stallMs);
+    const { body } = this;
+    const transfers = this.all
+      .slice(0, announced)
+      .map((item) => this.#receive(item, item.bytesMax));
+    channel.send({ kind: "pull", id, transfer: transfers[0] ?? 0, announced, body });
   }
 
   /** Handles the answer for one item. The reason it is invalid; null: valid. */
   takePart(part: Part, sent: boolean): string | null {
-    if (this.#items.fault !== null) return null;
-    const wrong = this.#items.take(part);
+    if (this.fault !== null) return null;
+    const wrong = this.take(part);
     if (wrong !== null) return wrong;
     if (part.kind === "refusal") return sent ? "payload for a refused block" : null;
-    const item = this.#items.all[part.index]!;
+    const item = this.all[part.index]!;
     const { header } = part;
     if (!sent) {
-      this.#items.retire(item, () => this.#goOn(item, header.bytes));
+      this.retire(item, () => this.#goOn(item, header.bytes));
       return null;
     }
     if (item.index >= this.#announced || header.bytes !== item.bytesMax) {
@@ -81,18 +67,6 @@ class ClientPull {
     return null;
   }
 
-  takeLost(index: number): string | null {
-    return this.#items.takeLost(index);
-  }
-
-  takeBusy(refusal: ItemRefusal): void {
-    this.#items.takeBusy(refusal);
-  }
-
-  takeEnd(fault: ConnectionFault): void {
-    this.#items.takeEnd(fault);
-  }
-
   #receive(item: RequestedItem, bytes: number): number {
     const transfer = this.#lanes.takeTransfer();
     this.#lanes.countAnnounced(1);
@@ -100,7 +74,7 @@ class ClientPull {
       .receive(transfer, item.offset, bytes)
       .catch((): Received => ({ ok: false, fault: "broken" }))
       .finally(() => this.#lanes.countAnnounced(-1));
-    this.#items.write(item, transfer, received, (result) => this.#received(item, result));
+    this.write(item, transfer, received, (result) => this.#received(item, result));
     return transfer;
   }
 
@@ -111,7 +85,7 @@ class ClientPull {
       coming.checksum = received.ok ? received.checksum : null;
       if (item.header !== null) this.#finishIfWhole(item, item.header);
     } else if (received.fault !== "cancelled") {
-      this.#items.giveUp({ kind: "broken", why: `a lane failed: ${received.fault}` });
+      this.giveUp({ kind: "broken", why: `a lane failed: ${received.fault}` });
     }
     // If the server cancelled it, a message also says so.
   }
@@ -119,36 +93,41 @@ class ClientPull {
   #goOn(item: RequestedItem, bytes: number): void {
     this.#coming[item.index]!.hasNoRoom = false;
     const transfer = this.#receive(item, bytes);
-    this.#lanes.send({ kind: "go", id: this.#id, index: item.index, transfer });
+    this.#lanes.channel.send({ kind: "go", id: this.#id, index: item.index, transfer });
   }
 
   #finishIfWhole(item: RequestedItem, header: FrameHeader): void {
     const { hasNoRoom, checksum } = this.#coming[item.index]!;
-    if (hasNoRoom) this.#items.finish(item, OVERLOADED);
-    else if (checksum !== null) this.#items.came(item, header, checksum);
+    if (hasNoRoom) this.finish(item, OVERLOADED);
+    else if (checksum !== null) this.came(item, header, checksum);
   }
 }
 
-export interface StreamClientOptions {
+/** The lanes (data connections) that receive the blocks of a connection's pulls. */
+export class StreamClient implements ClientPayload<StreamMessage, StreamPull> {
   readonly connection: OpenLaneSession;
   readonly channel: ControlChannel<StreamMessage>;
   readonly clock: Clock;
-  readonly limits: StreamLimits;
-}
-
-/** The lanes (data connections) that receive the blocks of a connection's pulls. */
-export class StreamClient implements ClientPayload<StreamMessage> {
-  readonly connection: OpenLaneSession;
-  readonly clock: Clock;
-  readonly #options: StreamClientOptions;
-  readonly #pulls = new Map<number, ClientPull>();
+  readonly ended: Promise<ConnectionFault>;
+  readonly #announcedMax: number;
   #announced = 0;
   #nextTransfer = 0;
 
-  constructor(options: StreamClientOptions) {
-    this.connection = options.connection;
-    this.clock = options.clock;
-    this.#options = options;
+  /** `announcedMax`: maximum places announced before their headers. */
+  constructor(
+    connection: OpenLaneSession,
+    channel: ControlChannel<StreamMessage>,
+    clock: Clock,
+    announcedMax: number,
+  ) {
+    this.connection = connection;
+    this.channel = channel;
+    this.clock = clock;
+    this.#announcedMax = announcedMax;
+    this.ended = connection.ended.then((fault) => ({
+      kind: "broken",
+      why: `the lanes ended: ${fault}`,
+    }));
   }
 
   get used(): number {
@@ -157,7 +136,7 @@ export class StreamClient implements ClientPayload<StreamMessage> {
 
   /** Number of places that may be announced now, before their headers. */
   get announceable(): number {
-    return Math.max(0, this.#options.limits.announcedMax - this.#announced);
+    return Math.max(0, this.#announcedMax - this.#announced);
   }
 
   /** A transfer number that was never used on these lanes. */
@@ -170,24 +149,15 @@ export class StreamClient implements ClientPayload<StreamMessage> {
     this.#announced += by;
   }
 
-  send(message: ControlMessage): void {
-    this.#options.channel.send(message);
+  begin(id: number, pull: OutgoingPull, deadline: Deadline): StreamPull {
+    return new StreamPull(id, this, pull, deadline);
   }
 
-  begin(id: number, pull: OutgoingPull, deadline: Deadline): ClientPull {
-    const own = new ClientPull(id, this, pull, deadline);
-    this.#pulls.set(id, own);
-    void own.over.then(() => this.#pulls.delete(id));
-    return own;
-  }
-
-  take(message: StreamMessage, connection: RequestIds): string | null {
+  take(message: StreamMessage, pull: StreamPull | undefined): string | null {
     if (message.kind !== "part") return UNEXPECTED_REQUEST;
-    const { id, sent, body } = message;
-    const pull = this.#pulls.get(id);
-    if (pull === undefined) return connection.mayName(id);
-    const decoded = decodePart(body);
-    return decoded.ok ? pull.takePart(decoded.part, sent) : decoded.why;
+    if (pull === undefined) return null;
+    const decoded = decodePart(message.body);
+    return decoded.ok ? pull.takePart(decoded.part, message.sent) : decoded.why;
   }
 
   async close(): Promise<void> {

@@ -1,21 +1,21 @@
-import type { Database, Statement } from "bun:sqlite";
+import type { Database } from "bun:sqlite";
 import { dirname } from "node:path";
 import { eq } from "drizzle-orm";
 import { drizzle } from "drizzle-orm/bun-sqlite";
+import { blob, integer, real, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import { assert } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
-import type { CommitLedgerOrder, OpenLedgerOrder } from "../index-worker-client.ts";
+import type { LedgerChanges, OpenOrder } from "../index-worker-client.ts";
 import {
   DamagedIndex,
   type DatabaseKind,
   type Owner,
   openDatabase,
   requireOwner,
+  Statements,
   syncFolder,
 } from "../store/open-database.ts";
-import { type OpenedStore, openLocked } from "../store/open-store.ts";
-import { isSeal, sealOfRun, Tally, u64Bytes, u64Of } from "../store/seal.ts";
-import { RecordReader, RecordWriter } from "./ledger-records.ts";
+import { isSeal, sealOfColumns, storedSeal, Tally, u64Bytes, u64Of } from "../store/seal.ts";
 import holds from "./migrations/0000-holds.sql" with { type: "text" };
 import parts from "./migrations/0001-parts.sql" with { type: "text" };
 import issuerOrder from "./migrations/0002-issuer-order.sql" with { type: "text" };
@@ -23,35 +23,60 @@ import leaseGrants from "./migrations/0003-lease-grants.sql" with { type: "text"
 import type {
   CommandRow,
   IssuerRow,
+  LedgerChange,
   LedgerContents,
   PartRow,
   RetentionRow,
 } from "./retention-ledger.ts";
-import { ledger } from "./schema/index.ts";
+import { sealOfCommand, sealOfHold, sealOfIssuer, sealOfPart } from "./row-seals.ts";
 
-export const LEDGER_FILE = "holds.sqlite";
+const bytes = (name: string) => blob(name, { mode: "buffer" });
 
-export function openLedgerStore(order: OpenLedgerOrder): OpenedStore<LedgerStore> {
-  const open = (path: string) => new LedgerStore(path, order);
-  return openLocked({ ...order, lock: "holds.lock", file: LEDGER_FILE, what: "the ledger", open });
-}
+/**
+ * One row: the owner of the ledger, the time of the last write, and the tallies of the tables.
+ * `migrations/` creates the table, and a test compares both. Numbers of 64 bits are BLOBs,
+ * little-endian.
+ */
+export const ledger = sqliteTable("ledger", {
+  id: integer("id").primaryKey(),
+  worker: text("worker").notNull(),
+  machine: text("machine").notNull(),
+  incarnation: bytes("incarnation").notNull(),
+  bootId: text("boot_id"),
+  bootMs: real("boot_ms"),
+  holdCount: integer("hold_count").notNull(),
+  holdSum: bytes("hold_sum").notNull(),
+  commandCount: integer("command_count").notNull(),
+  commandSum: bytes("command_sum").notNull(),
+  issuerCount: integer("issuer_count").notNull(),
+  issuerSum: bytes("issuer_sum").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
+/** Rows in one page of the contents. */
+const PAGE_ROWS = 1_000;
 
 /** An open ledger with all rows verified. Used by the worker. */
 export class LedgerStore {
+  static readonly file = "holds.sqlite";
+  static readonly lock = "holds.lock";
+  static readonly what = "the ledger";
   readonly lastSeen: LedgerContents["lastSeen"];
   readonly #path: string;
   readonly #db: Database;
-  readonly #applier: RecordsApplier;
+  readonly #applier: ChangeApplier;
   #record: LedgerRecord;
   #rings: LedgerRings;
-  #contents: RecordWriter | null = new RecordWriter();
+  /** The rows as they were when the ledger was opened, and the number of those that were read. */
+  #contents: LedgerChange[] = [];
+  #read = 0;
   #isFolderSynced = false;
 
   /**
    * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
    * another owner.
    */
-  constructor(path: string, { owner, incarnation, busyMs }: OpenLedgerOrder) {
+  constructor(path: string, { owner, incarnation, busyMs }: OpenOrder) {
     this.#path = path;
     this.#db = openDatabase(path, busyMs, LEDGER);
     try {
@@ -59,8 +84,8 @@ export class LedgerStore {
       requireOwner(path, record.owner, owner);
       this.lastSeen = record.lastSeen;
       this.#record = { ...record, incarnation };
-      this.#rings = loadRows(this.#db, record.tallies, this.#contents!);
-      this.#applier = new RecordsApplier(this.#db);
+      this.#rings = loadRows(this.#db, record.tallies, this.#contents);
+      this.#applier = new ChangeApplier(this.#db);
     } catch (thrown) {
       this.#db.close(true);
       throw thrown;
@@ -71,36 +96,32 @@ export class LedgerStore {
     return this.#record.tallies.holds.count;
   }
 
-  /** All rows as they were when the ledger was opened. Can be called once. */
-  takeContents(): { readonly buffer: ArrayBuffer; readonly length: number } {
-    const { buffer, length } = this.#contents ?? new RecordWriter();
-    this.#contents = null;
-    return { buffer, length };
+  /** The next rows as they were when the ledger was opened. Null at the end. */
+  next(): readonly LedgerChange[] | null {
+    const page = this.#contents.slice(this.#read, this.#read + PAGE_ROWS);
+    this.#read += page.length;
+    if (page.length > 0) return page;
+    this.#contents = [];
+    return null;
   }
 
   /**
    * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
    */
-  commit({ changes, length, lastSeen, durable }: CommitLedgerOrder): void {
+  commit({ rows, lastSeen }: LedgerChanges, durable: boolean): void {
     const { holds, commands, issuers } = this.#record.tallies;
     const tallies = { holds: holds.copy(), commands: commands.copy(), issuers: issuers.copy() };
     const record = { ...this.#record, lastSeen: lastSeen ?? this.#record.lastSeen, tallies };
     let rings = this.#rings;
     this.#db.run(`PRAGMA synchronous = ${durable ? "FULL" : "NORMAL"}`);
-    try {
-      this.#db.run("BEGIN IMMEDIATE");
-      if (changes !== null) {
-        rings = this.#applier.apply(new RecordReader(changes, length), tallies, rings);
-      }
+    const write = this.#db.transaction(() => {
+      rings = this.#applier.apply(rows, tallies, rings);
       crashPoint("ledger.rows-changed");
       writeLedgerRecord(this.#db, record);
       crashPoint("ledger.before-commit");
-      this.#db.run("COMMIT");
-      crashPoint("ledger.committed");
-    } catch (thrown) {
-      if (this.#db.inTransaction) this.#db.run("ROLLBACK");
-      throw thrown;
-    }
+    });
+    write.immediate();
+    crashPoint("ledger.committed");
     [this.#record, this.#rings] = [record, rings];
     // The directory entry of the log does not change until it is closed, so one sync is enough.
     if (!durable || this.#isFolderSynced) return;
@@ -168,111 +189,108 @@ interface FoundCommand extends FoundPart {
 interface FoundIssuer extends Found {
   readonly issuer: string;
 }
-type Value = string | number | Uint8Array | null;
-
-/** Writes records to the tables and updates the tallies, within the transaction of the caller. */
-class RecordsApplier {
-  readonly #db: Database;
-  readonly #statements = new Map<string, Statement>();
+/** Writes changes to the tables and updates the tallies, within the transaction of the caller. */
+class ChangeApplier {
+  readonly #sql: Statements;
 
   constructor(db: Database) {
-    this.#db = db;
+    this.#sql = new Statements(db);
   }
 
   /** Throws the error of SQLite. The caller must then restore the tallies and the rings. */
-  apply(records: RecordReader, tallies: LedgerTallies, rings: LedgerRings): LedgerRings {
+  apply(changes: readonly LedgerChange[], tallies: LedgerTallies, rings: LedgerRings): LedgerRings {
     let { nextId, receiptBytes, nextUse } = rings;
-    for (let next = records.next(); next !== null; next = records.next()) {
-      switch (next.kind) {
+    for (const change of changes) {
+      switch (change.kind) {
         case "hold":
-          this.#putHold(next.row, sealOfRecord(records.sealed), tallies);
+          this.#putHold(change.row, tallies);
           break;
         case "part":
-          this.#putPart(next.row, sealOfRecord(records.sealed), tallies);
+          this.#putPart(change.row, tallies);
           break;
         case "removeHold":
-          this.#removeHold(next.id, tallies);
+          this.#removeHold(change.id, tallies);
           break;
         case "issuer":
-          this.#putIssuer(next.row, nextUse, records.sealed, tallies);
-          nextUse++;
+          this.#putIssuer(change.row, nextUse++, tallies);
           break;
         case "removeIssuer":
-          this.#removeIssuer(next.issuer, tallies);
+          this.#removeIssuer(change.issuer, tallies);
           break;
         case "command":
-          receiptBytes += this.#putCommand(next.row, nextId, records.sealed, tallies);
-          nextId++;
+          receiptBytes += this.#putCommand(change.row, nextId++, tallies);
           receiptBytes -= this.#forget(receiptBytes, tallies);
           break;
         default:
-          next satisfies never;
+          change satisfies never;
       }
       crashPoint("ledger.row-changed");
     }
     return { nextId, receiptBytes, nextUse };
   }
 
-  #putHold(row: RetentionRow, seal: bigint, { holds }: LedgerTallies): void {
-    const found = this.#get<Found>(FIND_HOLD, row.id);
-    if (found !== null) holds.remove(sealIn(found));
+  #putHold(row: RetentionRow, { holds }: LedgerTallies): void {
+    const seal = sealOfHold(row);
+    const found = this.#sql.get<Found>(FIND_HOLD, row.id);
+    if (found !== null) holds.remove(storedSeal(found.seal));
     const { id, kind, owner, name, deadlineBootMs, bootId, priority, idleMs } = row;
     const purges = row.purges ? 1 : 0;
     const limits = [deadlineBootMs, bootId, priority, idleMs, row.createdWallMs];
-    this.#run(PUT_HOLD, id, kind, owner, name, ...limits, row.blocks, u64Bytes(seal), purges);
+    this.#sql.run(PUT_HOLD, id, kind, owner, name, ...limits, row.blocks, u64Bytes(seal), purges);
     holds.add(seal);
   }
 
-  #putPart({ hold, part, blocks }: PartRow, seal: bigint, { holds }: LedgerTallies): void {
-    const found = this.#get<FoundPart>(FIND_PART, hold, part);
-    if (found !== null) holds.remove(sealIn(found));
+  #putPart(row: PartRow, { holds }: LedgerTallies): void {
+    const { hold, part, blocks } = row;
+    const found = this.#sql.get<FoundPart>(FIND_PART, hold, part);
+    if (found !== null) holds.remove(storedSeal(found.seal));
     if (blocks.length === 0) {
-      if (found !== null) this.#run(DELETE_PART, found.id);
+      if (found !== null) this.#sql.run(DELETE_PART, found.id);
       return;
     }
-    this.#run(PUT_PART, found?.id ?? null, hold, part, blocks, u64Bytes(seal));
+    const seal = sealOfPart(row);
+    this.#sql.run(PUT_PART, found?.id ?? null, hold, part, blocks, u64Bytes(seal));
     holds.add(seal);
   }
 
   #removeHold(id: number, { holds }: LedgerTallies): void {
-    const parts = this.#statement(FIND_PARTS).all(id) as FoundPart[];
-    for (const part of parts) {
-      this.#run(DELETE_PART, part.id);
-      holds.remove(sealIn(part));
+    for (const part of this.#sql.all<FoundPart>(FIND_PARTS, id)) {
+      this.#sql.run(DELETE_PART, part.id);
+      holds.remove(storedSeal(part.seal));
     }
-    const found = this.#get<Found>(FIND_HOLD, id);
+    const found = this.#sql.get<Found>(FIND_HOLD, id);
     if (found === null) return;
-    this.#run(DELETE_HOLD, id);
-    holds.remove(sealIn(found));
+    this.#sql.run(DELETE_HOLD, id);
+    holds.remove(storedSeal(found.seal));
   }
 
-  #putIssuer(row: IssuerRow, use: number, record: Uint8Array, { issuers }: LedgerTallies): void {
-    const seal = sealInRing(record, use);
-    const found = this.#get<Found>(FIND_ISSUER, row.issuer);
-    if (found !== null) issuers.remove(sealIn(found));
+  #putIssuer(row: IssuerRow, use: number, { issuers }: LedgerTallies): void {
+    const seal = sealOfIssuer(row, use);
+    const found = this.#sql.get<Found>(FIND_ISSUER, row.issuer);
+    if (found !== null) issuers.remove(storedSeal(found.seal));
     const numbers = [u64Bytes(row.epoch), u64Bytes(row.seq), u64Bytes(seal)];
-    this.#run(PUT_ISSUER, row.issuer, ...numbers, use);
+    this.#sql.run(PUT_ISSUER, row.issuer, ...numbers, use);
     issuers.add(seal);
     while (issuers.count > ISSUERS_MAX) {
-      const oldest = this.#get<FoundIssuer>(OLDEST_ISSUER);
+      const oldest = this.#sql.get<FoundIssuer>(OLDEST_ISSUER);
       assert(oldest !== null, "a counted row exists");
-      this.#run(DELETE_ISSUER, oldest.issuer);
-      issuers.remove(sealIn(oldest));
+      this.#sql.run(DELETE_ISSUER, oldest.issuer);
+      issuers.remove(storedSeal(oldest.seal));
     }
   }
 
   #removeIssuer(issuer: string, { issuers }: LedgerTallies): void {
-    const found = this.#get<Found>(FIND_ISSUER, issuer);
+    const found = this.#sql.get<Found>(FIND_ISSUER, issuer);
     if (found === null) return;
-    this.#run(DELETE_ISSUER, issuer);
-    issuers.remove(sealIn(found));
+    this.#sql.run(DELETE_ISSUER, issuer);
+    issuers.remove(storedSeal(found.seal));
   }
 
   /** Returns the bytes of the receipt. */
-  #putCommand(row: CommandRow, id: number, record: Uint8Array, tallies: LedgerTallies): number {
-    const seal = sealInRing(record, id);
-    this.#run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
-    tallies.commands.add(seal);
+  #putCommand(row: CommandRow, id: number, { commands }: LedgerTallies): number {
+    const seal = sealOfCommand(row, id);
+    this.#sql.run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
+    commands.add(seal);
     return Buffer.byteLength(row.receipt);
   }
 
@@ -280,37 +298,14 @@ class RecordsApplier {
   #forget(receiptBytes: number, { commands }: LedgerTallies): number {
     let gone = 0;
     while (commands.count > COMMANDS_MAX || receiptBytes - gone > RECEIPT_BYTES_MAX) {
-      const oldest = this.#get<FoundCommand>(OLDEST);
+      const oldest = this.#sql.get<FoundCommand>(OLDEST);
       assert(oldest !== null, "a counted row exists");
-      this.#run(DELETE_COMMAND, oldest.id);
-      commands.remove(sealIn(oldest));
+      this.#sql.run(DELETE_COMMAND, oldest.id);
+      commands.remove(storedSeal(oldest.seal));
       gone += oldest.bytes;
     }
     return gone;
   }
-
-  #statement(sql: string): Statement {
-    let statement = this.#statements.get(sql);
-    if (statement === undefined) {
-      statement = this.#db.prepare(sql);
-      this.#statements.set(sql, statement);
-    }
-    return statement;
-  }
-
-  #get<Row>(sql: string, ...values: Value[]): Row | null {
-    return this.#statement(sql).get(...values) as Row | null;
-  }
-
-  #run(sql: string, ...values: Value[]): void {
-    this.#statement(sql).run(...values);
-  }
-}
-
-function sealIn({ seal }: Found): bigint {
-  const value = u64Of(seal);
-  assert(value !== null, "a seal of eight bytes");
-  return value;
 }
 
 const HOLDS = `SELECT id, kind, owner, name, deadline_boot_ms AS deadlineBootMs, boot_id AS bootId,
@@ -321,22 +316,14 @@ const COMMANDS = `SELECT id, issuer, name, receipt, octet_length(receipt) AS byt
   FROM commands ORDER BY id`;
 const ISSUERS = "SELECT issuer, epoch, seq, seal, used FROM issuers ORDER BY used, issuer";
 
-interface Sealed {
-  readonly seal: Uint8Array;
-}
-interface StoredHold extends Omit<RetentionRow, "purges">, Sealed {
+interface StoredHold extends Omit<RetentionRow, "purges">, Found {
   readonly purges: number;
 }
-interface StoredPart extends PartRow, Sealed {}
-interface StoredCommand extends Sealed {
-  readonly id: number;
-  readonly issuer: string;
+interface StoredPart extends PartRow, Found {}
+interface StoredCommand extends Omit<CommandRow, "id">, FoundCommand {
   readonly name: string;
-  readonly receipt: string;
-  readonly bytes: number;
 }
-interface StoredIssuer extends Sealed {
-  readonly issuer: string;
+interface StoredIssuer extends FoundIssuer {
   readonly epoch: Uint8Array;
   readonly seq: Uint8Array;
   readonly used: number;
@@ -352,39 +339,38 @@ interface LedgerRings {
 }
 
 /**
- * Encodes every row, verified against its seal, and all rows against the tallies. Throws
- * DamagedIndex if a row is damaged or missing.
+ * Reads every row, verified against its seal, and all rows against the tallies. Throws DamagedIndex
+ * if a row is damaged or missing.
  */
-function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): LedgerRings {
+function loadRows(db: Database, expected: LedgerTallies, into: LedgerChange[]): LedgerRings {
   const found = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
-  for (const row of db.query<StoredHold, []>(HOLDS).iterate()) {
+  for (const { seal, purges, ...rest } of db.query<StoredHold, []>(HOLDS).iterate()) {
+    const row = { ...rest, purges: purges !== 0 };
     if (!["pin", "retain", "lease"].includes(row.kind)) throw notAsWritten("a hold");
-    const record = into.hold({ ...row, purges: row.purges !== 0 });
-    count(found.holds, row, sealOfRecord(record), "a hold");
+    count(found.holds, seal, sealOfHold(row), "a hold");
+    into.push({ kind: "hold", row });
   }
-  for (const row of db.query<StoredPart, []>(PARTS).iterate()) {
+  for (const { seal, ...row } of db.query<StoredPart, []>(PARTS).iterate()) {
     // The seal covers 32 bits of it, but the column can contain 64.
     if (row.part !== row.part >>> 0) throw notAsWritten("a part of a hold");
-    count(found.holds, row, sealOfRecord(into.part(row)), "a part of a hold");
+    count(found.holds, seal, sealOfPart(row), "a part of a hold");
+    into.push({ kind: "part", row });
   }
   let [nextId, receiptBytes, nextUse] = [1, 0, 1];
-  for (const row of db.query<StoredCommand, []>(COMMANDS).iterate()) {
-    const { id, issuer, name, receipt } = row;
-    count(
-      found.commands,
-      row,
-      sealInRing(into.command({ issuer, id: name, receipt }), id),
-      "a command",
-    );
-    nextId = id + 1;
-    receiptBytes += row.bytes;
+  for (const stored of db.query<StoredCommand, []>(COMMANDS).iterate()) {
+    const row = { issuer: stored.issuer, id: stored.name, receipt: stored.receipt };
+    count(found.commands, stored.seal, sealOfCommand(row, stored.id), "a command");
+    into.push({ kind: "command", row });
+    nextId = stored.id + 1;
+    receiptBytes += stored.bytes;
   }
-  for (const row of db.query<StoredIssuer, []>(ISSUERS).iterate()) {
-    const [epoch, seq] = [u64Of(row.epoch), u64Of(row.seq)];
+  for (const stored of db.query<StoredIssuer, []>(ISSUERS).iterate()) {
+    const [epoch, seq] = [u64Of(stored.epoch), u64Of(stored.seq)];
     if (epoch === null || seq === null) throw notAsWritten("an issuer");
-    const record = into.issuer({ issuer: row.issuer, epoch, seq });
-    count(found.issuers, row, sealInRing(record, row.used), "an issuer");
-    nextUse = row.used + 1;
+    const row = { issuer: stored.issuer, epoch, seq };
+    count(found.issuers, stored.seal, sealOfIssuer(row, stored.used), "an issuer");
+    into.push({ kind: "issuer", row });
+    nextUse = stored.used + 1;
   }
   for (const table of ["holds", "commands", "issuers"] as const) {
     if (found[table].equals(expected[table])) continue;
@@ -393,7 +379,7 @@ function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): Le
   return { nextId, receiptBytes, nextUse };
 }
 
-function count(tally: Tally, { seal: stored }: Sealed, seal: bigint, what: string): void {
+function count(tally: Tally, stored: Uint8Array, seal: bigint, what: string): void {
   if (!isSeal(stored, seal)) throw notAsWritten(what);
   tally.add(seal);
 }
@@ -439,13 +425,6 @@ function columnsOf({ owner, incarnation, lastSeen, tallies }: LedgerRecord): Col
   };
 }
 
-function sealOf(columns: Columns): Buffer {
-  const plain = Object.values(columns).map((value) =>
-    Buffer.isBuffer(value) ? value.toHex() : value,
-  );
-  return Buffer.from(u64Bytes(sealOfRun(plain as (string | number | null)[])));
-}
-
 function tallyOf(count: number, sum: Uint8Array): Tally | null {
   const value = u64Of(sum);
   return value === null ? null : new Tally(count, value);
@@ -467,12 +446,12 @@ function readLedgerRecord(db: Database): LedgerRecord | null {
     lastSeen: bootId === null || bootMs === null ? null : { bootId, bootMs },
     tallies: { holds, commands, issuers },
   };
-  return sealOf(columnsOf(record)).equals(row.seal) ? record : null;
+  return sealOfColumns(columnsOf(record)).equals(row.seal) ? record : null;
 }
 
 function writeLedgerRecord(db: Database, record: LedgerRecord): void {
   const columns = columnsOf(record);
-  const values = { ...columns, seal: sealOf(columns) };
+  const values = { ...columns, seal: sealOfColumns(columns) };
   const target = ledger.id;
   drizzle(db).insert(ledger).values(values).onConflictDoUpdate({ target, set: values }).run();
 }
@@ -487,15 +466,3 @@ const LEDGER: DatabaseKind = {
     { name: "0003-lease-grants", sql: leaseGrants },
   ],
 };
-
-/** XXH3-64 over the encoded row. It detects accidents, like the seals of the block index. */
-function sealOfRecord(record: Uint8Array): bigint {
-  return Bun.hash.xxHash3(record);
-}
-
-/**
- * The seal of a row in a ring, which also covers its position. Position 0 is equal to no position.
- */
-function sealInRing(record: Uint8Array, place: number): bigint {
-  return Bun.hash.xxHash3(record, BigInt(place));
-}

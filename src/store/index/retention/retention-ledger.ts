@@ -1,3 +1,19 @@
+import { assert, type Clock, yieldToLoop } from "../../../core/index.ts";
+import { crashPoint } from "../../../native/index.ts";
+import {
+  type IndexOwner,
+  IndexWorkerClient,
+  type LedgerChanges,
+  type Opened,
+  type OpenOrder,
+} from "../index-worker-client.ts";
+import { BUSY_MS, SqliteWriter, type SqliteWriterOptions } from "../sqlite-writer.ts";
+
+/** Maximum number of bytes of pending changes. */
+const PENDING_BYTES_MAX = 64 * 2 ** 20;
+/** A request that takes longer means that the disk hangs. */
+const HUNG_MS = 5_000;
+
 /** A pin, soft pin or lease. */
 export interface RetentionRow {
   /** Unique and never reused. The caller assigns ids from 1. */
@@ -56,6 +72,15 @@ export interface LedgerContents {
   readonly lastSeen: { readonly bootId: string; readonly bootMs: number } | null;
 }
 
+/** A change of the ledger, or one of its rows. */
+export type LedgerChange =
+  | { readonly kind: "hold"; readonly row: RetentionRow }
+  | { readonly kind: "part"; readonly row: PartRow }
+  | { readonly kind: "removeHold"; readonly id: number }
+  | { readonly kind: "command"; readonly row: CommandRow }
+  | { readonly kind: "issuer"; readonly row: IssuerRow }
+  | { readonly kind: "removeIssuer"; readonly issuer: string };
+
 export interface LedgerState {
   /** Reason why the ledger currently fails. Null: it works. */
   readonly failing: string | null;
@@ -88,34 +113,334 @@ export interface CommitOptions {
  *   happens to a file that could not be opened at the start, once it can be, because this run
  *   started without its contents.
  */
-export interface RetentionLedger extends AsyncDisposable {
-  readonly state: LedgerState;
+export class SqliteLedger extends SqliteWriter<ChangeBatch> {
   /** The rows as they were when the ledger was opened. */
   readonly contents: LedgerContents;
+  protected readonly log: ChangeGroups;
+  /**
+   * Callers of `commit` in this turn of the event loop. Their waiters are created when the turn
+   * ends.
+   */
+  readonly #arriving: (() => void)[] = [];
+  readonly #late: (() => void)[] = [];
+  #lastSeen: LedgerContents["lastSeen"] = null;
+  #isTurnOpen = false;
 
-  putHold(row: RetentionRow): void;
-  putPart(row: PartRow): void;
+  constructor(
+    worker: IndexWorkerClient,
+    opened: Opened,
+    options: SqliteWriterOptions & {
+      readonly contents: LedgerContents;
+      readonly pendingBytesMax?: number | undefined;
+    },
+  ) {
+    super(worker, opened, options);
+    this.contents = options.contents;
+    this.log = new ChangeGroups(options.pendingBytesMax ?? PENDING_BYTES_MAX);
+  }
+
+  get state(): LedgerState {
+    const { failing, pending, setAside } = this;
+    return { failing, pending, dropped: this.log.dropped, setAside };
+  }
+
+  /** The ledger owns the arrays of rows from now on. */
+  putHold(row: RetentionRow): void {
+    const numbers = [row.id, row.deadlineBootMs, row.priority, row.idleMs, row.createdWallMs];
+    const finite = numbers.every((value) => value === null || Number.isFinite(value));
+    assert(finite, "a number is finite");
+    this.#add({ kind: "hold", row });
+  }
+
+  putPart(row: PartRow): void {
+    this.#add({ kind: "part", row });
+  }
+
   /** Removes the row and its parts. */
-  removeHold(id: number): void;
+  removeHold(id: number): void {
+    this.#add({ kind: "removeHold", id });
+  }
+
   /**
    * Calls `write` once, at the end of this turn of the event loop. Its changes belong to this turn.
    */
-  beforeTurnEnds(write: () => void): void;
+  beforeTurnEnds(write: () => void): void {
+    this.#late.push(write);
+    this.#endTurnSoon();
+  }
+
   /** Adds a command. Beyond 65,536 commands or 64 MiB of receipts the oldest are removed. */
-  putCommand(row: CommandRow): void;
+  putCommand(row: CommandRow): void {
+    this.#add({ kind: "command", row });
+  }
+
   /** Adds or updates an issuer. Beyond 4,096 issuers the one put longest ago is removed. */
-  putIssuer(row: IssuerRow): void;
-  removeIssuer(issuer: string): void;
+  putIssuer(row: IssuerRow): void {
+    const isU64 = (value: bigint) => BigInt.asUintN(64, value) === value;
+    assert(isU64(row.epoch) && isU64(row.seq), "a number fits into 64 bits");
+    this.#add({ kind: "issuer", row });
+  }
+
+  removeIssuer(issuer: string): void {
+    this.#add({ kind: "removeIssuer", issuer });
+  }
+
   /** Records the current time of the boot clock. Each commit writes the latest value. */
-  seen(bootId: string, bootMs: number): void;
+  seen(bootId: string, bootMs: number): void {
+    this.#lastSeen = { bootId, bootMs };
+  }
 
   /** For `commit`: the point before the changes of this turn. */
-  readonly mark: number;
+  get mark(): number {
+    return this.log.group;
+  }
+
   /**
    * Commits all changes so far. False if the commit failed, or if changes after `since` were
    * dropped. Without `since` only the last turn with changes counts.
    */
-  commit(options?: CommitOptions): Promise<boolean>;
-  /** Commits and closes. False if that took longer than `ms`. */
-  close(ms: number): Promise<boolean>;
+  commit({ durable = true, ...options }: CommitOptions = {}): Promise<boolean> {
+    const { group, lastGroup } = this.log;
+    const since = options.since ?? (this.#late.length > 0 ? group : lastGroup);
+    return new Promise((resolve) => {
+      this.#arriving.push(() => {
+        const hasDropped = this.log.lostGroup >= since;
+        const answer = (isCommitted: boolean) => resolve(isCommitted && !hasDropped);
+        if (this.isHung) answer(false);
+        else this.waiters.push({ upTo: this.log.newest, durable, resolve: answer });
+      });
+      this.#endTurnSoon();
+    });
+  }
+
+  protected async finish(): Promise<boolean> {
+    return (await this.commit()) && this.isOpen && (await this.closeFile());
+  }
+
+  #add(change: LedgerChange): void {
+    this.log.add(change, this.inFlight?.bytes ?? 0);
+    this.#endTurnSoon();
+    this.schedule();
+  }
+
+  #endTurnSoon(): void {
+    if (this.#isTurnOpen) return;
+    this.#isTurnOpen = true;
+    void yieldToLoop().then(() => this.#endTurn());
+  }
+
+  /**
+   * The changes of the turn become one group. Callers of `commit` in this turn share the next
+   * order.
+   */
+  #endTurn(): void {
+    this.#isTurnOpen = false;
+    this.#endGroup();
+    const arriving = this.#arriving.splice(0);
+    for (const arrive of arriving) arrive();
+    if (arriving.length > 0) void this.pump();
+  }
+
+  #endGroup(): void {
+    for (const write of this.#late.splice(0)) write();
+    this.log.endGroup();
+  }
+
+  protected newest(): number {
+    this.#endGroup();
+    return this.log.newest;
+  }
+
+  protected changesOf(batch: ChangeBatch | null): LedgerChanges {
+    return { rows: batch?.changes ?? [], lastSeen: this.#lastSeen };
+  }
+
+  protected onCommitted(): void {
+    crashPoint("ledger.acknowledged");
+  }
+}
+
+/** The public methods of `SqliteLedger`. */
+export type RetentionLedger = Pick<SqliteLedger, keyof SqliteLedger>;
+
+/** A batch of this size takes no further group. */
+const BATCH_BYTES = 2 ** 20;
+/** Extra room for removals, so that pins can be removed even if the log is full. */
+const REMOVALS_BYTES = 4 * 2 ** 20;
+/** Size of a change without its texts and blocks. */
+const CHANGE_BYTES = 128;
+
+/** Changes that are sent to the worker together. */
+interface ChangeBatch {
+  readonly changes: LedgerChange[];
+  /** Estimated memory. */
+  bytes: number;
+  count: number;
+  /** The last group in it. */
+  number: number;
+}
+
+/**
+ * Pending changes, in order and in groups. A group is committed as a whole, or dropped as a whole
+ * if it does not fit into `bytesMax`.
+ */
+class ChangeGroups {
+  /** Complete groups, and the current one if it has changes. */
+  readonly #batches: ChangeBatch[] = [];
+  readonly #bytesMax: number;
+  #current: ChangeBatch = { changes: [], bytes: 0, count: 0, number: 1 };
+  #count = 0;
+  #bytes = 0;
+  /** The current group did not fit: its later changes are dropped too. */
+  #isLost = false;
+  /** Changes that were dropped. */
+  dropped = 0;
+  /** The last complete group that was not dropped. 0: none. */
+  newest = 0;
+  /** The last group that was dropped. -1: none. */
+  lostGroup = -1;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  /** Pending changes. */
+  get count(): number {
+    return this.#count;
+  }
+
+  /** Number of the current group, from 1. */
+  get group(): number {
+    return this.#current.number;
+  }
+
+  /** The last group with changes. 0: none. */
+  get lastGroup(): number {
+    return this.#current.count > 0 ? this.group : this.group - 1;
+  }
+
+  /** Adds a change to the current group. `inFlightBytes`: the batch in flight. */
+  add(change: LedgerChange, inFlightBytes: number): void {
+    if (this.#isLost) {
+      this.dropped++;
+      return;
+    }
+    const current = this.#current;
+    const bytes = bytesOf(change);
+    current.changes.push(change);
+    current.count++;
+    current.bytes += bytes;
+    this.#count++;
+    this.#bytes += bytes;
+    const max = this.#bytesMax + (isRemoval(change) ? REMOVALS_BYTES : 0);
+    if (this.#bytes + inFlightBytes <= max) return;
+    this.dropped += current.count;
+    this.#count -= current.count;
+    this.#bytes -= current.bytes;
+    this.#isLost = true;
+    this.lostGroup = current.number;
+  }
+
+  /** Ends the current group. */
+  endGroup(): void {
+    const group = this.#current;
+    if (group.count === 0) return;
+    if (!this.#isLost) {
+      this.#batches.push(group);
+      this.newest = group.number;
+    }
+    this.#isLost = false;
+    this.#current = { changes: [], bytes: 0, count: 0, number: group.number + 1 };
+  }
+
+  /** Takes the oldest complete groups. Null if there is none. */
+  take(): ChangeBatch | null {
+    const batch = this.#batches.shift();
+    if (batch === undefined) return null;
+    while (batch.bytes < BATCH_BYTES) {
+      const next = this.#batches.shift();
+      if (next === undefined) break;
+      for (const change of next.changes) batch.changes.push(change);
+      batch.bytes += next.bytes;
+      batch.count += next.count;
+      batch.number = next.number;
+    }
+    this.#count -= batch.count;
+    this.#bytes -= batch.bytes;
+    return batch;
+  }
+}
+
+function isRemoval(change: LedgerChange): boolean {
+  if (change.kind === "part") return change.row.blocks.length === 0;
+  return change.kind === "removeHold" || change.kind === "removeIssuer";
+}
+
+/** Estimated memory of a change. */
+function bytesOf(change: LedgerChange): number {
+  if (!("row" in change)) return CHANGE_BYTES;
+  let bytes = CHANGE_BYTES;
+  for (const value of Object.values(change.row)) {
+    if (typeof value === "string" || value instanceof Uint8Array) bytes += value.length;
+  }
+  return bytes;
+}
+
+export interface RetentionLedgerOptions {
+  /** The folder of the block index. Created if it does not exist. */
+  readonly folder: string;
+  /** Identifies this run of the agent. Never reused. */
+  readonly incarnation: bigint;
+  readonly owner: Pick<IndexOwner, "worker" | "machine">;
+  readonly clock: Clock;
+  /** Aborts waiting for a disk that hangs. */
+  readonly signal?: AbortSignal;
+  /** Time for which another program may keep the file locked before it is set aside. */
+  readonly busyMs?: number;
+  /** Maximum number of bytes of pending changes. */
+  readonly pendingBytesMax?: number;
+}
+
+/**
+ * Opens or creates the ledger of a folder. An unusable ledger is set aside (`state.setAside`) and
+ * replaced by an empty one. If the disk does not allow even that, the ledger is `failing`, keeps
+ * changes pending and opens as soon as it can. A file found then is set aside, because this run
+ * started without its contents. Throws INDEX_IN_USE if another agent uses the ledger, INDEX_FOREIGN
+ * if it belongs to another worker or machine, ABORTED.
+ */
+export async function openRetentionLedger(
+  options: RetentionLedgerOptions,
+): Promise<RetentionLedger> {
+  const { folder, incarnation, clock, signal, pendingBytesMax, busyMs = BUSY_MS } = options;
+  const owner = { ...options.owner, store: "" };
+  const wallMs = clock.wallMs();
+  const about = { folder, owner, incarnation, wallMs, busyMs, isLate: false };
+  const openOrder: OpenOrder = { kind: "open", file: "ledger", ...about };
+  const { worker, answer } = await IndexWorkerClient.open(openOrder, signal);
+  const contents = await contentsOf(worker, answer);
+  const limits = { hungMs: HUNG_MS, pendingBytesMax };
+  return new SqliteLedger(worker, answer, { clock, openOrder, contents, ...limits });
+}
+
+async function contentsOf(worker: IndexWorkerClient, answer: Opened): Promise<LedgerContents> {
+  const [holds, parts, issuers]: [RetentionRow[], PartRow[], IssuerRow[]] = [[], [], []];
+  const commands = new Map<string, CommandRow>();
+  if (answer.kind === "failed") return { holds, parts, commands: [], issuers, lastSeen: null };
+  for (let page = await worker.next("ledger"); page !== null; page = await worker.next("ledger")) {
+    for (const next of page) {
+      if (next.kind === "hold") holds.push(next.row);
+      if (next.kind === "part") parts.push(next.row);
+      if (next.kind === "issuer") issuers.push(next.row);
+      if (next.kind === "command") enter(commands, next.row);
+    }
+  }
+  const { lastSeen } = answer;
+  return { holds, parts, commands: [...commands.values()], issuers, lastSeen };
+}
+
+/** A command that was put again takes the position of the last put. */
+function enter(commands: Map<string, CommandRow>, row: CommandRow): void {
+  const key = JSON.stringify([row.issuer, row.id]);
+  commands.delete(key);
+  commands.set(key, row);
 }

@@ -1,35 +1,85 @@
-import type { Database, Statement } from "bun:sqlite";
+import type { Database } from "bun:sqlite";
 import { dirname } from "node:path";
 import { eq } from "drizzle-orm";
 import { drizzle } from "drizzle-orm/bun-sqlite";
+import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import { assert } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
 import { CHANGE, ChangeBatch, key32 } from "../change-log.ts";
-import type { IndexOwner, RunProgress } from "../index-worker-client.ts";
-import { namespaces, run } from "../schema/index.ts";
+import type { IndexChanges, IndexOwner, OpenOrder, RunProgress } from "../index-worker-client.ts";
 import { AliasLoad, BlockLoad } from "./load-rows.ts";
-import { DamagedIndex, openDatabase, requireOwner, syncFolder } from "./open-database.ts";
+import {
+  DamagedIndex,
+  openDatabase,
+  requireOwner,
+  Statements,
+  syncFolder,
+} from "./open-database.ts";
 import {
   isSeal,
   type SealedBlock,
   sealOfAlias,
   sealOfBlock,
-  sealOfRun,
+  sealOfColumns,
+  storedSeal,
   Tally,
   u64Bytes,
   u64Of,
 } from "./seal.ts";
 
-const FIRST: RunProgress = {
+/**
+ * The tables that are read through drizzle. `migrations/` creates them, and a test compares both.
+ * Values of 64 bits or more are BLOBs (numbers in little-endian), never numbers.
+ */
+
+const bytes = (name: string) => blob(name, { mode: "buffer" });
+
+/** A small number per namespace key, so that rows do not repeat the 32 bytes. */
+export const namespaces = sqliteTable("namespaces", {
+  id: integer("id").primaryKey(),
+  key: bytes("key").notNull(),
+  /** Null: the namespace has no MAC key, or no block was stored with one. */
+  macKeyId: bytes("mac_key_id"),
+});
+
+/** One row: the owner of the index, the run that last wrote it, and the tallies of the tables. */
+export const run = sqliteTable("run", {
+  id: integer("id").primaryKey(),
+  worker: text("worker").notNull(),
+  machine: text("machine").notNull(),
+  store: text("store").notNull(),
+  incarnation: bytes("incarnation"),
+  flushedSequence: integer("flushed_sequence").notNull(),
+  clean: integer("clean", { mode: "boolean" }).notNull(),
+  complete: integer("complete", { mode: "boolean" }).notNull(),
+  blockCount: integer("block_count").notNull(),
+  blockSum: bytes("block_sum").notNull(),
+  aliasCount: integer("alias_count").notNull(),
+  aliasSum: bytes("alias_sum").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
+/** Progress of an index that no run has used. */
+export const FIRST_RUN: RunProgress = {
   incarnation: null,
   flushedSequence: 0,
   clean: false,
   complete: false,
 };
 
-/** An open index file with all rows verified. Used by the worker. */
+/**
+ * An open index file with all rows verified. Used by the worker.
+ *
+ * The key of a block is digest and layer, of which a BlockKey is the hash: just as unique, and the
+ * digest is needed anyway, so that the hash would add 32 bytes per row. Rows are in insertion order,
+ * so that the blocks of a prompt are adjacent and updated together (measured: four times the rate of
+ * a table clustered by digest).
+ */
 export class IndexStore {
+  static readonly file = "hearth.sqlite";
+  static readonly lock = "hearth.lock";
+  static readonly what = "the index";
   readonly previous: RunProgress;
   readonly #path: string;
   readonly #db: Database;
@@ -45,7 +95,7 @@ export class IndexStore {
    * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
    * another owner.
    */
-  constructor(path: string, owner: IndexOwner, busyMs: number) {
+  constructor(path: string, { owner, busyMs }: Pick<OpenOrder, "owner" | "busyMs">) {
     this.#path = path;
     this.#owner = owner;
     this.#db = openDatabase(path, busyMs);
@@ -70,47 +120,33 @@ export class IndexStore {
   }
 
   /** The rows as they were when the index was opened, in parts. Null at the end. */
-  nextBlocks(): BlockRows | null {
-    const rows = this.#load?.next() ?? null;
-    if (rows === null) this.#load = null;
-    return rows;
-  }
-
-  nextAliases(): readonly AliasRow[] | null {
-    const rows = this.#aliasLoad?.next() ?? null;
-    if (rows === null) this.#aliasLoad = null;
-    return rows;
+  next(table: "blocks" | "aliases"): BlockRows | readonly AliasRow[] | null {
+    return (table === "blocks" ? this.#load : this.#aliasLoad)?.next() ?? null;
   }
 
   /**
    * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
    */
-  commit(
-    changes: ArrayBuffer | null,
-    count: number,
-    progress: RunProgress,
-    durable: boolean,
-  ): void {
+  commit({ columns, count, progress }: IndexChanges, durable: boolean): void {
     // Recovery is over. Drop loaded rows that nothing requested.
     if (progress.incarnation !== this.previous.incarnation) this.#endLoads();
     const [blocks, aliases] = [this.#blocks.copy(), this.#aliases.copy()];
     if (durable) this.#db.run("PRAGMA synchronous = FULL");
     try {
-      this.#db.run("BEGIN IMMEDIATE");
-      if (changes !== null) this.#writer.apply(new ChangeBatch(changes), count, blocks, aliases);
-      crashPoint("index.rows-changed");
-      writeRunRecord(this.#db, { owner: this.#owner, progress, blocks, aliases });
-      crashPoint("index.before-commit");
-      this.#db.run("COMMIT");
+      const write = this.#db.transaction(() => {
+        if (columns !== null) this.#writer.apply(new ChangeBatch(columns), count, blocks, aliases);
+        crashPoint("index.rows-changed");
+        writeRunRecord(this.#db, { owner: this.#owner, progress, blocks, aliases });
+        crashPoint("index.before-commit");
+      });
+      write.immediate();
       crashPoint("index.committed");
     } catch (thrown) {
-      if (this.#db.inTransaction) this.#db.run("ROLLBACK");
-      this.#keys.undo();
+      this.#keys.isStale = true;
       throw thrown;
     } finally {
       if (durable) this.#db.run("PRAGMA synchronous = NORMAL");
     }
-    this.#keys.settle();
     [this.#blocks, this.#aliases] = [blocks, aliases];
     if (durable) syncFolder(dirname(this.#path));
   }
@@ -136,7 +172,7 @@ function recordOf(db: Database, owner: IndexOwner): RunRecord {
     if (db.query("SELECT 1 FROM blocks LIMIT 1").get() !== null) {
       throw new DamagedIndex("the record of its last run is missing");
     }
-    const record = { owner, progress: FIRST, blocks: new Tally(), aliases: new Tally() };
+    const record = { owner, progress: FIRST_RUN, blocks: new Tally(), aliases: new Tally() };
     db.transaction(() => writeRunRecord(db, record)).immediate();
     return record;
   }
@@ -183,13 +219,6 @@ function columnsOf({ owner, progress, blocks, aliases }: RunRecord): Columns {
   };
 }
 
-function sealOf(columns: Columns): Buffer {
-  const plain = Object.values(columns).map((value) =>
-    Buffer.isBuffer(value) ? value.toHex() : value,
-  );
-  return Buffer.from(u64Bytes(sealOfRun(plain as (string | number | boolean | null)[])));
-}
-
 /** Null if the record is missing or damaged. */
 export function readRunRecord(db: Database): RunRecord | null {
   const row = drizzle(db).select().from(run).where(eq(run.id, ROW_ID)).get();
@@ -206,12 +235,12 @@ export function readRunRecord(db: Database): RunRecord | null {
     blocks: new Tally(row.blockCount, sums[0]),
     aliases: new Tally(row.aliasCount, sums[1]),
   };
-  return sealOf(columnsOf(record)).equals(row.seal) ? record : null;
+  return sealOfColumns(columnsOf(record)).equals(row.seal) ? record : null;
 }
 
 function writeRunRecord(db: Database, record: RunRecord): void {
   const columns = columnsOf(record);
-  const values = { ...columns, seal: sealOf(columns) };
+  const values = { ...columns, seal: sealOfColumns(columns) };
   drizzle(db).insert(run).values(values).onConflictDoUpdate({ target: run.id, set: values }).run();
 }
 
@@ -222,16 +251,19 @@ export class NamespaceKeys {
   readonly #db: Database;
   readonly #keys = new Map<number, Uint8Array>();
   readonly #ids = new Map<string, number>();
-  /** Ids created since `settle`. A rollback removes their rows. */
-  readonly #unsettled: number[] = [];
   readonly #macKeyIds = new Map<number, Uint8Array>();
-  /** Previous values of the entries changed since `settle`. */
-  readonly #unsettledMacs = new Map<number, Uint8Array | null>();
   #nextId = 1;
+  /** A rollback has undone changes of the table: `read` it before the next change. */
+  isStale = false;
 
   constructor(db: Database) {
     this.#db = db;
-    for (const { id, key, macKeyId } of drizzle(db).select().from(namespaces).all()) {
+    this.read();
+  }
+
+  read(): void {
+    for (const map of [this.#keys, this.#ids, this.#macKeyIds]) map.clear();
+    for (const { id, key, macKeyId } of drizzle(this.#db).select().from(namespaces).all()) {
       this.#enter(id, key);
       if (macKeyId === null) continue;
       if (macKeyId.length !== MAC_KEY_ID_BYTES) {
@@ -239,6 +271,7 @@ export class NamespaceKeys {
       }
       this.#macKeyIds.set(id, Uint8Array.from(macKeyId));
     }
+    this.isStale = false;
   }
 
   /** Identifier of the namespace's MAC key. Null: none is known. */
@@ -250,7 +283,6 @@ export class NamespaceKeys {
     const known = this.macKeyIdOf(id);
     if (known !== null && Buffer.compare(known, macKeyId) === 0) return;
     this.#db.query("UPDATE namespaces SET mac_key_id = ? WHERE id = ?").run(macKeyId, id);
-    if (!this.#unsettledMacs.has(id)) this.#unsettledMacs.set(id, known);
     this.#macKeyIds.set(id, macKeyId.slice());
   }
 
@@ -267,25 +299,7 @@ export class NamespaceKeys {
     const id = this.#nextId;
     this.#db.query("INSERT INTO namespaces (id, key) VALUES (?, ?)").run(id, key);
     this.#enter(id, key.slice());
-    this.#unsettled.push(id);
     return id;
-  }
-
-  settle(): void {
-    this.#unsettled.length = 0;
-    this.#unsettledMacs.clear();
-  }
-
-  undo(): void {
-    for (const [id, before] of this.#unsettledMacs) {
-      if (before === null) this.#macKeyIds.delete(id);
-      else this.#macKeyIds.set(id, before);
-    }
-    for (const id of this.#unsettled) {
-      this.#ids.delete(nameOf(this.#keys.get(id)!));
-      this.#keys.delete(id);
-    }
-    this.settle();
   }
 
   #enter(id: number, key: Uint8Array): void {
@@ -299,9 +313,12 @@ function nameOf(key: Uint8Array): string {
   return Buffer.from(key.buffer, key.byteOffset, key.byteLength).toString("latin1");
 }
 
-interface FoundBlock {
-  readonly id: number;
+interface Sealed {
   readonly seal: Uint8Array;
+}
+
+interface FoundBlock extends Sealed {
+  readonly id: number;
 }
 
 interface WholeBlock extends FoundBlock, Omit<SealedBlock, "digest" | "layer"> {
@@ -327,17 +344,17 @@ const isZero = (bytes: Uint8Array): boolean => bytes.every((byte) => byte === 0)
 
 /** Writes changes to the tables and updates the tallies, within the transaction of the caller. */
 class ChangeWriter {
-  readonly #db: Database;
+  readonly #sql: Statements;
   readonly #keys: NamespaceKeys;
-  readonly #statements = new Map<string, Statement>();
 
   constructor(db: Database, keys: NamespaceKeys) {
-    this.#db = db;
+    this.#sql = new Statements(db);
     this.#keys = keys;
   }
 
   /** Throws the error of SQLite. The caller must then restore the tallies and namespaces. */
   apply(batch: ChangeBatch, count: number, blocks: Tally, aliases: Tally): void {
+    if (this.#keys.isStale) this.#keys.read();
     const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
     for (let row = 0; row < count; row++) {
       const digest = key32(batch.digests, row);
@@ -379,29 +396,29 @@ class ChangeWriter {
     const block = { ...named, parent, bytes, variant, lastSeen, uses };
     const seal = checkedSeal(sealOfBlock(block, namespaceKey));
     const sealBytes = u64Bytes(seal);
-    const found = this.#get<FoundBlock>(FIND, digest, layer);
+    const found = this.#sql.get<FoundBlock>(FIND, digest, layer);
     const values = [namespaceId, parent, bytes, checksum, variant, lastSeen, uses, sealBytes];
-    if (found === null) this.#run(INSERT, digest, layer, ...values);
+    if (found === null) this.#sql.run(INSERT, digest, layer, ...values);
     else {
-      this.#run(REPLACE, ...values, found.id);
-      blocks.remove(checkedSeal(u64Of(found.seal)));
+      this.#sql.run(REPLACE, ...values, found.id);
+      blocks.remove(storedSeal(found.seal));
     }
     blocks.add(seal);
   }
 
   #remove(digest: Uint8Array, layer: number, blocks: Tally, aliases: Tally): void {
-    const found = this.#get<FoundBlock>(FIND, digest, layer);
+    const found = this.#sql.get<FoundBlock>(FIND, digest, layer);
     if (found === null) return;
-    this.#run(DELETE, found.id);
-    blocks.remove(checkedSeal(u64Of(found.seal)));
-    const seals = this.#statement(FIND_ALIASES).values(digest, layer) as [Uint8Array][];
-    if (seals.length === 0) return;
-    this.#run(DELETE_ALIASES, digest, layer);
-    for (const [seal] of seals) aliases.remove(checkedSeal(u64Of(seal)));
+    this.#sql.run(DELETE, found.id);
+    blocks.remove(storedSeal(found.seal));
+    const aliasesOfBlock = this.#sql.all<Sealed>(FIND_ALIASES, digest, layer);
+    if (aliasesOfBlock.length === 0) return;
+    this.#sql.run(DELETE_ALIASES, digest, layer);
+    for (const { seal } of aliasesOfBlock) aliases.remove(storedSeal(seal));
   }
 
   #touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number, blocks: Tally): void {
-    const found = this.#get<WholeBlock>(FIND_WHOLE, digest, layer);
+    const found = this.#sql.get<WholeBlock>(FIND_WHOLE, digest, layer);
     if (found === null) return;
     const namespaceKey = this.#keys.keyOf(found.namespaceId);
     assert(namespaceKey !== undefined, "a block's namespace has a row");
@@ -412,7 +429,7 @@ class ChangeWriter {
       throw new DamagedIndex("damaged block row");
     }
     const seal = checkedSeal(sealOfBlock({ ...before, lastSeen, uses }, namespaceKey));
-    this.#run(TOUCH, lastSeen, uses, u64Bytes(seal), found.id);
+    this.#sql.run(TOUCH, lastSeen, uses, u64Bytes(seal), found.id);
     blocks.remove(sealBefore);
     blocks.add(seal);
   }
@@ -422,30 +439,13 @@ class ChangeWriter {
     const digest = key32(batch.digests, row);
     const layer = batch.layers[row]!;
     const alias = key32(batch.links, row).subarray(0, batch.smalls[row]!);
-    if (this.#get<FoundBlock>(FIND, digest, layer) === null) return;
-    if (this.#get<{ seal: Uint8Array }>(FIND_ALIAS, digest, layer, alias) !== null) return;
+    if (this.#sql.get<FoundBlock>(FIND, digest, layer) === null) return;
+    if (this.#sql.get<Sealed>(FIND_ALIAS, digest, layer, alias) !== null) return;
     const namespaceKey = key32(batch.namespaceKeys, row);
     const seal = checkedSeal(sealOfAlias({ digest, layer, alias }, namespaceKey));
     const namespaceId = this.#keys.idOf(namespaceKey);
-    this.#run(INSERT_ALIAS, digest, layer, alias, namespaceId, u64Bytes(seal));
+    this.#sql.run(INSERT_ALIAS, digest, layer, alias, namespaceId, u64Bytes(seal));
     aliases.add(seal);
-  }
-
-  #statement(sql: string): Statement {
-    let statement = this.#statements.get(sql);
-    if (statement === undefined) {
-      statement = this.#db.prepare(sql);
-      this.#statements.set(sql, statement);
-    }
-    return statement;
-  }
-
-  #get<Row>(sql: string, ...values: (Uint8Array | number)[]): Row | null {
-    return this.#statement(sql).get(...values) as Row | null;
-  }
-
-  #run(sql: string, ...values: (Uint8Array | number | null)[]): void {
-    this.#statement(sql).run(...values);
   }
 }
 

@@ -1,4 +1,4 @@
-import { Database } from "bun:sqlite";
+import { Database, type Statement } from "bun:sqlite";
 import { closeSync, fsyncSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import { HearthError } from "../../../core/index.ts";
@@ -13,20 +13,20 @@ interface Migration {
   readonly sql: string;
 }
 
-/** All files of `migrations/`, in order. A released file never changes. */
-const MIGRATIONS: readonly Migration[] = [
-  { name: "0000-blocks", sql: blocks },
-  { name: "0001-mac-keys", sql: macKeys },
-];
-
 /** Kind of a Hearth database. The first migration writes the application id. */
 export interface DatabaseKind {
   readonly applicationId: number;
   readonly migrations: readonly Migration[];
 }
 
-/** "HRTH" */
-const BLOCK_INDEX: DatabaseKind = { applicationId: 0x48525448, migrations: MIGRATIONS };
+/** "HRTH", and all files of `migrations/` in order. A released file never changes. */
+const BLOCK_INDEX: DatabaseKind = {
+  applicationId: 0x48525448,
+  migrations: [
+    { name: "0000-blocks", sql: blocks },
+    { name: "0001-mac-keys", sql: macKeys },
+  ],
+};
 
 /**
  * `EXCLUSIVE` locks out other programs, and keeps the index of the log in memory instead of in a
@@ -102,7 +102,7 @@ function schemaVersion(db: Database): number {
 }
 
 /** Applies missing schema steps, each in its own transaction. Throws the error of SQLite. */
-function migrate(db: Database, migrations: readonly Migration[] = MIGRATIONS): void {
+function migrate(db: Database, migrations: readonly Migration[]): void {
   for (let version = schemaVersion(db); version < migrations.length; version++) {
     const step = db.transaction(() => {
       db.run(migrations[version]!.sql);
@@ -125,6 +125,39 @@ export function requireOwner(path: string, owner: Owner, wanted: Owner): void {
   throw new HearthError("INDEX_FOREIGN", `the index in ${folder} belongs to ${whose}`, {
     fix: "name another index_dir, or remove that folder if its cache can be discarded",
   });
+}
+
+type Value = string | number | Uint8Array | null;
+
+/** Prepared statements by their SQL. */
+export class Statements {
+  readonly #db: Database;
+  readonly #prepared = new Map<string, Statement>();
+
+  constructor(db: Database) {
+    this.#db = db;
+  }
+
+  get<Row>(sql: string, ...values: Value[]): Row | null {
+    return this.#of(sql).get(...values) as Row | null;
+  }
+
+  all<Row>(sql: string, ...values: Value[]): Row[] {
+    return this.#of(sql).all(...values) as Row[];
+  }
+
+  run(sql: string, ...values: Value[]): void {
+    this.#of(sql).run(...values);
+  }
+
+  #of(sql: string): Statement {
+    let statement = this.#prepared.get(sql);
+    if (statement === undefined) {
+      statement = this.#db.prepare(sql);
+      this.#prepared.set(sql, statement);
+    }
+    return statement;
+  }
 }
 
 /** Makes the directory entries of the log and the database durable. */

@@ -14,10 +14,8 @@ import { basename, dirname, join } from "node:path";
 import { HearthError } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
 import type { OpenOrder, SetAside } from "../index-worker-client.ts";
-import { IndexStore } from "./index-store.ts";
 import { DamagedIndex, isAboutFile, isBusy, sqliteMessage } from "./open-database.ts";
 
-export const INDEX_FILE = "hearth.sqlite";
 /** SQLite's smallest page. No database is shorter. */
 const PAGE_BYTES_MIN = 512;
 /**
@@ -31,50 +29,45 @@ interface Closable {
   close(): void;
 }
 
-export interface OpenedStore<Store extends Closable = IndexStore> extends Disposable {
+export interface OpenedStore<Store extends Closable> extends Disposable {
   readonly store: Store;
   readonly setAside: SetAside | null;
 }
 
-/** A database file of a folder that one agent at a time may use, and how to open it. */
-interface LockedFile<Store extends Closable> {
-  readonly folder: string;
-  readonly lock: string;
+/** A database file of a folder that one agent at a time may use. */
+interface StoreClass<Store extends Closable> {
   readonly file: string;
+  readonly lock: string;
   /** Name of the file in the message "another agent uses ...". */
   readonly what: string;
-  readonly wallMs: number;
-  readonly isLate: boolean;
   /** Opens or creates the file. Throws DamagedIndex or the error of SQLite if it cannot be used. */
-  open(path: string): Store;
-}
-
-/** Opens the index of blocks. See `openLocked`. */
-export function openStore(order: OpenOrder): OpenedStore {
-  const open = (path: string) => new IndexStore(path, order.owner, order.busyMs);
-  return openLocked({ ...order, lock: "hearth.lock", file: INDEX_FILE, what: "the index", open });
+  new (path: string, order: OpenOrder): Store;
 }
 
 /**
  * Locks the folder and opens the file in it. An unusable file is set aside and replaced by a new
  * one. Throws INDEX_IN_USE, INDEX_FOREIGN, or the error of the system if the disk refuses.
  */
-export function openLocked<Store extends Closable>(from: LockedFile<Store>): OpenedStore<Store> {
-  const { folder, wallMs } = from;
+export function openLocked<Store extends Closable>(
+  order: OpenOrder,
+  kind: StoreClass<Store>,
+): OpenedStore<Store> {
+  const { folder, wallMs } = order;
+  const open = (path: string) => new kind(path, order);
   mkdirSync(folder, { recursive: true, mode: 0o750 });
-  const lock = lockFolder(folder, from.lock);
+  const lock = lockFolder(folder, kind.lock);
   if (lock === null) {
-    throw new HearthError("INDEX_IN_USE", `another agent uses ${from.what} in ${folder}`, {
+    throw new HearthError("INDEX_IN_USE", `another agent uses ${kind.what} in ${folder}`, {
       fix: "stop it, or give this one an index_dir of its own",
     });
   }
   crashPoint("index.locked");
-  const path = join(folder, from.file);
+  const path = join(folder, kind.file);
   try {
-    const why = whyUnusable(path, from);
+    const why = whyUnusable(path, order.isLate, open);
     if (typeof why !== "string") return opened(why, null, lock);
     const setAside = { path: putAside(path, wallMs), why };
-    return opened(made(path, from), setAside, lock);
+    return opened(made(path, open), setAside, lock);
   } catch (thrown) {
     lock[Symbol.dispose]();
     throw thrown;
@@ -94,19 +87,20 @@ function opened<Store extends Closable>(
 }
 
 /** Opens the file at `path`, or returns the reason why it is unusable. */
-function whyUnusable<Store extends Closable>(
+function whyUnusable<Store>(
   path: string,
-  from: LockedFile<Store>,
+  isLate: boolean,
+  open: (path: string) => Store,
 ): Store | string {
-  if (!existsSync(path)) return made(path, from);
-  if (from.isLate) return LATE;
+  if (!existsSync(path)) return made(path, open);
+  if (isLate) return LATE;
   const found = lstatSync(path);
   if (!found.isFile()) return "not a regular file";
   // SQLite would take a file of one byte for a new database.
   if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "file is truncated";
   if (found.size > 0 && !isWritable(path)) return "header forbids writing";
   try {
-    return from.open(path);
+    return open(path);
   } catch (thrown) {
     if (isBusy(thrown)) return "locked by another program";
     if (!isAboutFile(thrown)) throw thrown;
@@ -133,10 +127,10 @@ function isWritable(path: string): boolean {
 }
 
 /** Creates the file. A failed attempt is removed, because it never contained data. */
-function made<Store extends Closable>(path: string, from: LockedFile<Store>): Store {
+function made<Store>(path: string, open: (path: string) => Store): Store {
   for (const companion of COMPANIONS) rmSync(path + companion, { force: true });
   try {
-    return from.open(path);
+    return open(path);
   } catch (thrown) {
     for (const companion of ["", ...COMPANIONS]) rmSync(path + companion, { force: true });
     throw thrown;

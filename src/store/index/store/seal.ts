@@ -1,3 +1,5 @@
+import { assert } from "../../../core/index.ts";
+
 /**
  * Each row has a seal: XXH3-64 over all its columns and the key of its namespace, so that a flipped
  * bit in the row or in the table of namespaces is detected. XXH3 detects accidents, not attacks: an
@@ -80,9 +82,12 @@ export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigi
   return Bun.hash.xxHash3(entry);
 }
 
-/** Seal of the run's record: the hash of the JSON of its columns in order. */
-export function sealOfRun(columns: readonly (string | number | boolean | null)[]): bigint {
-  return Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(columns)}`);
+/** Seal of the record of a run: the hash of the JSON of its columns in order, BLOBs in hex. */
+export function sealOfColumns(columns: object): Buffer {
+  const plain = Object.values(columns).map((value) =>
+    Buffer.isBuffer(value) ? value.toHex() : value,
+  );
+  return Buffer.from(u64Bytes(Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(plain)}`)));
 }
 
 /** Eight bytes, little-endian: the form of 64-bit numbers in the tables. */
@@ -110,6 +115,13 @@ export function isSeal(stored: Uint8Array, seal: bigint): boolean {
 export function u64Of(bytes: Uint8Array): bigint | null {
   if (bytes.length !== 8) return null;
   return new DataView(bytes.buffer, bytes.byteOffset, 8).getBigUint64(0, true);
+}
+
+/** The seal of a row that was verified. */
+export function storedSeal(stored: Uint8Array): bigint {
+  const seal = u64Of(stored);
+  assert(seal !== null, "a seal of eight bytes");
+  return seal;
 }
 
 /**

@@ -21,8 +21,8 @@ const NOTHING = { tiers: 0, bytes: 0, generation: 0n, checksum: 0n };
 describe("a short request", () => {
   test("hello: returns this host's hello", async () => {
     const { server } = startServer();
-    const hello = { ...HELLO, worker: peer("asker").worker };
-    expect(await server.call(peer("asker"), { op: "hello", hello })).toEqual({
+    const hello = { ...HELLO, worker: peer("client").worker };
+    expect(await server.call(peer("client"), { op: "hello", hello })).toEqual({
       op: "hello",
       hello: HELLO,
     });
@@ -36,7 +36,7 @@ describe("a short request", () => {
     const [a, b] = [shelf.put(1), shelf.put(2, { tier: "ssd", bytes: 5 })];
     const blocks = [a, { digest: digestOf(3), layer: 0 }, b];
     const ask = (namespace: Uint8Array) =>
-      server.call(peer("asker"), { op: "has", namespace, blocks });
+      server.call(peer("client"), { op: "has", namespace, blocks });
     const copy = { bytes: MIB, generation: 5n, checksum: 77n };
     expect(await ask(NAMESPACE)).toEqual({
       op: "has",
@@ -55,7 +55,7 @@ describe("a short request", () => {
     const here = Array.from({ length: 70 }, (_, i) => shelf.put(i));
     shelf.names.set(name.toHex(), [shelf.put(99, { namespace: OTHER }), ...here]);
     const names = [name, new Uint8Array(32)];
-    const answer = await server.call(peer("asker"), { op: "find", names });
+    const answer = await server.call(peer("client"), { op: "find", names });
     if (answer.op !== "find") throw new Error(answer.op);
     expect(answer.found.map((found) => found.length)).toEqual([64, 0]);
     expect(answer.found[0]!.every(({ namespace }) => namespace === NAMESPACE)).toBe(true);
@@ -66,14 +66,14 @@ describe("a short request", () => {
     const { server } = startServer();
     server[Symbol.dispose]();
     const request = { op: "find", names: [] } as const;
-    expect(await server.call(peer("asker"), request)).toMatchObject({ op: "refused" });
+    expect(await server.call(peer("client"), request)).toMatchObject({ op: "refused" });
   });
 });
 
 describe("a summary", () => {
   function world(limits = {}, seed = 3) {
     const started = startServer({ summaryMs: 3_000, summaryStaleMs: 60_000, ...limits }, seed);
-    const ask = (known = 0n, namespace = NAMESPACE, worker = "asker") =>
+    const ask = (known = 0n, namespace = NAMESPACE, worker = "client") =>
       started.server.call(peer(worker), { op: "summary", namespace, known });
     return { ...started, ask };
   }

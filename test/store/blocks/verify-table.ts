@@ -1,19 +1,22 @@
-import { assert } from "../../core/index.ts";
+import { assert } from "../../../src/core/index.ts";
 import {
   ALIASES_PER_NODE_MAX,
+  type AliasIndex,
+  type BlockTable,
+  type HashIndex,
   NODES_PER_ALIAS_MAX,
+  type NodeColumns,
   NodeFlag,
+  PROBE_MAX,
+  type RecencyList,
+  successor,
   TIERS_ALL,
   Tier,
   tierIndex,
-} from "./block-table.ts";
-import type { ColumnView } from "./column-view.ts";
-import { type AliasIndex, type HashIndex, PROBE_MAX } from "./hash-index.ts";
-import type { NodeColumns, RecencyList } from "./node-columns.ts";
-import { successor } from "./tree.ts";
+} from "../../../src/store/blocks/index.ts";
 
 /** Checks every invariant of the table. Throws INTERNAL with the first violation. */
-export function verifyTable(table: ColumnView): void {
+export function verifyTable(table: BlockTable): void {
   const { columns } = table;
   verifyFreeNodes(columns);
   verifyTree(columns);

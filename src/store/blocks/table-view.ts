@@ -1,13 +1,4 @@
-import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import {
-  type BlockTableOptions,
-  NodeFlag,
-  type RecencyTier,
-  type TableView,
-  TIERS_ALL,
-  Tier,
-  tierIndex,
-} from "./block-table.ts";
+import { type NamespaceIndex, NO_NODE, type NodeId, type Random } from "../../core/index.ts";
 import { AliasIndex, HashIndex, wordsOfBytes } from "./hash-index.ts";
 import {
   createNodeColumns,
@@ -15,15 +6,38 @@ import {
   KEY_WORDS,
   MAC_LENGTH,
   type NodeColumns,
+  NodeFlag,
   type RecencyList,
+  type RecencyTier,
+  type TableListeners,
+  TIERS_ALL,
+  Tier,
+  tierIndex,
 } from "./node-columns.ts";
 import { isGuarded } from "./recency.ts";
 import { successor } from "./tree.ts";
 
 const LEAF_LOOKS = 64;
 
-/** The read methods of the block table. */
-export class ColumnView implements TableView {
+export interface BlockTableOptions extends TableListeners {
+  /**
+   * Maximum number of nodes, including ghosts. At most 2^26. Memory is used as nodes come into use.
+   */
+  readonly nodesMax: number;
+  /** Maximum number of 64-bit engine hashes. Default: `nodesMax`. */
+  readonly aliasesMax?: number;
+  /** Maximum number of SHA-256 page keys. Default: `nodesMax`. */
+  readonly sha256Max?: number;
+  /** Seeds the hash functions of the indexes, so that an attacker cannot choose colliding keys. */
+  readonly random: Random;
+}
+
+/**
+ * Read access to the block table, for policies, metrics and walks. Every node passed in must be
+ * live: returned by this table and not vanished since. No method changes the table or allocates
+ * memory.
+ */
+export class TableView {
   readonly nodesMax: number;
   readonly columns: NodeColumns;
   readonly index: HashIndex;
@@ -44,18 +58,31 @@ export class ColumnView implements TableView {
     this.pageKeys = new AliasIndex(KEY_WORDS, options.sha256Max ?? nodesMax, nodesMax, random);
   }
 
+  /** Live nodes, including ghosts. */
   get nodeCount(): number {
     return this.columns.count;
   }
 
+  /**
+   * The node of the `BlockKey` whose eight words start at `words[at]`, in any namespace, or
+   * NO_NODE.
+   */
   find(words: Uint32Array, at: number): NodeId {
     return this.index.find(words, at, this.index.hash(words, at)) as NodeId;
   }
 
+  /**
+   * Sets `out[i]` to the node of the i-th of `count` keys, or NO_NODE. Much faster than `find` in a
+   * loop.
+   */
   findMany(words: Uint32Array, count: number, out: Int32Array): void {
     this.lookup.find(words, count, out);
   }
 
+  /**
+   * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident
+   * in `namespace` on any tier of `tierMask`. Sets `best[i]` to the bit of the fastest such tier.
+   */
   matchLeading(
     words: Uint32Array,
     count: number,
@@ -66,11 +93,13 @@ export class ColumnView implements TableView {
     return this.lookup.match(words, count, namespace, tierMask & TIERS_ALL, best);
   }
 
+  /** Whether `node` is live and has this generation. Accepts any integers. */
   isLive(node: NodeId, generation: number): boolean {
     const { meta, generation: generations } = this.columns;
     return node > 0 && generations[node] === generation && meta[node] !== 0;
   }
 
+  /** Changes each time the id of the node is reused. */
   generationOf(node: NodeId): number {
     return this.columns.generation[node]!;
   }
@@ -83,17 +112,20 @@ export class ColumnView implements TableView {
     return this.columns.layer[node]!;
   }
 
+  /** Copies the eight words of the key to `into[at]`. */
   readKey(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
     for (let i = 0; i < KEY_WORDS; i++) into[at + i] = keys[node * KEY_WORDS + i]!;
   }
 
+  /** Copies the first two words of the key to `into[at]`. */
   readKeyStart(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
     into[at] = keys[node * KEY_WORDS]!;
     into[at + 1] = keys[node * KEY_WORDS + 1]!;
   }
 
+  /** Copies the 32 bytes of the digest to `into[at]`; zeros for a ghost. */
   readDigest(node: NodeId, into: Uint8Array, at: number): void {
     const { digests } = this.columns;
     const from = node * DIGEST_LENGTH;
@@ -101,6 +133,14 @@ export class ColumnView implements TableView {
     else for (let i = 0; i < DIGEST_LENGTH; i++) into[at + i] = digests[from + i]!;
   }
 
+  /** A copy of the 32 bytes of the digest; zeros for a ghost. */
+  digestOf(node: NodeId): Uint8Array {
+    const digest = new Uint8Array(DIGEST_LENGTH);
+    this.readDigest(node, digest, 0);
+    return digest;
+  }
+
+  /** Sum of the bits of all tiers that contain the block. */
   residencyOf(node: NodeId): number {
     return this.columns.meta[node]! & TIERS_ALL;
   }
@@ -109,6 +149,7 @@ export class ColumnView implements TableView {
     return (this.columns.meta[node]! & tier) !== 0;
   }
 
+  /** Whether any flag of `mask` (of `NodeFlag`) is set. */
   hasFlag(node: NodeId, mask: number): boolean {
     return (this.columns.meta[node]! & mask) !== 0;
   }
@@ -121,10 +162,15 @@ export class ColumnView implements TableView {
     return this.hasFlag(node, NodeFlag.writing);
   }
 
+  /**
+   * Whether the tier must not evict the block. On SSD: the block or a descendant is locked or
+   * pinned. In RAM: it or a descendant is locked, or pinned and in RAM without a copy on SSD.
+   */
   isProtected(node: NodeId, tier: RecencyTier): boolean {
     return isGuarded(this.list(tier), this.columns.meta[node]!);
   }
 
+  /** Whether the block or a descendant is pinned. Such a block must not leave this host. */
   isKept(node: NodeId): boolean {
     return this.hasFlag(node, NodeFlag.kept);
   }
@@ -137,14 +183,12 @@ export class ColumnView implements TableView {
     return this.columns.pins[node]!;
   }
 
-  gpuHoldersOf(node: NodeId): number {
-    return this.columns.gpuHolders[node]!;
-  }
-
+  /** Length of the block in bytes. 0: unknown. */
   bytesOf(node: NodeId): number {
     return this.columns.bytes[node]!;
   }
 
+  /** Slot in the RAM arena (0: none), and the generation of the slot when it was set. */
   slotOf(node: NodeId): number {
     return this.columns.slot[node]!;
   }
@@ -153,6 +197,7 @@ export class ColumnView implements TableView {
     return this.columns.slotGeneration[node]!;
   }
 
+  /** Low and high 32 bits of the payload checksum. */
   checksumLoOf(node: NodeId): number {
     return this.columns.checksum[node * 2]!;
   }
@@ -161,6 +206,19 @@ export class ColumnView implements TableView {
     return this.columns.checksum[node * 2 + 1]!;
   }
 
+  /** The payload checksum: XXH3-64 of the block's bytes, as committed. */
+  checksumOf(node: NodeId): bigint {
+    return (BigInt(this.checksumHiOf(node)) << 32n) | BigInt(this.checksumLoOf(node));
+  }
+
+  /** A copy of the block's MAC, 16 bytes. Null if the block has none. */
+  macOf(node: NodeId): Uint8Array | null {
+    const mac = new Uint8Array(MAC_LENGTH);
+    this.readMac(node, mac);
+    return mac.some((byte) => byte !== 0) ? mac : null;
+  }
+
+  /** Writes the block's MAC, 16 bytes, to `into[at]`. All zero: the block has no MAC. */
   readMac(node: NodeId, into: Uint8Array, at = 0): void {
     const { macs } = this.columns;
     const from = node * MAC_LENGTH;
@@ -168,10 +226,12 @@ export class ColumnView implements TableView {
     for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
   }
 
+  /** Number of uses. Saturates at `USES_MAX`. */
   usesOf(node: NodeId): number {
     return this.columns.uses[node]!;
   }
 
+  /** Tick of the latest use, in the caller's unit. */
   lastUsedOf(node: NodeId): number {
     return this.columns.lastUsed[node]!;
   }
@@ -180,25 +240,28 @@ export class ColumnView implements TableView {
     return this.columns.parent[node] as NodeId;
   }
 
+  /** The child linked last, or NO_NODE. */
   firstChildOf(node: NodeId): NodeId {
     return this.columns.firstChild[node] as NodeId;
   }
 
+  /** The child of the same parent that was linked just before this one, or NO_NODE. */
   nextSiblingOf(node: NodeId): NodeId {
     return this.columns.nextSibling[node] as NodeId;
   }
 
-  depthOf(node: NodeId): number {
-    const { parent } = this.columns;
-    let depth = 0;
-    for (let step = parent[node]!; step !== 0; step = parent[step]!) depth++;
-    return depth;
-  }
-
+  /**
+   * The node after `node` in a pre-order walk of `root`'s subtree, or NO_NODE at the end. Valid
+   * only until the table changes: a walk that pauses needs `openLeafWalk`.
+   */
   successorOf(node: NodeId, root: NodeId): NodeId {
     return successor(this.columns, node, root) as NodeId;
   }
 
+  /**
+   * Whether no descendant is resident on `tier`. Visits at most 64 descendants and returns false if
+   * the answer is still open. `oldest(tier)` always is such a leaf.
+   */
   isLeafOn(node: NodeId, tier: Tier): boolean {
     const { meta } = this.columns;
     let below = successor(this.columns, node, node);
@@ -209,14 +272,24 @@ export class ColumnView implements TableView {
     return true;
   }
 
+  /**
+   * The least recently used node of the tier that is not protected there, or NO_NODE. None of its
+   * descendants is resident on the tier, so that it may be evicted.
+   */
   oldest(tier: RecencyTier): NodeId {
     return this.list(tier).newer[NO_NODE] as NodeId;
   }
 
+  /** The next newer unprotected node of the tier, or NO_NODE after the newest. */
   newerThan(node: NodeId, tier: RecencyTier): NodeId {
     return this.list(tier).newer[node] as NodeId;
   }
 
+  /**
+   * The node with the next higher id that is on any tier of `tiers`, or NO_NODE. Iterates over all
+   * of them in no particular order and may pause between calls. `node` need not be live; NO_NODE
+   * starts. Ids from `end` on are not visited, which bounds one call on a sparse table.
+   */
   nextOn(node: NodeId, tiers: number, end = Number.POSITIVE_INFINITY): NodeId {
     const { meta, highest } = this.columns;
     const last = Math.min(highest, end - 1);
@@ -226,6 +299,7 @@ export class ColumnView implements TableView {
     return NO_NODE;
   }
 
+  /** Like `nextOn` for nodes without a parent, including ghosts. */
   nextRoot(node: NodeId, end = Number.POSITIVE_INFINITY): NodeId {
     const { meta, parent, highest } = this.columns;
     const last = Math.min(highest, end - 1);
@@ -235,10 +309,19 @@ export class ColumnView implements TableView {
     return NO_NODE;
   }
 
+  /**
+   * Copies of the node's aliases: 8 bytes are an engine hash (little-endian), 32 bytes a SHA-256
+   * page key.
+   */
   aliasesOf(node: NodeId): Uint8Array[] {
     return [...this.hashes.namesGivenTo(node), ...this.pageKeys.namesGivenTo(node)];
   }
 
+  /**
+   * Copies the first eight bytes of the node's latest aliases to `into`, as two little-endian words
+   * each: first at most `max` engine hashes, then at most `max` page keys. Returns the number of
+   * aliases.
+   */
   readAliasStarts(node: NodeId, into: Uint32Array, max: number): number {
     const hashes = this.hashes.readStarts(node, into, 0, max);
     return hashes + this.pageKeys.readStarts(node, into, hashes * 2, max);
@@ -252,6 +335,7 @@ export class ColumnView implements TableView {
     return this.columns.residentBytes[tierIndex(tier)]!;
   }
 
+  /** Resident blocks that are not protected on the tier. */
   evictableBlocks(tier: RecencyTier): number {
     return this.list(tier).blocks;
   }
@@ -260,30 +344,27 @@ export class ColumnView implements TableView {
     return this.list(tier).bytes;
   }
 
+  /** Bytes of pinned blocks and their ancestors in RAM or on SSD, each counted once. */
   get keptBytes(): number {
     return this.columns.keptBytes;
   }
 
+  /** The part of `keptBytes` that is in RAM and not on SSD. RAM must not evict these blocks. */
   get keptInRamAloneBytes(): number {
     return this.columns.keptInRamAloneBytes;
   }
 
+  /** Fills `out` with the nodes that have this 64-bit engine hash. Returns the number written. */
   nodesOfAlias(lo: number, hi: number, out: Int32Array): number {
     return this.hashes.nodesOf(this.nameOfHash(lo, hi), out);
   }
 
-  findAlias(lo: number, hi: number, namespace: NamespaceIndex): NodeId {
-    return this.hashes.findIn(this.nameOfHash(lo, hi), this.columns.meta, namespace);
-  }
-
+  /** Like `nodesOfAlias` for SHA-256 page keys: 32 bytes from `bytes[at]`. */
   nodesOfSha256(bytes: Uint8Array, at: number, out: Int32Array): number {
     return this.pageKeys.nodesOf(this.nameOfPage(bytes, at), out);
   }
 
-  findSha256(bytes: Uint8Array, at: number, namespace: NamespaceIndex): NodeId {
-    return this.pageKeys.findIn(this.nameOfPage(bytes, at), this.columns.meta, namespace);
-  }
-
+  /** Number of aliases of both kinds. */
   get aliasCount(): number {
     return this.hashes.count + this.pageKeys.count;
   }

@@ -1,9 +1,8 @@
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import {
-  createFetcher,
   type FetchEvent,
-  type Fetcher,
+  Fetcher,
   type FetchLimits,
   type Locator,
   type Members,
@@ -90,7 +89,7 @@ export class PullKit implements AsyncDisposable {
     this.limits = { ...LIMITS, ...options.limits };
     const hasRdmaNic = options.hasRdmaNic ?? false;
     const hardware = { hasRdmaNic, rdmaDevices: [], cores: 1, hasAes: true };
-    this.puller = createFetcher({
+    this.puller = new Fetcher({
       self: { worker: "me" as WorkerId, incarnation: 1n, hardware },
       ...{ blocks, transports, clock, members: this.members },
       blockHolders: {
@@ -156,7 +155,7 @@ export class PullKit implements AsyncDisposable {
     return this.events.map(({ kind }) => kind);
   }
 
-  /** Closes the fetcher and reports what it left behind; empty if all is well. */
+  /** Closes the fetcher and lists the resources that it leaked; empty if none. */
   async leftovers(): Promise<string[]> {
     await this.settle(Promise.resolve(this.puller[Symbol.asyncDispose]()));
     const { inFlightBytes, waiting } = this.puller.stats;

@@ -1,12 +1,17 @@
-import { assert } from "../../core/index.ts";
-import type { ExtentSlots } from "./create-slot-allocator.ts";
-import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "./extent-lists.ts";
-import { NO_SLOT, SlotState } from "./slot-allocator.ts";
+import { assert } from "../../../src/core/index.ts";
+import {
+  CLASSES_MAX,
+  EIGHTHS,
+  type ExtentLists,
+  NO_SLOT,
+  type SlotAllocator,
+  SlotState,
+} from "../../../src/store/blocks/index.ts";
 
 const READ_STAYS = "a slot with a reference is live";
 
 /** Checks every invariant of the allocator. Throws INTERNAL with the first violation. */
-export function verifySlots(slots: ExtentSlots): void {
+export function verifySlots(slots: SlotAllocator): void {
   const { extents, extentCount, limits } = slots;
   assert(slots.readyBytes >= 0 && slots.readyBytes <= limits.arenaBytes, "ready lies in the arena");
   assert(extentCount <= limits.extentsMax, "extents exist");
@@ -25,7 +30,7 @@ export function verifySlots(slots: ExtentSlots): void {
 }
 
 /** Zones are adjacent, and their extents in use are ready. */
-function verifyZones(slots: ExtentSlots): void {
+function verifyZones(slots: SlotAllocator): void {
   const { extents, extentCount, unopened, zoneStop } = slots;
   let first = 0;
   for (let zone = 0; zone < extents.zones; zone++) {
@@ -41,12 +46,12 @@ function verifyZones(slots: ExtentSlots): void {
 }
 
 /** Whether the extent was ever in use. */
-function wasOpened(slots: ExtentSlots, extent: number): boolean {
+function wasOpened(slots: SlotAllocator, extent: number): boolean {
   return extent < slots.unopened[slots.extents.zoneOf[extent]!]!;
 }
 
 function verifyExtent(
-  slots: ExtentSlots,
+  slots: SlotAllocator,
   extent: number,
   totals: { slots: number; bytes: number; quarantined: number },
 ): void {
@@ -84,7 +89,7 @@ function verifyExtent(
   verifyPlace(extents, extent);
 }
 
-function verifyFree(slots: ExtentSlots, extent: number, fresh: number): number {
+function verifyFree(slots: SlotAllocator, extent: number, fresh: number): number {
   let free = 0;
   let slot = slots.extents.firstFree[extent]!;
   while (slot !== NO_SLOT) {
@@ -97,7 +102,7 @@ function verifyFree(slots: ExtentSlots, extent: number, fresh: number): number {
 }
 
 /** Every record belongs to an existing slot or is in the pool. */
-function verifyRecords(slots: ExtentSlots): void {
+function verifyRecords(slots: SlotAllocator): void {
   const { records, extents } = slots;
   let pooled = 0;
   for (let slot = records.pool; slot !== NO_SLOT; slot = records.nextOf(slot)) {
@@ -161,7 +166,7 @@ function verifyList(extents: ExtentLists, sizeClass: number, list: number): void
   assert(length === members, "an extent list holds all its members");
 }
 
-function verifyReturned(slots: ExtentSlots): void {
+function verifyReturned(slots: SlotAllocator): void {
   const { extents, extentCount, unopened, zoneStop } = slots;
   let returned = 0;
   let opened = 0;
@@ -174,4 +179,38 @@ function verifyReturned(slots: ExtentSlots): void {
     }
   }
   assert(returned + extents.assigned === opened, "no extent is lost");
+}
+
+/** Number of slots that `reserve(bytes)` would return before NO_SLOT. */
+export function freeSlots(slots: SlotAllocator, bytes: number): number {
+  const { extents, limits } = slots;
+  const slotBytes = slots.slotBytesFor(bytes);
+  if (slotBytes > limits.slotBytesMax) return 0;
+  if (slots.usedSlots === 0) return freeSlotsOfEmpty(slots, slotBytes);
+  const own = classOf(extents, slotBytes);
+  if (own < 0 && !extents.classExtents.includes(0)) return 0;
+  const open = slots.openCount();
+  const last = slots.extentCount - 1;
+  const lastIsShort = slots.bytesOfExtent(last) < slots.extentBytes;
+  const lastIsFree = last < open && extents.classOf[last] === -1;
+  const whole = open - extents.assigned - (lastIsFree && lastIsShort ? 1 : 0);
+  const inLast = lastIsFree && lastIsShort ? slots.capacity(last, slotBytes) : 0;
+  const inClass = own < 0 ? 0 : extents.classSlots[own]! - extents.classUsed[own]!;
+  return inClass + whole * slots.capacity(0, slotBytes) + inLast;
+}
+
+/** Result of `freeSlots` if the next reservation divides the arena anew. */
+function freeSlotsOfEmpty(slots: SlotAllocator, slotBytes: number): number {
+  const extentBytes = Math.ceil(slots.limits.extentBytesMin / slotBytes) * slotBytes;
+  // All extents but the last are multiples of the slot.
+  if (slots.readyBytes === slots.arenaBytes) return Math.floor(slots.arenaBytes / slotBytes);
+  return Math.floor(slots.readyBytes / extentBytes) * (extentBytes / slotBytes);
+}
+
+/** The class of this slot length that is in use, or -1. */
+function classOf({ classBytes, classExtents }: ExtentLists, slotBytes: number): number {
+  for (let i = 0; i < CLASSES_MAX; i++) {
+    if (classBytes[i] === slotBytes && classExtents[i] !== 0) return i;
+  }
+  return -1;
 }

@@ -175,7 +175,7 @@ describe("a pull", () => {
     };
     const items = [itemOf(shelf.put(1))];
     const request = { op: "pull" as const, namespace: NAMESPACE, items, deadlineMs: 100 };
-    for await (const served of world.server.serve(peer("asker"), request, signal)) {
+    for await (const served of world.server.serve(peer("client"), request, signal)) {
       expect(listeners.size).toBe(1);
       if (served.kind === "block") served.release();
     }

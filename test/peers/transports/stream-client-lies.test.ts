@@ -12,7 +12,7 @@ const HELLO: ControlMessage = { kind: "hello", version: 1, lanes: 1, ciphers: ["
 describeNative("a stream server", () => {
   test("ends a connection after an invalid message, and reports the reason", async () => {
     await using pair = await StreamPair.make();
-    const item = pair.holder.server.put(1, 1_000);
+    const item = pair.serverHost.server.put(1, 1_000);
     const nonsense: Record<string, readonly ControlMessage[]> = {
       "before the hello": [{ kind: "call", id: 0, body: FIND }],
       "second hello": [HELLO, HELLO],
@@ -33,13 +33,13 @@ describeNative("a stream server", () => {
       expect(bye.why).toContain(words);
       await raw.over();
     }
-    expect(pair.holder.server.asked).toBe(0);
-    await waitFor(() => pair.holder.transport.inboundConnections === 0);
+    expect(pair.serverHost.server.asked).toBe(0);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 0);
   });
 
   test("refuses transfer numbers above 32 bits", async () => {
     await using pair = await StreamPair.make();
-    const item = pair.holder.server.put(1, 1_000);
+    const item = pair.serverHost.server.put(1, 1_000);
     await using raw = await pair.greeted();
     const transfer = 0xffff_ffff;
     raw.say({ kind: "pull", id: 0, transfer, announced: 1, body: pullBody([item]) });
@@ -59,7 +59,7 @@ describeNative("a stream server", () => {
 
   test("ends a connection after go for a block that was not waiting", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
     await using raw = await pair.greeted();
     const { promise: gate, resolve: open } = Promise.withResolvers<void>();
@@ -77,7 +77,7 @@ describeNative("a stream server", () => {
 
   test("keeps a block without go until the deadline, and no longer", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
     await using raw = await pair.greeted();
     raw.say({ kind: "pull", id: 0, transfer: 0, announced: 1, body: pullBody([item], 200) });
@@ -90,7 +90,7 @@ describeNative("a stream server", () => {
 
   test("releases waiting blocks after a cancel, and keeps the connection", async () => {
     await using pair = await StreamPair.make();
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
     await using raw = await pair.greeted();
     for (let id = 0; id < 50; id++) {
@@ -103,10 +103,10 @@ describeNative("a stream server", () => {
     expect(raw.isClosed).toBe(false);
   });
 
-  test("a flood of pulls: few are served, all others are told to come again", async () => {
+  test("in a flood of pulls few are served, and all others are answered with retry later", async () => {
     const limits = { connectionRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
     await using pair = await StreamPair.make({ limits });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const item = server.put(1, 1_000);
     server.onServe = (_, __, signal) =>
       new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
@@ -126,13 +126,13 @@ describeNative("a stream server", () => {
     await Promise.all([first.hear("answer"), second.hear("answer")]);
     first.socket.destroy();
     second.socket.destroy();
-    await waitFor(() => server.serving === 0 && pair.holder.transport.inboundConnections === 0);
+    await waitFor(() => server.serving === 0 && pair.serverHost.transport.inboundConnections === 0);
   });
 
   test("stops reading from a client that does not read, and gives it up", async () => {
     const limits = { unreadBytesMax: 100_000, pingMs: 50, silentMs: 600 };
     await using pair = await StreamPair.make({ limits });
-    const { server } = pair.holder;
+    const { server } = pair.serverHost;
     const filter = new Uint8Array(1_000_000);
     server.onCall = () => ({ op: "summary", version: 1n, filter });
     await using raw = await pair.greeted();
@@ -140,11 +140,11 @@ describeNative("a stream server", () => {
     const summary = { op: "summary", namespace: new Uint8Array(32), known: 0n } as const;
     const body = encodeRequest(summary);
     for (let id = 0; id < 500; id++) raw.say({ kind: "call", id, body });
-    await waitFor(() => pair.holder.transport.inboundConnections === 0);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 0);
     expect(server.asked).toBeLessThan(100);
-    expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("does not read"))).toBe(
-      true,
-    );
+    expect(
+      pair.serverHost.log.some(({ fields }) => String(fields.why).includes("does not read")),
+    ).toBe(true);
   });
 
   test("times out silence, an incomplete message, and lanes that do not connect", async () => {
@@ -161,7 +161,7 @@ describeNative("a stream server", () => {
     half.socket.write(Uint8Array.of(200, 0, 0, 0));
     await Promise.all([silent.over(), half.over(), laneless.over()]);
     clearInterval(chatter);
-    const whys = pair.holder.log.map(({ fields }) => String(fields.why));
+    const whys = pair.serverHost.log.map(({ fields }) => String(fields.why));
     for (const words of [
       "no data from the peer",
       "incomplete message",
@@ -169,14 +169,14 @@ describeNative("a stream server", () => {
     ]) {
       expect(whys.some((why) => why.includes(words))).toBe(true);
     }
-    await waitFor(() => pair.holder.transport.inboundConnections === 0);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 0);
   });
 
   test("does not encode answers that the client does not read", async () => {
     await using pair = await StreamPair.make();
     const filter = new Uint8Array(4 * 2 ** 20);
     let written = 0;
-    pair.holder.server.onCall = () => ({
+    pair.serverHost.server.onCall = () => ({
       ...{ op: "summary", version: 1n },
       get filter() {
         written++;
@@ -193,7 +193,7 @@ describeNative("a stream server", () => {
     raw.socket.pause();
     const calls = Array.from({ length: 32 }, (_, id) => ({ kind: "call", id, body }) as const);
     raw.say(...calls);
-    await waitFor(() => pair.holder.server.asked === 33);
+    await waitFor(() => pair.serverHost.server.asked === 33);
     await waitFor(() => written > looks);
     expect(written).toBeLessThan(8 * looks);
     raw.socket.resume();
@@ -206,7 +206,7 @@ describeNative("a stream server", () => {
     await using pair = await StreamPair.make({ limits });
     const open = new Set<number>();
     const sockets = Array.from({ length: 10 }, (_, index) => {
-      const socket = connectTcp(pair.holder.endpoint.port, "127.0.0.1");
+      const socket = connectTcp(pair.serverHost.endpoint.port, "127.0.0.1");
       socket.on("error", () => {});
       socket.on("connect", () => {
         open.add(index);
@@ -243,8 +243,8 @@ describeNative("a stream server", () => {
     expect(tickets).toEqual([]);
     const session = first.socket.getSession();
     expect(session).toBeDefined();
-    const credentials = pair.cluster.host("raw-asker");
-    await using second = await RawStream.dial(pair.holder.endpoint, credentials, { session });
+    const credentials = pair.cluster.host("raw-client");
+    await using second = await RawStream.dial(pair.serverHost.endpoint, credentials, { session });
     expect(second.socket.isSessionReused()).toBe(false);
     second.say(HELLO);
     await second.hear("welcome");
@@ -252,26 +252,26 @@ describeNative("a stream server", () => {
 
   test("refuses other versions of TLS and other protocols", async () => {
     await using pair = await StreamPair.make();
-    const credentials = pair.cluster.host("raw-asker");
+    const credentials = pair.cluster.host("raw-client");
     const old = { minVersion: "TLSv1.2", maxVersion: "TLSv1.2" } as const;
-    const refused = RawStream.dial(pair.holder.endpoint, credentials, old);
+    const refused = RawStream.dial(pair.serverHost.endpoint, credentials, old);
     expect(refused).rejects.toThrow();
     await refused.catch(() => {});
-    await using other = await RawStream.dial(pair.holder.endpoint, credentials, {
+    await using other = await RawStream.dial(pair.serverHost.endpoint, credentials, {
       ALPNProtocols: [],
     });
     other.say(HELLO);
     expect(await other.hear("bye")).toMatchObject({ fault: "refused" });
     await other.over();
-    expect(pair.holder.transport.inboundConnections).toBe(0);
-    expect(pair.holder.log.filter(({ level }) => level === "warn")).toHaveLength(2);
+    expect(pair.serverHost.transport.inboundConnections).toBe(0);
+    expect(pair.serverHost.log.filter(({ level }) => level === "warn")).toHaveLength(2);
   });
 
   test("bounds the connections of one worker", async () => {
     await using pair = await StreamPair.make({ limits: { workerLinksMax: 2 } });
     await using _first = await pair.raw();
     await using _second = await pair.raw();
-    await waitFor(() => pair.holder.transport.inboundConnections === 2);
+    await waitFor(() => pair.serverHost.transport.inboundConnections === 2);
     await using third = await pair.raw();
     expect(await third.hear("bye")).toMatchObject({ fault: "refused" });
     await using other = await pair.connection();

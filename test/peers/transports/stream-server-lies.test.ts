@@ -4,7 +4,7 @@ import type { ControlMessage } from "../../../src/peers/transports/stream/index.
 import { encodeAnswer, encodeFrame, encodeRefusal } from "../../../src/peers/wire/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { placesFor, pullPlaces } from "./contract-kit.ts";
-import { RawHolder, type RawStream } from "./raw-stream.ts";
+import { RawServer, type RawStream } from "./raw-stream.ts";
 import { StreamPair } from "./stream-kit.ts";
 
 type Heard<Kind> = Extract<ControlMessage, { kind: Kind }>;
@@ -19,7 +19,7 @@ const SESSION = {
 /** Sends a server's welcome, and accepts the client's lanes. */
 async function welcome(pair: StreamPair, connection: RawStream): Promise<void> {
   await connection.hear("hello");
-  const lanes = pair.network.open(pair.holder.region);
+  const lanes = pair.network.open(pair.serverHost.region);
   const port = lanes.listen("127.0.0.1", 0);
   void lanes.expect(SESSION, 1_000);
   connection.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
@@ -30,12 +30,15 @@ async function pullFrom(
   answer: (pull: Heard<"pull">, item: PullItem, pair: StreamPair) => readonly ControlMessage[],
 ) {
   await using pair = await StreamPair.make({}, { limits: { stallMs: 1_000 } });
-  const item = pair.holder.server.put(1, 10_000);
-  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
-    await welcome(pair, connection);
-    connection.say(...answer(await connection.hear("pull"), item, pair));
-  });
-  await using connection = await pair.connection(holder.port);
+  const item = pair.serverHost.server.put(1, 10_000);
+  await using serverHost = await RawServer.listen(
+    pair.cluster.host("server"),
+    async (connection) => {
+      await welcome(pair, connection);
+      connection.say(...answer(await connection.hear("pull"), item, pair));
+    },
+  );
+  await using connection = await pair.connection(serverHost.port);
   const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
   const outcome = await pullPlaces(connection, places);
   return { outcome, fault: connection.fault };
@@ -56,14 +59,14 @@ describeNative("a stream client", () => {
       "too full": { kind: "bye", fault: "refused", why: "too full" },
     };
     for (const [words, answer] of Object.entries(answers)) {
-      await using holder = await RawHolder.listen(
-        pair.cluster.host("holder"),
+      await using serverHost = await RawServer.listen(
+        pair.cluster.host("server"),
         async (connection) => {
           await connection.hear("hello");
           connection.say(answer);
         },
       );
-      const dialled = await pair.dial(holder.port);
+      const dialled = await pair.dial(serverHost.port);
       expect(dialled.ok).toBe(false);
       if (!dialled.ok) expect(dialled.fault.why).toContain(words);
     }
@@ -73,14 +76,14 @@ describeNative("a stream client", () => {
     "does not believe a server that reports a fault of the client: %s",
     async (fault) => {
       await using pair = await StreamPair.make();
-      await using holder = await RawHolder.listen(
-        pair.cluster.host("holder"),
+      await using serverHost = await RawServer.listen(
+        pair.cluster.host("server"),
         async (connection) => {
           await connection.hear("hello");
           connection.say({ kind: "bye", fault, why: "of yours" });
         },
       );
-      expect(await pair.dial(holder.port)).toEqual({
+      expect(await pair.dial(serverHost.port)).toEqual({
         ok: false,
         fault: { kind: "broken", why: "peer reported: of yours" },
       });
@@ -91,15 +94,15 @@ describeNative("a stream client", () => {
 
   test("can abort a dial while the server does not answer the hello", async () => {
     await using pair = await StreamPair.make();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), () => {});
+    await using serverHost = await RawServer.listen(pair.cluster.host("server"), () => {});
     const abort = new AbortController();
-    const target = { host: "127.0.0.1", port: holder.port, worker: "holder" as never };
-    const dialled = pair.asker.transport.dial(target, abort.signal);
+    const target = { host: "127.0.0.1", port: serverHost.port, worker: "server" as never };
+    const dialled = pair.client.transport.dial(target, abort.signal);
     setTimeout(() => abort.abort(), 50);
     expect(await dialled).toMatchObject({ ok: false, fault: { kind: "aborted" } });
   });
 
-  const header = (pair: StreamPair) => pair.holder.server.header(1);
+  const header = (pair: StreamPair) => pair.serverHost.server.header(1);
   const LIES: Record<string, Parameters<typeof pullFrom>[0]> = {
     "before its place": ({ id }, _, pair) => [
       { kind: "part", id, sent: true, body: encodeFrame(1, header(pair)) },
@@ -145,10 +148,10 @@ describeNative("a stream client", () => {
 
   test("ends the connection of a silent server with a reason", async () => {
     await using pair = await StreamPair.make({}, { limits: { pingMs: 50, silentMs: 300 } });
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (connection) =>
+    await using serverHost = await RawServer.listen(pair.cluster.host("server"), (connection) =>
       welcome(pair, connection),
     );
-    await using connection = await pair.connection(holder.port);
+    await using connection = await pair.connection(serverHost.port);
     const ended = await connection.ended;
     expect(ended).toEqual({ kind: "stalled", why: "no data from the peer" });
     expect(await pullPlaces(connection, [])).toMatchObject({ fault: null });
@@ -158,13 +161,16 @@ describeNative("a stream client", () => {
 
   test("ignores messages for a pull that is over", async () => {
     await using pair = await StreamPair.make();
-    const item = pair.holder.server.put(1, 10_000);
+    const item = pair.serverHost.server.put(1, 10_000);
     const { promise, resolve } = Promise.withResolvers<RawStream>();
-    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (connection) => {
-      await welcome(pair, connection);
-      resolve(connection);
-    });
-    await using connection = await pair.connection(holder.port);
+    await using serverHost = await RawServer.listen(
+      pair.cluster.host("server"),
+      async (connection) => {
+        await welcome(pair, connection);
+        resolve(connection);
+      },
+    );
+    await using connection = await pair.connection(serverHost.port);
     const raw = await promise;
     const abort = new AbortController();
     const pulled = pullPlaces(connection, placesFor([item]), { signal: abort.signal });

@@ -206,7 +206,7 @@ export function pulling(
   items: readonly PullItem[],
   options: { worker?: string; deadlineMs?: number; namespace?: Uint8Array } = {},
 ) {
-  const { worker = "asker", deadlineMs = 5_000, namespace = NAMESPACE } = options;
+  const { worker = "client", deadlineMs = 5_000, namespace = NAMESPACE } = options;
   const abort = new AbortController();
   const pull = { op: "pull" as const, namespace, items, deadlineMs };
   const served = server.serve(peer(worker), pull, abort.signal);

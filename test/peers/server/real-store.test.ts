@@ -7,6 +7,7 @@ import { digestOf } from "../../store/names.ts";
 import type { SsdKit } from "../../store/ssd/ssd-kit.ts";
 import { useSsdKit } from "../../store/ssd/use-kit.ts";
 import { namespaceKey } from "../../store/store-kit.ts";
+import { verifyStore } from "../../store/verify-store.ts";
 import { describeNative } from "../../support/index.ts";
 import { HELLO, itemOf, peer } from "./shelf.ts";
 
@@ -42,7 +43,7 @@ describeNative("a server over a real store", () => {
     const items = ["a", "a/b", "c", "none"].map((name) => itemOf(addressOf(name)));
     const pull = { op: "pull" as const, namespace: KEY, items, deadlineMs: 5_000 };
     const seen: string[] = [];
-    for await (const served of server.serve(peer("asker"), pull, new AbortController().signal)) {
+    for await (const served of server.serve(peer("client"), pull, new AbortController().signal)) {
       seen.push(`${served.index} ${served.kind}`);
       if (served.kind !== "block") continue;
       const { header, offset, index } = served;
@@ -53,7 +54,7 @@ describeNative("a server over a real store", () => {
     expect(seen.slice(0, 2)).toEqual(["3 absent", "2 block"]);
     expect(seen.sort()).toEqual(["0 block", "1 block", "2 block", "3 absent"]);
     expect(server.stats).toMatchObject({ lentBlocks: 0, lentBytes: 0, reads: 0, openPulls: 0 });
-    kit.store.verifyIntegrity();
+    verifyStore(kit.store);
   });
 
   it("resolves a name in served namespaces only, however many others have it", {}, async ({
@@ -69,7 +70,7 @@ describeNative("a server over a real store", () => {
     expect(peerBlocks.find(hash, 5).some(({ namespace }) => isOurs(namespace))).toBe(false);
     using server = serve(kit);
     server.configure({ ...SERVE_LIMITS, namespaces: new Set([KEY.toHex()]) });
-    const answer = await server.call(peer("asker"), { op: "find", names: [hash] });
+    const answer = await server.call(peer("client"), { op: "find", names: [hash] });
     const digest = new Uint8Array(digestOf("a"));
     expect(answer).toMatchObject({ op: "find", found: [[{ digest }]] });
     expect(peerBlocks.find(hash, 1, isOurs)).toHaveLength(1);
@@ -83,7 +84,7 @@ describeNative("a server over a real store", () => {
     await kit.engine().put("c");
     using server = serve(kit);
     const ask = { op: "summary", namespace: KEY, known: 0n } as const;
-    const answer = await server.call(peer("asker"), ask);
+    const answer = await server.call(peer("client"), ask);
     const filter = answer.op === "summary" ? answer.filter : null;
     const read = readKeyFilter(filter ?? new Uint8Array(0));
     if (!read.ok) throw new Error(read.why);
