@@ -162,8 +162,9 @@ export const PLANS: Readonly<Record<string, Plan>> = {
         ...{ page: VLLM, block: 2, needsEngine: true, port: 8002 },
         until: serves("8002/health"),
       },
+      { block: 0, needsEngine: true, prints: /"text_completion"/ },
       {
-        ...{ block: 0, needsEngine: true },
+        ...{ block: 1, needsEngine: true },
         prints: /^vllm:external_prefix_cache_hits_total\{.*\} [1-9]/m,
       },
     ],
