@@ -49,7 +49,7 @@ class WithAgent(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.agent = real_agent.RealAgent("64MiB", ssd=True)
+        cls.agent = real_agent.RealAgent(64, ssd=True)
         cls.addClassCleanup(cls.agent.__exit__)
 
     def engine(self, settings: Settings = PATIENT) -> Engine:
