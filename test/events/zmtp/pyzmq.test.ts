@@ -137,6 +137,8 @@ q.send(b"b")
 print(q.recv_multipart())
 sys.stdin.readline()
 d.send_multipart([b"", b"again"])
+# A message sent before libzmq notices the end of the old connection is lost.
+while not d.poll(1000): d.send_multipart([b"", b"again"])
 print(d.recv_multipart())
 `);
     expect(await line(child, 0)).toBe("[[0, 70000, 1], [0, 70000, 1]]");
