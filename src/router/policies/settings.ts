@@ -21,7 +21,7 @@ export const POLICY_DEFAULTS = {
   tickMs: 1_000,
   /** Maximum active requests whose prompts are stored for policies. */
   requestsMax: 65_536,
-  /** Limits of the session table, which all policies share. */
+  /** Time in ms for which a request without a session id counts as a user of its blocks. */
   sessions: {
     blocksMax: 2 ** 20,
     sessionsMax: 65_536,
