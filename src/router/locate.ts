@@ -46,8 +46,8 @@ const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
 /**
  * Answers `kv-locate` queries from the index: for each block, the workers that can serve it. Live
  * workers with complete events come first, then workers with the block in RAM rather than on SSD,
- * then less loaded ones. Replies omit the requesting worker and blocks that are only on a GPU. Of
- * several routers in a cluster, one answers each query.
+ * then less loaded ones. Replies omit the requesting worker and blocks that are only on a GPU. If a
+ * cluster has several routers, one of them answers each query.
  */
 export class LocateService implements Disposable {
   readonly #options: LocateOptions;

@@ -66,7 +66,7 @@ export interface Choice {
 /** A decision that is not committed yet: it has not changed any state. */
 export interface Plan {
   readonly eligibility: Eligibility;
-  /** Chosen target. Null: there is no candidate. */
+  /** Chosen target. Null: no target is a candidate. */
   readonly choice: Choice | null;
   /** Chosen target of the prefill pool. Null: the decode worker also does the prefill. */
   readonly prefill: Choice | null;
@@ -217,8 +217,8 @@ export class Scheduler {
   }
 
   /**
-   * Chooses the worker of the session's latest request. Returns null if that worker is no candidate
-   * or costs too much more than the best one.
+   * Chooses the worker of the session's latest request. Returns null if that worker is not a
+   * candidate or costs too much more than the best one.
    */
   #stay(
     session: string | null,

@@ -251,7 +251,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   }
 
   /**
-   * Adds or updates a worker in the table. Returns null if there is no spec or the table is full.
+   * Adds or updates a worker in the table. Returns null if `spec` is null or the table is full.
    */
   #register(spec: WorkerSpec | null): Target | null {
     try {

@@ -21,7 +21,7 @@ export interface Session {
   heardMs: number;
 }
 
-/** What the table found out about a new request. */
+/** Result of recording a request in the session table. */
 export interface Noted {
   readonly session: Session;
   readonly branch: Branch;

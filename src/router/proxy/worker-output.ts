@@ -33,7 +33,7 @@ export class OutputWatch {
   }
 
   /**
-   * Returns the output's tokens. Null if there is no output, it is too long, or the model has no
+   * Returns the output's tokens. Null if the output is empty or too long, or the model has no
    * tokenizer.
    */
   async tokens(

@@ -38,7 +38,7 @@ export interface SeenSnapshot {
 }
 
 /**
- * Busy thresholds of one model. Of two entries, the one set later applies; at equal times, the one
+ * Busy thresholds of one model. The entry set last replaces earlier ones; at equal times, the entry
  * with the greater router id.
  */
 export interface SetThresholds {
