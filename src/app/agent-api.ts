@@ -226,7 +226,7 @@ function callerOfPeer(
 }
 
 type Work = Pick<ApiServices, "purge" | "persist">;
-/** Maximum block names per audit log line. */
+/** Maximum blocks that one audit log line names. */
 const NAMES_MAX = 8;
 
 type Came = Pick<Operation, "status" | "counts">;

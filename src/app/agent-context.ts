@@ -14,7 +14,7 @@ export interface AgentContext {
   readonly logger: Logger;
   readonly health: Health;
   readonly region: Region;
-  /** Null if RDMA is disabled or unusable. */
+  /** The host's RDMA devices. Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
   readonly store: TieredStore;
   readonly namespaces: Namespaces;

@@ -51,7 +51,7 @@ export interface AgentResources {
   readonly growth: ArenaGrowth;
 }
 
-/** Maximum operations in flight: hashing for commits, plus populating one slice of memory. */
+/** Maximum operations queued for the worker threads: hashing for commits, and populating memory. */
 const QUEUE_ENTRIES = 4096;
 const WATCHES_MAX = 4096;
 /**
@@ -234,7 +234,7 @@ function filesIn(folder: string): string[] {
   }
 }
 
-/** Reads a secret and removes trailing newlines. */
+/** Reads a secret from a file and removes newlines at its end. */
 function readSecret(path: string): Uint8Array {
   const refuse = (what: string, fix: string, cause?: unknown) =>
     new HearthError("CONFIG_INVALID", `the namespace key ${path} ${what}`, { fix, cause });
@@ -294,7 +294,7 @@ export function placeArena(region: Region, options: PlaceOptions): readonly Aren
 
 const LOOK_MS = 5_000;
 const RAISED_MS = 60_000;
-/** Unit of `st_blocks`, independent of the page size. */
+/** Bytes per unit of `st_blocks` (stat(2)). Does not depend on the page size. */
 const BLOCK_BYTES = 512;
 
 /**

@@ -64,7 +64,7 @@ const SMALL_PAGE = 4096;
  * Interval, while the SSD tier recovers, at which the agent asks the service manager for more time.
  */
 const STARTING_MS = 5_000;
-/** Interval of background eviction. Memory pressure starts it earlier. */
+/** Interval of background eviction. Memory pressure starts an eviction earlier. */
 const EVICT_INTERVAL_MS = 1_000;
 
 /** An agent. It starts its parts in order and stops them in reverse order. */
@@ -283,7 +283,10 @@ export class Agent {
     service.status(`serving, ${formatBytes(ready)} of RAM`);
   }
 
-  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
+  /**
+   * Applies the settings of a new configuration that a reload can change. Reports the changed
+   * settings that need a restart.
+   */
   reload(next: Config): void {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffReload(this.#config, next);

@@ -52,7 +52,7 @@ const RELIEVED_MS = 600_000;
 const RETAIN_IDLE_MS = 3_600_000;
 /** Maximum concurrent SSD reads for `warm` commands. Reads for engines take precedence. */
 const WARM_READS_MAX = 8;
-/** Rotated audit logs to keep. */
+/** Number of rotated audit logs to keep. */
 const AUDIT_FILES = 5;
 
 /** Keeps pins and leases, and executes commands. */
@@ -411,7 +411,8 @@ export function engineCommands(plane: () => ControlPlane, role: () => Role): Com
       const sender: Sender = {
         ...{ via: "local", from: "engine socket", name: name || ENGINE_ISSUER },
         ...{ role: role(), roleKey: "engine.command_role", broadcast: false },
-        // No token can have this name, so an engine cannot fence a router by claiming its issuer.
+        // No API token can have this account name. So an engine that names a router as issuer
+        // cannot make the agent reject the router's own commands.
         account: `engine socket ${name}`,
       };
       const receipt = await plane().submit(json, JSON_TYPE, sender, { source });

@@ -33,7 +33,7 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly cores: number;
-  /** Null if RDMA is disabled or unusable. */
+  /** The host's RDMA devices. Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
 }
 

@@ -14,7 +14,7 @@ export interface RunOptions {
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
-  /** Writes a log line. */
+  /** Writes one log line. */
   write(line: string): void;
 }
 

@@ -25,7 +25,7 @@ interface SsdServiceParts extends AgentContext {
   readonly recovered: (ledger: RetentionLedger) => Promise<void>;
 }
 
-/** Interval of the index health check. */
+/** Interval at which the health of the index and of the SSD folder is checked. */
 const WATCH_MS = 1_000;
 /**
  * Maximum SSD operations in flight: enough to keep NVMe busy, few enough that a single read waits

@@ -94,7 +94,7 @@ export interface PrefixIndex extends Disposable {
    * `kv-locate`.
    */
   holders(hashes: BigUint64Array, max: number): readonly (readonly BlockHolder[])[];
-  /** Removes all entries of a target. */
+  /** Removes all blocks of a target from the index. */
   drop(target: TargetId): void;
   /**
    * Returns the target's digest of each tier, in the order of RESIDENCY_TIERS. Returns null if

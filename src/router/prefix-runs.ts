@@ -3,7 +3,7 @@ import type { TargetId } from "./workers.ts";
 
 /** Consecutive blocks of one prefix that have the same holders (for example targets). */
 export interface Run<V> {
-  /** Two words per block: the low half of its sequence hash, then the high half. */
+  /** Sequence hashes of the blocks, two words per block: the low half, then the high half. */
   words: Uint32Array;
   /** Number of blocks that precede this run in its prefix. */
   readonly depth: number;
@@ -11,7 +11,7 @@ export interface Run<V> {
   readonly holders: Map<number, V>;
 }
 
-/** Returns a holder's value for the back part when a run is split in two. */
+/** Called when a run is split in two. Returns a holder's value for the back part. */
 type Cut<V> = (value: V, holder: number, front: Run<V>, back: Run<V>) => V;
 
 /** Returns a view of the hashes as pairs of 32-bit words. Does not copy. */
@@ -193,7 +193,7 @@ export class PredictedPrefixes {
     });
   }
 
-  /** Number of (block, target) pairs. */
+  /** Number of (block, target) pairs stored. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -314,7 +314,7 @@ export class HashSlots<T> {
     }
   }
 
-  /** Adds or replaces a value. */
+  /** Stores the value of a hash; replaces an earlier one. */
   set(low: number, high: number, value: T): void {
     if ((this.#size + 1) * 2 > this.#mask) this.#grow();
     if (this.#place(low, high, value)) this.#size++;

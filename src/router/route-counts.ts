@@ -76,7 +76,7 @@ export class RouteCounts {
     return this.#recent.ratio();
   }
 
-  /** Counts one answered routing request. */
+  /** Counts a routing request that was answered, by outcome. */
   answered(outcome: (typeof ROUTE_OUTCOMES)[number], seconds: number): void {
     this.outcomes[outcome]++;
     this.#observeSeconds(seconds);

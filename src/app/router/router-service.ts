@@ -163,7 +163,10 @@ export class RouterService {
     return ["not all known workers have reported their blocks yet"];
   }
 
-  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
+  /**
+   * Applies the settings of a new configuration that a reload can change. Reports the changed
+   * settings that need a restart.
+   */
   async reload(next: RouterConfig): Promise<void> {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);

@@ -23,7 +23,7 @@ import type {
   ResidencySource,
 } from "../../observability/activity/index.ts";
 
-/** Blocks of one source after change number `sequence`. Parents precede their children. */
+/** Blocks of one source right after it applied change `sequence`. Parents precede children. */
 export interface SourceSnapshot {
   readonly source: ResidencySource;
   readonly sequence: number;

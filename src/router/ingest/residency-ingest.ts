@@ -128,7 +128,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     };
   }
 
-  /** Returns the followed sources, the first followed first. */
+  /** Returns the followed sources, in the order in which the router began to follow them. */
   sources(): FollowedSource[] {
     return [...this.#sources.values()].map(stateOf);
   }

@@ -165,7 +165,7 @@ function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
 export class BlockUses {
   readonly #counts = new HashSlots<number>(0);
 
-  /** Number of distinct blocks. */
+  /** Number of distinct blocks with at least one use. */
   get size(): number {
     return this.#counts.size;
   }

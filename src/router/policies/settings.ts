@@ -21,13 +21,13 @@ export const POLICY_DEFAULTS = {
   tickMs: 1_000,
   /** Maximum active requests whose prompts are stored for policies. */
   requestsMax: 65_536,
-  /** Time in ms for which a request without a session id counts as a user of its blocks. */
+  /** Limits of the session table, which all policies share. */
   sessions: {
     blocksMax: 2 ** 20,
     sessionsMax: 65_536,
     /** Idle time in ms after which a session is removed. */
     sessionMs: 7_200_000,
-    /** Time for which a request without a session counts as a user of its blocks. */
+    /** Time in ms for which a request without a session id counts as a user of its blocks. */
     anonymousMs: 600_000,
     /** Maximum branches per session. An agent and each of its sub-agents take one. */
     branchesMax: 4,

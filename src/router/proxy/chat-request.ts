@@ -12,7 +12,7 @@ const ODD_NUMBER = /[0-9](?:\.[0-9]|[eE][-+]?[0-9]|[0-9]{15})/;
 
 declare global {
   interface JSON {
-    /** ECMAScript "JSON.parse source text access"; missing from the bundled types. */
+    /** `JSON.parse` with source text access (ECMAScript proposal). The bundled types lack it. */
     parse(
       text: string,
       reviver: (key: string, value: unknown, context: { readonly source?: string }) => unknown,

@@ -179,7 +179,7 @@ function callOf(call: Value): Value {
   return withRest(dict(["id", id], ["function", inner], ["type", "function"]), call);
 }
 
-/** Appends the keys of `from` that `made` lacks. */
+/** Appends the entries of `from` whose keys `made` lacks. */
 function withRest(made: Dict, from: Dict): Dict {
   for (const [key, value] of from) if (!made.has(key)) made.set(key, value);
   return made;

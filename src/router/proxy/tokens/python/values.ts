@@ -252,7 +252,7 @@ export function contains(value: Value, one: Value): boolean {
   return iterate(value).some((item) => equals(item, one));
 }
 
-/** White space of Python's `str.isspace`. JavaScript's `\s` has a few other characters. */
+/** White space of Python's `str.isspace`. JavaScript's `\s` matches a slightly different set. */
 export const SPACE =
   "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 
