@@ -49,8 +49,8 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     // The event loop also serves engines. A short backlog limits the connections accepted per turn.
     const limits = { flushByGet, backlog: 128 };
     const api: Api = createApi(servicesOf(agent, sources), { ...common, ...limits });
-    // The first scrape takes 10 ms to compile its code. Run it before engines connect and would
-    // wait.
+    // The first scrape takes 10 ms, because its code must be compiled. Scrape once now, before
+    // engines connect and would have to wait.
     await agent.metrics.text(sources);
     return api;
   });

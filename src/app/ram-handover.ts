@@ -50,7 +50,7 @@ export function inheritRam(
   wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | null {
   const kept = keptDescriptors(environment);
-  // Descriptors under other names belong to other users.
+  // Ignore descriptors with other names: the previous process did not store them for a handover.
   for (const name of kept.keys()) if (name !== ARENA_FD && name !== RECORD_FD) kept.delete(name);
   const arena = kept.get(ARENA_FD);
   const record = kept.get(RECORD_FD);

@@ -26,8 +26,8 @@ type Filled<T> = { -readonly [Key in keyof T]: T[Key] };
 const WORDS = 7;
 
 /**
- * Cost inputs of all candidates of a decision. Each takes 28 bytes, so thousands of decisions can
- * be kept.
+ * Cost inputs of all candidates of a decision. A candidate takes 28 bytes, so thousands of
+ * decisions can be kept.
  */
 export class CostInputs {
   readonly count: number;

@@ -48,7 +48,7 @@ export class PrefixRuns<V> {
   /**
    * Returns the runs that together contain exactly these blocks. Splits and adds runs as needed.
    * Returns fewer blocks if a hash is already known at another depth. The caller must add a holder
-   * to each new run at once.
+   * to each new run immediately.
    */
   cover(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];

@@ -47,7 +47,9 @@ export interface RouterParts {
 const SWEEP_MS = 1_000;
 const NO_HASHES = new BigUint64Array(0);
 
-/** Returns the id of the prefill's load if another worker does the decode. */
+/**
+ * Returns the id under which a request's prefill counts as load, if another worker does the decode.
+ */
 export function prefillId(requestId: string): string {
   return `${requestId}\u0000prefill`;
 }

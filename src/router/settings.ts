@@ -10,7 +10,7 @@ export type CostSettings =
       readonly creditDecay: number;
       readonly hostCredit: number;
       readonly diskCredit: number;
-      /** Weight of prefill load. `scale` in the formula. */
+      /** Factor of the prefill blocks in the cost. `scale` in the formula. */
       readonly prefillLoadScale: number;
       /** Cost in blocks of each active request. `a` in the formula. */
       readonly activeRequestWeight: number;

@@ -83,7 +83,7 @@ export class WorkersService implements AsyncDisposable {
     const isUnreached = ({ worker, rank, state }: Target) => {
       const engine = this.engines.find(worker, rank);
       if (engine !== null) return !engine.wasReached;
-      // The worker is live if an agent of that name sends heartbeats.
+      // A worker whose agent sends heartbeats is `live`, so it counts as reached.
       return state === "stale" && !this.registry.isReached(worker);
     };
     return this.unreached.length > 0 && targets.every(isUnreached);

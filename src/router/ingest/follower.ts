@@ -25,7 +25,7 @@ export interface FollowerParts {
   onKnown(follower: Follower): void;
 }
 
-/** Blocks of a snapshot to apply at a time. Bounds the delay of the event loop. */
+/** Maximum blocks of a snapshot to apply before yielding to the event loop. */
 const SLICE_BLOCKS = 65_536;
 /**
  * Maximum consecutive range requests. A reply can leave a gap if more messages were lost meanwhile.
@@ -315,7 +315,7 @@ export class Follower implements Recoverable, Disposable {
       this.#latest = 0;
       this.#heartbeat = null;
     }
-    // A heartbeat is newer information than a snapshot.
+    // Keep the value from a heartbeat, which is newer than the snapshot.
     if (this.#heartbeat === null) this.#isDeviceKnown = snapshot.isDeviceKnown;
     await this.#replace(snapshot);
     return this.isKnown || !this.#hasSnapshot;

@@ -99,8 +99,8 @@ export class Attempt {
   }
 
   /**
-   * Sends the request to the prefill and the decode worker at once. If the prefill fails, cancels
-   * the decode request, which would otherwise wait for the blocks for ever.
+   * Sends the request to the prefill and the decode worker at the same time. If the prefill fails,
+   * cancels the decode request, which would otherwise wait for the blocks for ever.
    */
   async #meet(
     target: Target,

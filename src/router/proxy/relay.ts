@@ -12,7 +12,7 @@ export interface RelayOptions {
   readonly tracker: RequestTracker;
   /** Headers to add to the worker's headers. */
   readonly headers: HeaderPairs;
-  /** API whose format errors must have. */
+  /** API whose error format the client expects. */
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
   /** If true, removes the usage at the end of a stream, because the client did not request it. */

@@ -185,8 +185,8 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   /**
-   * Announces the shutdown and stops. Other routers count this router's requests for `orphanMs`
-   * more.
+   * Announces the shutdown and stops. The other routers keep counting this router's requests as
+   * load for `orphanMs`.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#stopping.signal.aborted) return;
