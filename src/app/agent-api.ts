@@ -38,7 +38,7 @@ export interface AgentApiOptions extends Omit<HttpParts, "clock"> {
   readonly commit: string;
 }
 
-/** Starts the HTTP server of a running agent. Reports are read from the agent's parts. */
+/** Starts the HTTP server of a running agent, and its Unix socket if one is configured. */
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<HttpServer> {
   const { config, health } = agent;
   const { logger } = options;
@@ -46,10 +46,11 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   const server = await serveHttp(config.api, http, async (common) => {
     const sources = sourcesOf(agent, options, () => api.refusals());
     const { flushByGet } = config.api;
-    // Engines share the event loop with this API, so that few connections are accepted in one turn.
+    // The event loop also serves engines. A short backlog limits the connections accepted per turn.
     const limits = { flushByGet, backlog: 128 };
     const api: Api = createApi(servicesOf(agent, sources), { ...common, ...limits });
-    // The first scrape takes 10 ms, because its code is not compiled yet: no engine waits for it now.
+    // The first scrape takes 10 ms, because its code must be compiled. Scrape once now, before
+    // engines connect and would have to wait.
     await agent.metrics.text(sources);
     return api;
   });
@@ -67,7 +68,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   };
 }
 
-/** Warnings for settings that allow unauthenticated callers to remove blocks. */
+/** Returns one warning for each setting that allows unauthenticated callers to remove blocks. */
 function openDoors({ api, nats }: Config): string[] {
   const isOpen = (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) === null;
   const lines: string[] = [];
@@ -81,7 +82,8 @@ function openDoors({ api, nats }: Config): string[] {
 }
 
 function servicesOf(agent: Agent, sources: () => StatusSources): ApiServices {
-  // Stays valid while the agent stops: a stopped control plane answers with receipts that say so.
+  // The API keeps these objects while the agent stops. A stopped control plane answers each command
+  // with a receipt of status `rejected`.
   const { plane, holds, inspector, events } = agent.control;
   const { store, metrics, health } = agent;
   return {
@@ -108,7 +110,10 @@ function servicesOf(agent: Agent, sources: () => StatusSources): ApiServices {
   };
 }
 
-/** Where the numbers of an agent are read. Stays valid while the agent stops. */
+/**
+ * Returns a function that reads the agent's current state for status and metrics. It also works
+ * while the agent stops.
+ */
 function sourcesOf(
   agent: Agent,
   options: AgentApiOptions,
@@ -152,12 +157,13 @@ function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
 }
 
 const MODE = 0o660;
-/** Maximum blocks that one engine hash may name. */
+/** Maximum block digests that one engine block hash may stand for. */
 const DIGESTS_MAX = 64;
 
 /**
- * Opens the HTTP API on a Unix socket. Null if none is configured. Throws SOCKET_IN_USE if another
- * agent answers on it, CONFIG_INVALID if it cannot be created.
+ * Opens the HTTP API on the configured Unix socket. Returns null if none is configured. Throws
+ * SOCKET_IN_USE if another agent serves that socket, CONFIG_INVALID if the socket cannot be
+ * created.
  */
 async function openApiSocket(
   config: Config,
@@ -188,7 +194,7 @@ async function openApiSocket(
   return server;
 }
 
-/** Group that may connect. Null: the agent's own group. */
+/** Returns the id of the group that may connect to the API socket. Null: the agent's own group. */
 function groupOf({ api, engine }: Config): number | null {
   if (api.socketGroup !== null) return groupNumber(api.socketGroup, "api.socket_group");
   return engine.socketGroup === null ? null : groupNumber(engine.socketGroup);
@@ -198,7 +204,10 @@ function isOwner({ uid }: SocketPeer): boolean {
   return uid === 0 || uid === process.getuid!();
 }
 
-/** Returns null unless the process belongs to root, the agent's user or the group. */
+/**
+ * Identifies the caller of a socket connection. Returns null if the connecting process belongs
+ * neither to root nor to the agent's user nor to the group.
+ */
 function callerOfPeer(
   peer: SocketPeer,
   group: number | null,
@@ -207,7 +216,7 @@ function callerOfPeer(
   const owner = { uid: process.getuid!(), gid: process.getgid!() };
   if (!peerAllowed(peer, owner, group)) return null;
   return {
-    // The same caller as over loopback, so that pins made either way have one owner.
+    // Callers over loopback have the same name, so a pin made over either path has the same owner.
     name: "local",
     from: `local uid ${peer.uid} pid ${peer.pid}`,
     role: isOwner(peer) ? "purge" : groupRole,
@@ -217,12 +226,15 @@ function callerOfPeer(
 }
 
 type Work = Pick<ApiServices, "purge" | "persist">;
-/** Maximum block names per audit log line. */
+/** Maximum blocks that one audit log line names. */
 const NAMES_MAX = 8;
 
 type Came = Pick<Operation, "status" | "counts">;
 
-/** Operators' actions on blocks outside the command protocol. Each writes an audit log line. */
+/**
+ * Returns the HTTP API's purge and persist operations, which are not commands of the control
+ * protocol. Each call writes one audit log line.
+ */
 export function operatorActions(
   agent: Pick<Agent, "purge" | "persist">,
   plane: Pick<ControlPlane, "note">,
@@ -266,7 +278,9 @@ export function operatorActions(
   };
 }
 
-/** Formats the block name as commands do. */
+/**
+ * Formats a block name in the format that commands use: the digest, then the layer if one is given.
+ */
 function nameOf({ digest, layer }: PurgeAddress): string {
   return layer === LAYER_ALL ? digest.toHex() : `${digest.toHex()}/${layer}`;
 }

@@ -1,13 +1,16 @@
 import { readFileSync } from "node:fs";
 import { type Clock, systemClock } from "../core/index.ts";
 
-/** Set by `bun run build --faults`. In releases, the environment cannot change the clock. */
+/**
+ * True in builds made with `bun run build --faults`. In releases, the environment cannot change the
+ * clock.
+ */
 declare const HEARTH_FAULTS: boolean;
 
 /**
- * The agent's clock. In fault-injection builds, its wall clock is offset by the milliseconds in the
- * file named by HEARTH_WALL_OFFSET, read on every call, so that tests can make it jump at run time.
- * Releases use the system clock.
+ * Returns the agent's clock. Releases use the system clock. Fault-injection builds add an offset,
+ * in milliseconds, to the wall clock. Every call rereads the offset from the file named by
+ * HEARTH_WALL_OFFSET, so tests can make the clock jump at run time.
  */
 export function agentClock(): Clock {
   if (typeof HEARTH_FAULTS !== "undefined" && HEARTH_FAULTS) {

@@ -5,7 +5,7 @@ import type { Health, Logger } from "../observability/index.ts";
 import type { PeerSource } from "../peers/index.ts";
 import type { Namespaces, TieredStore } from "../store/index.ts";
 
-/** What the services of an agent share. */
+/** Dependencies shared by the services of an agent. */
 export interface AgentContext {
   readonly config: Config;
   readonly native: Native;
@@ -14,11 +14,11 @@ export interface AgentContext {
   readonly logger: Logger;
   readonly health: Health;
   readonly region: Region;
-  /** Null if RDMA is disabled or unusable. */
+  /** The host's RDMA devices. Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
-  /** Source of blocks that a warm command needs and this host does not have. */
+  /** Fetches from peers the blocks that a `warm` command names and this host lacks. */
   readonly source: PeerSource;
 }

@@ -47,21 +47,21 @@ export interface AgentResources {
   readonly devices: DevicesService;
   readonly queue: Queue;
   readonly store: TieredStore;
-  /** No memory is populated yet. */
+  /** Populates the arena's memory in the background. It starts with no memory populated. */
   readonly growth: ArenaGrowth;
 }
 
-/** Maximum operations in flight: hashing for commits, plus populating one slice of memory. */
+/** Maximum operations queued for the worker threads: hashing for commits, and populating memory. */
 const QUEUE_ENTRIES = 4096;
 const WATCHES_MAX = 4096;
 /**
- * Bytes of memory to prefault at a time while the arena grows. The agent serves requests meanwhile,
- * and a slice is the longest pause.
+ * Bytes of memory to prefault at a time while the arena grows. The agent serves requests meanwhile;
+ * prefaulting one slice is the longest delay of a request.
  */
 const PREFAULT_SLICE_BYTES = 64 * 2 ** 20;
 
 /**
- * Creates the resources, in the previous process's RAM if it was inherited. Throws
+ * Creates the resources. Uses the previous process's RAM if this process inherited it. Throws
  * ARENA_UNAVAILABLE, or UNSUPPORTED if a required device is unusable.
  */
 export function createAgentResources(
@@ -118,20 +118,25 @@ function devicesAt(parts: AgentResourcesParts, region: Region): DevicesService {
   }
 }
 
-/** At least two: one thread may be populating memory while the other hashes. */
+/** Minimum worker threads: one may be populating memory while the other hashes. */
 const QUEUE_THREADS_MIN = 2;
 const MEMORY_TRIES = 20;
 const MEMORY_WAIT_MS = 100;
-/** About 10 GB/s per thread, so this is as much as engines can supply. */
+/**
+ * Maximum worker threads. Each hashes about 10 GB/s, so eight keep up with the data that engines
+ * supply.
+ */
 const QUEUE_THREADS_MAX = 8;
 
-/** Share of all connections that one process may have, if that is above the default. */
+/**
+ * Share of `engine.clientsMax` that one process may use. Applies if it exceeds the default limit.
+ */
 const PROCESS_CONNECTIONS_SHARE = 1 / 8;
-/** RAM that the reservations of all engines may protect, relative to one engine's maximum. */
+/** Maximum reserved RAM of all engines together, as a multiple of one engine's maximum. */
 const RESERVED_ALL_FACTOR = 1.5;
 const RESERVED_SHARE_MAX = 0.95;
 
-/** Limits of the engine plane. */
+/** Returns the limits for engine connections, leases and acquires. */
 export function limitsOf(config: Config): EngineLimits {
   const { engine } = config;
   return {
@@ -147,7 +152,7 @@ export function limitsOf(config: Config): EngineLimits {
   };
 }
 
-/** Limits of the engines' RAM reservations. */
+/** Returns the limits, in bytes, of the RAM that one engine and all engines may reserve. */
 export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
   const { reservedShare } = engine;
   const shareAll = Math.min(RESERVED_SHARE_MAX, reservedShare * RESERVED_ALL_FACTOR);
@@ -158,7 +163,8 @@ export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
 }
 
 /**
- * Checks before allocation, since the kernel overcommits and would kill the process later. Throws
+ * Checks that the arena fits into the available memory. Otherwise the allocation would succeed,
+ * because the kernel overcommits, and the kernel would kill the process later. Throws
  * ARENA_UNAVAILABLE.
  */
 function checkMemory(bytes: number, facts: MemoryFacts): void {
@@ -171,8 +177,9 @@ function checkMemory(bytes: number, facts: MemoryFacts): void {
 }
 
 /**
- * Like `checkMemory`. After a restart it retries, since the kernel may still be reclaiming the
- * memory of the previous process.
+ * Checks that the arena fits into the available memory. After a restart, retries for up to 2 s,
+ * because the kernel may still be reclaiming the previous process's memory. Throws
+ * ARENA_UNAVAILABLE.
  */
 export async function awaitMemory(bytes: number, clock: Clock, isRestart: boolean): Promise<void> {
   for (let tries = isRestart ? MEMORY_TRIES : 1; ; tries--) {
@@ -186,7 +193,9 @@ export async function awaitMemory(bytes: number, clock: Clock, isRestart: boolea
   }
 }
 
-/** A quarter of the cores; the rest is left to the engines. */
+/**
+ * Returns the number of worker threads: a quarter of the cores, from 2 to 8. Engines need the rest.
+ */
 function queueThreads(): number {
   const quarter = Math.floor(availableParallelism() / 4);
   return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
@@ -196,8 +205,9 @@ const OTHERS = 0o077;
 const NEWLINES = /\n+$/;
 
 /**
- * Reads MAC keys from the files of a folder, keyed by key identifier. Empty without a folder.
- * Throws CONFIG_INVALID if a file is unreadable, not a valid secret, or accessible to other users.
+ * Reads MAC keys from the files of a folder, keyed by key identifier. Returns an empty map if no
+ * folder is configured. Throws CONFIG_INVALID if a file is unreadable, not a valid secret, or
+ * accessible to other users.
  */
 export function readNamespaceKeys(
   folder: string | null,
@@ -224,7 +234,7 @@ function filesIn(folder: string): string[] {
   }
 }
 
-/** Reads a secret and removes trailing newlines. */
+/** Reads a secret from a file and removes newlines at its end. */
 function readSecret(path: string): Uint8Array {
   const refuse = (what: string, fix: string, cause?: unknown) =>
     new HearthError("CONFIG_INVALID", `the namespace key ${path} ${what}`, { fix, cause });
@@ -255,18 +265,18 @@ function readSecret(path: string): Uint8Array {
 }
 
 export interface PlaceOptions {
-  /** NUMA nodes of the devices. Null: unknown. */
+  /** NUMA node of each device. Null: the device's node is unknown. */
   readonly nodes: readonly (number | null)[];
-  /** True if the arena has no pages yet. Existing pages are not moved. */
+  /** True if no page of the arena is allocated yet. Binding does not move allocated pages. */
   readonly isNew: boolean;
   readonly logger: Pick<Logger, "info" | "warn">;
-  /** NUMA nodes of the host with memory. */
+  /** Number of NUMA nodes of this host that have memory. */
   readonly hostNodes?: number;
 }
 
 /**
- * Binds a part of the arena to each NUMA node that has devices, before its first page is allocated.
- * Returns no parts on hosts with one node.
+ * Binds a part of the arena to each NUMA node that has devices. Returns the parts; empty on hosts
+ * with one node. Only pages allocated after the call are placed.
  */
 export function placeArena(region: Region, options: PlaceOptions): readonly ArenaPart[] {
   const { nodes, isNew, logger, hostNodes = hostMemoryNodes() } = options;
@@ -284,14 +294,14 @@ export function placeArena(region: Region, options: PlaceOptions): readonly Aren
 
 const LOOK_MS = 5_000;
 const RAISED_MS = 60_000;
-/** Unit of `st_blocks`, independent of the page size. */
+/** Bytes per unit of `st_blocks` (stat(2)). Does not depend on the page size. */
 const BLOCK_BYTES = 512;
 
 /**
- * Raises KV_RAM_HOLES if the arena has less memory than was populated. Engines write to the arena,
- * so F_SEAL_WRITE and F_SEAL_FUTURE_WRITE cannot be set, and any process with the descriptor can
- * punch holes (fallocate(2)). A page in a hole reads as zeros; for a huge page with an empty pool,
- * access ends the process with SIGBUS.
+ * Raises KV_RAM_HOLES while the arena has less memory than the agent populated. Any process with
+ * the arena's descriptor can punch holes (fallocate(2)): F_SEAL_WRITE and F_SEAL_FUTURE_WRITE would
+ * prevent that, but engines must write to the arena. A page in a hole reads as zeros. If it is a
+ * huge page and the pool is empty, access ends the process with SIGBUS.
  */
 export function watchArena(
   region: Pick<Region, "fd" | "state">,

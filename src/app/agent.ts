@@ -50,22 +50,24 @@ export interface AgentParts
   readonly service: ServiceManager;
   readonly version: string;
   readonly commit: string;
-  /** Descriptors passed by the service manager. */
+  /** Listening sockets and stored descriptors passed by the service manager. */
   readonly listening: ListenEnvironment;
-  /** Replaces NATS, for agents without a network. Owned by the caller. */
+  /** Bus to use instead of NATS, for agents without a network. The caller owns it and closes it. */
   readonly bus?: Bus;
 }
 
-/** State of the agent. It only advances, in this order. */
+/** Lifecycle state of the agent. It only moves forward, in this order. */
 export type AgentState = "starting" | "ready" | "draining" | "stopped";
 
 const SMALL_PAGE = 4096;
-/** Interval of progress notifications to the service manager while the SSD tier recovers. */
+/**
+ * Interval, while the SSD tier recovers, at which the agent asks the service manager for more time.
+ */
 const STARTING_MS = 5_000;
-/** Interval of background eviction. Memory pressure starts it earlier. */
+/** Interval of background eviction. Memory pressure starts an eviction earlier. */
 const EVICT_INTERVAL_MS = 1_000;
 
-/** Composes the parts of an agent: starts them in order and stops them in reverse order. */
+/** An agent. It starts its parts in order and stops them in reverse order. */
 export class Agent {
   readonly incarnation: bigint;
   readonly startedMs: number;
@@ -86,8 +88,8 @@ export class Agent {
   #cold: SsdService | null = null;
   #control: ControlService | null = null;
   /**
-   * Pins and leases received from the previous process; after the control plane closed, those of
-   * this one.
+   * Pins and leases to hand over with RAM. At start, those received from the previous process;
+   * after the control plane closed, those of this process.
    */
   #handed: RememberedPins | null = null;
   #bus: ControlBus | null = null;
@@ -135,8 +137,8 @@ export class Agent {
   }
 
   /**
-   * Resolves when the agent serves; the arena may still be growing. Rejects if a limit is too low,
-   * naming the limit to raise.
+   * Starts an agent. Resolves when it serves; the arena may still be growing then. Rejects if a
+   * system limit is too low, and names the limit to raise.
    */
   static async start(parts: AgentParts): Promise<Agent> {
     const agent = (await Agent.#withInheritedRam(parts)) ?? (await Agent.#withNewRam(parts));
@@ -165,7 +167,10 @@ export class Agent {
     return new Agent(parts, null);
   }
 
-  /** Starts with the RAM of the previous process. Resolves null if none is inherited. */
+  /**
+   * Starts an agent with the RAM of the previous process. Resolves null if this process inherited
+   * none.
+   */
   static async #withInheritedRam(parts: AgentParts): Promise<Agent | null> {
     const { config, listening, logger } = parts;
     const { ramBytes, lockMemory } = config.kv;
@@ -194,12 +199,12 @@ export class Agent {
     return this.#config;
   }
 
-  /** Reasons the agent is not ready. Empty if it is. */
+  /** Returns the reasons why the agent is not ready. Empty if it is ready. */
   get notReady(): string[] {
     return this.#state === "ready" ? [] : [`the agent is ${this.#state}`];
   }
 
-  /** GPUs and NICs. */
+  /** The host's GPUs and NICs. */
   get devices(): DevicesService {
     return this.#resources.devices;
   }
@@ -209,7 +214,7 @@ export class Agent {
     return { pageBytes: this.#resources.region.pageBytes, lockedBytes, lockRefused };
   }
 
-  /** Dependencies shared by the services. */
+  /** Returns the dependencies that the services share. */
   get #own(): AgentContext & AgentParts {
     const { health, store, namespaces, incarnation } = this;
     const [region, { rdma }, source] = [this.#resources.region, this.devices, this.#source];
@@ -227,7 +232,7 @@ export class Agent {
     if (this.#cold === null) await openControl(null);
   }
 
-  /** Null if residency events are not published. */
+  /** Publishes residency events. Null if events are not published. */
   get feed(): PublishingService | null {
     return this.#feed;
   }
@@ -240,18 +245,20 @@ export class Agent {
     this.#feed = await PublishingService.open({ ...own, bus });
   }
 
-  /** Null without a certificate, and while the agent starts or stops. */
+  /** Fetches and serves blocks. Null without a certificate, and while the agent starts or stops. */
   get peers(): PeersService | null {
     return this.#peers;
   }
 
-  /** Pins, leases and commands. Available once the agent serves. */
+  /**
+   * Pins, leases and commands. Fails an assertion until the agent has opened its control service.
+   */
   get control(): ControlService {
     assert(this.#control !== null, "a serving agent has a control service");
     return this.#control;
   }
 
-  /** Null without NATS. */
+  /** Receives commands over NATS. Null without NATS. */
   get bus(): ControlBus | null {
     return this.#bus;
   }
@@ -276,7 +283,10 @@ export class Agent {
     service.status(`serving, ${formatBytes(ready)} of RAM`);
   }
 
-  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
+  /**
+   * Applies the settings of a new configuration that a reload can change. Reports the changed
+   * settings that need a restart.
+   */
   reload(next: Config): void {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffReload(this.#config, next);
@@ -300,8 +310,8 @@ export class Agent {
   }
 
   /**
-   * Stops accepting work, waits up to 10 s (or until `hurry` fires) for clients, then closes all
-   * parts.
+   * Stops accepting work, waits up to 10 s for clients, then closes all parts. If `forceStop`
+   * fires, stops waiting for clients immediately.
    */
   async stop(forceStop: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
@@ -333,16 +343,19 @@ export class Agent {
   }
 
   /**
-   * Removes blocks from all tiers. `by` names the caller in the audit log. Throws ABORTED while the
-   * agent starts or stops: the handed-over state is described once, and a later purge would not be
-   * part of it.
+   * Removes blocks from all tiers. `by` names the caller in the audit log. Throws ABORTED unless
+   * the agent is ready: while it stops, the list of blocks to hand over is built only once and
+   * would still contain the removed blocks.
    */
   async purge(addresses: readonly PurgeAddress[], by: string): Promise<PurgeOutcome[]> {
     this.#mustServe();
     return this.#purges.run(purgeBlocks(this.store, addresses, { reason: "purged", by }));
   }
 
-  /** Throws UNSUPPORTED without an SSD tier, ABORTED while the agent starts or stops. */
+  /**
+   * Writes the blocks that exist only in RAM to SSD. Throws UNSUPPORTED without an SSD tier,
+   * ABORTED unless the agent is ready.
+   */
   async persist(): Promise<PersistReport> {
     this.#mustServe();
     const { ssd } = this.store;
@@ -362,15 +375,16 @@ export class Agent {
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
-    // The wait exceeds the service manager's limit, so the service manager ends a copy that hangs.
+    // A GPU copy may hang. Closing waits for it without limit, so the service manager's stop
+    // timeout ends the process.
     const copying = new TaskTracker();
     const quiet = copying
       .run(Promise.resolve(this.devices[Symbol.asyncDispose]()))
       .catch((why) => this.#parts.logger.error(`closing devices failed: ${messageOf(why)}`));
     await copying.over(this.#parts.clock, DEVICES_STOP_MS);
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
-      // Do not hand over slots that an engine still reads or a device still writes: the next
-      // process does not know about either.
+      // Hand over no RAM while an engine reads a slot or a device writes one. The next process does
+      // not know of these accesses and could reuse the slot.
       await leaveRam(this.#parts, this.#resources.region, (arena) =>
         held + quarantined + this.#purges.size + copying.size > 0
           ? null
@@ -397,7 +411,7 @@ export class Agent {
   }
 }
 
-/** Tracks tasks that must end before their resources are released. */
+/** Tracks running tasks, so that their resources are released only after the tasks end. */
 class TaskTracker {
   readonly #all = new Set<Promise<unknown>>();
 
@@ -410,7 +424,7 @@ class TaskTracker {
     return work.finally(() => this.#all.delete(work));
   }
 
-  /** Waits for all current tasks, at most `ms` milliseconds. */
+  /** Waits until all current tasks have ended, at most `ms` milliseconds. */
   async over(clock: Clock, ms: number): Promise<void> {
     const over = new AbortController();
     const giveUp = sleep(clock, ms, over.signal).catch(() => undefined);
@@ -420,8 +434,8 @@ class TaskTracker {
 }
 
 /**
- * Creates an incarnation number: unique, and increasing with each start as long as the clock does
- * not go backwards.
+ * Returns a number that identifies this run of the agent. It is unique, and higher at each start
+ * unless the wall clock goes backwards.
  */
 function newIncarnation(clock: Clock, random: Random): bigint {
   const ms = BigInt(Math.max(1, Math.floor(clock.wallMs())));

@@ -36,26 +36,26 @@ import { openConfiguredBus } from "./credentials.ts";
 
 export interface ControlServiceParts
   extends Omit<AgentContext, "config" | "random" | "region" | "rdma"> {
-  /** The current configuration; it changes on reload. */
+  /** Returns the current configuration, which a reload replaces. */
   readonly config: () => Config;
 }
 
 const WATCH_MS = 1_000;
-/** Maximum size of the retention records handed over with RAM. */
+/** Maximum total bytes of the pins and leases passed to the next process together with the RAM. */
 const HANDED_BYTES_MAX = 64 * 2 ** 20;
-/** Time for which the health code of a pin eviction stays raised. */
+/** Time for which the health code stays raised after the agent has evicted a pin. */
 const RELIEVED_MS = 600_000;
 /**
- * Idle period of soft pins that name none. After each idle period the priority of the soft pin is
- * halved, until it ends.
+ * Default idle period of a soft pin. After each idle period the agent halves the priority of the
+ * soft pin, until the soft pin ends.
  */
 const RETAIN_IDLE_MS = 3_600_000;
-/** Maximum concurrent SSD reads for warm commands. Reads for engines take precedence. */
+/** Maximum concurrent SSD reads for `warm` commands. Reads for engines take precedence. */
 const WARM_READS_MAX = 8;
-/** Rotated audit logs to keep. */
+/** Number of rotated audit logs to keep. */
 const AUDIT_FILES = 5;
 
-/** Owns pins and leases, their operations, and the control plane that executes commands. */
+/** Keeps pins and leases, and executes commands. */
 export class ControlService implements AsyncDisposable {
   readonly events: EventLog;
   readonly holds: HoldRegistry;
@@ -125,8 +125,8 @@ export class ControlService implements AsyncDisposable {
   }
 
   /**
-   * Opens with the pins and leases of the previous run, from the ledger or from the handed-over
-   * RAM. The blocks must be restored before.
+   * Opens the service and restores the previous run's pins and leases, from the ledger or from the
+   * handed-over RAM. The store must have restored its blocks before the call.
    */
   static async open(
     parts: ControlServiceParts,
@@ -185,7 +185,10 @@ export class ControlService implements AsyncDisposable {
     health.report("AUDIT_LOG", auditFailure && `${auditFailure}; ${lines}`);
   }
 
-  /** Returns the retention state to hand over with RAM. Null if the ledger has it. */
+  /**
+   * Returns the pins and leases to pass to the next process with the RAM. Null if the ledger on SSD
+   * keeps them.
+   */
   handOver(): RememberedPins | null {
     if (this.#ledger !== null) return null;
     const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
@@ -193,7 +196,7 @@ export class ControlService implements AsyncDisposable {
     return handed;
   }
 
-  /** Where the numbers of pins and commands are read. */
+  /** Returns the current state of pins, leases, commands and the ledger, for status and metrics. */
   get sources(): AgentSources["control"] {
     return {
       holds: this.holds.counts(),
@@ -203,7 +206,10 @@ export class ControlService implements AsyncDisposable {
     };
   }
 
-  /** Stops accepting commands. Running commands end with what they have done so far. */
+  /**
+   * Stops accepting commands. Cuts commands in progress short; each replies with its partial
+   * result.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#watch[Symbol.dispose]();
     this.#stop.abort();
@@ -213,14 +219,17 @@ export class ControlService implements AsyncDisposable {
 }
 
 /**
- * RAM available to pins: the configured size while the arena grows, then the size it actually
- * reached.
+ * Returns the bytes of RAM available to pins: the arena's configured size, or the populated size if
+ * the arena could not grow to the configured size.
  */
 function ramBytesOf({ store: { slots }, health }: ControlServiceParts): number {
   return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
 }
 
-/** Issuers of the current configuration. Key files are reread only if the list changed. */
+/**
+ * Returns a function that gives the issuers of the current configuration. It rereads key files only
+ * if the list of issuers has changed.
+ */
 function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
   let listed: Config["control"]["issuers"] | null = null;
   let issuers: readonly BoundIssuer[] = [];
@@ -253,18 +262,18 @@ export interface ControlBusParts
   extends Pick<AgentContext, "config" | "clock" | "random" | "logger" | "health" | "incarnation"> {
   readonly control: ControlService;
   readonly version: string;
-  /** Replaces the configured NATS. Owned by the caller. */
+  /** Bus to use instead of the configured NATS server. The caller owns it and closes it. */
   readonly bus?: Bus;
 }
 
-/** Interval at which this worker's entry in the workers bucket is refreshed. */
+/** Interval at which the agent refreshes its entry in the NATS bucket of workers. */
 const PRESENCE_MS = 10_000;
-/** Time allowed at shutdown for queued replies to be sent. */
+/** Maximum time, at shutdown, to send queued replies. */
 const CLOSE_MS = 1_000;
-/** Default issuer of commands over NATS. */
+/** Issuer name of commands over NATS that name no issuer. */
 const NATS_ISSUER = "nats";
 
-/** Receives commands over NATS and sends receipts. */
+/** Receives commands over NATS and sends their receipts. */
 export class ControlBus implements AsyncDisposable {
   readonly #bus: Bus;
   readonly #subscriber: ControlSubscriber;
@@ -292,7 +301,10 @@ export class ControlBus implements AsyncDisposable {
     ];
   }
 
-  /** Returns without waiting for a connection. Null if no broker is configured. */
+  /**
+   * Opens the connection to NATS without waiting until it is established. Returns null if no broker
+   * is configured.
+   */
   static open(parts: ControlBusParts): ControlBus | null {
     const { config, clock, random, logger, control, incarnation, version } = parts;
     const { nats, node } = config;
@@ -324,7 +336,7 @@ export class ControlBus implements AsyncDisposable {
     return opened;
   }
 
-  /** The bus, for other users. Closed by this object. */
+  /** Connection that other services share. This object closes it. */
   get bus(): Bus {
     return this.#bus;
   }
@@ -333,13 +345,13 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
-  /** Where the numbers of the bus are read. */
+  /** Returns the current state of the bus, for status and metrics. */
   get sources(): NonNullable<AgentSources["bus"]> {
     const { state, stream, workers } = this;
     return { state, stream, workers, answers: this.#subscriber.stats() };
   }
 
-  /** Stream that commands are consumed from. Null if they are not taken from a stream. */
+  /** NATS stream from which commands are consumed. Null if commands arrive without a stream. */
   get stream(): ({ readonly name: string } & ConsumptionState) | null {
     const state = this.#subscriber.streamState;
     const name = this.#names.stream;
@@ -347,14 +359,15 @@ export class ControlBus implements AsyncDisposable {
   }
 
   /**
-   * Bucket in which this worker is registered, and the error if the broker refuses. Null if unused.
+   * Bucket in which this worker is registered, and the broker's error if it rejects the
+   * registration. Null if no bucket is configured.
    */
   get workers(): { readonly bucket: string; readonly why: string | null } | null {
     const { bucket } = this.#names;
     return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };
   }
 
-  /** Applies the reloadable parts of a new configuration. */
+  /** Applies the reloadable settings of a new configuration: the command issuers. */
   configure({ control: { issuers } }: Pick<Config, "control">): void {
     this.#subscriber.setIssuerSubjects(issuers.some(({ key }) => key === null));
   }
@@ -368,7 +381,7 @@ export class ControlBus implements AsyncDisposable {
     this.#health.report("NATS_WORKERS", refused && `${workers!.bucket}: ${refused}`);
   }
 
-  /** Stops accepting commands. Replies to running commands are still sent until `close`. */
+  /** Stops accepting commands. The bus stays open, so that commands in progress can still reply. */
   async stopTaking(): Promise<void> {
     await this.#subscriber[Symbol.asyncDispose]();
     await this.#presence?.[Symbol.asyncDispose]();
@@ -385,17 +398,21 @@ function reportHealth(health: Health, { status, why }: BusState): void {
   health.report("NATS_DOWN", isDown ? (why ?? "not connected yet") : null);
 }
 
-/** Issuer of commands from an engine without a name. */
+/** Issuer name of commands from engines that give no name. */
 const ENGINE_ISSUER = "engine";
 
-/** Accepts commands that engines send over their own connections, with the configured role. */
+/**
+ * Returns the port for commands that engines send over their own connections. `role` is the
+ * configured role of those commands.
+ */
 export function engineCommands(plane: () => ControlPlane, role: () => Role): CommandPort {
   return {
     async submit(json, { name, source }, bytesMax) {
       const sender: Sender = {
         ...{ via: "local", from: "engine socket", name: name || ENGINE_ISSUER },
         ...{ role: role(), roleKey: "engine.command_role", broadcast: false },
-        // No token can have this name, so an engine cannot fence a router by claiming its issuer.
+        // No API token can have this account name. So an engine that names a router as issuer
+        // cannot make the agent reject the router's own commands.
         account: `engine socket ${name}`,
       };
       const receipt = await plane().submit(json, JSON_TYPE, sender, { source });

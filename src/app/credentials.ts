@@ -29,7 +29,7 @@ function natsFilesOf(nats: NatsConfig): NatsFiles {
   };
 }
 
-/** Opens the configured connection to NATS. Null: no server is configured. */
+/** Opens a connection to the configured NATS servers. Returns null if no server is configured. */
 export function openConfiguredBus(
   nats: Config["nats"] | RouterConfig["nats"],
   name: string,
@@ -44,7 +44,10 @@ export function openConfiguredBus(
   });
 }
 
-/** Throws CONFIG_INVALID if a file is unreadable or invalid. */
+/**
+ * Checks the NATS credential and certificate files. Throws CONFIG_INVALID if one is unreadable or
+ * invalid.
+ */
 export async function checkNatsFiles(nats: NatsConfig): Promise<void> {
   if (nats.url === null) return;
   const { credentials, tls } = natsFilesOf(nats);
@@ -79,8 +82,8 @@ export function readSigningSeed(path: string): string {
 }
 
 /**
- * Resolves a group name or number to its number. Throws CONFIG_INVALID if the host has no such
- * group.
+ * Returns the number of a group given by name or number. Throws CONFIG_INVALID if the host has no
+ * such group.
  */
 export function groupNumber(
   group: string,

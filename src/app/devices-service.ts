@@ -22,9 +22,9 @@ import type { Logger } from "../observability/index.ts";
 import type { AgentContext } from "./agent-context.ts";
 import { DEVICES_STOP_MS, type ServiceManager } from "./process.ts";
 
-/** Maximum exported spans, queue pairs, and reads in flight. Above what peers request. */
+/** Limits of RDMA resources. Peers normally need less. */
 const RDMA_BOUNDS = {
-  /** RAM that peers can read at a time; only blocks that are being served are readable. */
+  /** Maximum bytes of RAM readable by peers at one time. Only blocks being served are readable. */
   windowBytes: 2 ** 30,
   windowSpans: 16_384,
   linksMax: 1_024,
@@ -32,8 +32,8 @@ const RDMA_BOUNDS = {
 };
 
 /**
- * Extends the start timeout while drivers open. A hung driver is abandoned after one minute, once
- * for discovery and once for opening, and the event loop is blocked meanwhile.
+ * Start timeout to request before drivers open. Discovery and opening each block the event loop for
+ * up to one minute if a driver hangs.
  */
 const OPENING_MS = 180_000;
 
@@ -42,7 +42,7 @@ export interface DevicesServiceParts
   readonly service: Pick<ServiceManager, "starting">;
 }
 
-/** Owns the GPUs and NICs of this host until none of them accesses the arena. */
+/** Owns the GPUs and NICs of this host. When disposal resolves, none of them accesses the arena. */
 export class DevicesService implements AsyncDisposable {
   readonly #parts: DevicesServiceParts;
   readonly #gpus: HostGpus | null;
@@ -56,38 +56,41 @@ export class DevicesService implements AsyncDisposable {
     this.#rdma = openHostRdma(parts);
   }
 
-  /** Throws UNSUPPORTED if a GPU is required and none is usable. */
+  /** Opens the devices. Throws UNSUPPORTED if a GPU is required and none is usable. */
   static open(parts: DevicesServiceParts): DevicesService {
     return new DevicesService(parts);
   }
 
-  /** Null if disabled or unusable: engines then copy by themselves. */
+  /** Usable GPUs. Null if GPUs are disabled or unusable; engines then copy blocks themselves. */
   get gpus(): Gpus | null {
     return this.#gpus?.usable ?? null;
   }
 
-  /** Null if peers or RDMA are disabled, or RDMA is unusable. Its ports may be down. */
+  /**
+   * RDMA devices; their ports may be down. Null if peers or RDMA are disabled, or RDMA is unusable.
+   */
   get rdma(): Rdma | null {
     return this.#rdma?.isUsable === true ? this.#rdma.rdma : null;
   }
 
   /**
-   * NUMA nodes of the GPUs, or of the NICs if there are no GPUs. Memory is placed on these nodes.
+   * NUMA node of each GPU, or of each NIC port if there are no GPUs. The arena is placed on these
+   * nodes.
    */
   get nodes(): readonly (number | null)[] {
     const devices = this.gpus?.devices() ?? this.rdma?.ports() ?? [];
     return devices.map(({ numaNode }) => numaNode);
   }
 
-  /** Where the numbers of the devices are read. */
+  /** Returns reports on the devices, for status and metrics. */
   get sources(): AgentSources["devices"] {
     const gpu = this.#gpus?.report() ?? null;
     return { gpu, rdma: this.#rdma?.report() ?? null, direct: this.#direct };
   }
 
   /**
-   * Tests whether NICs can access GPU memory. A NIC that does not answer blocks the event loop for
-   * seconds, so call it before engines are served. Never rejects.
+   * Tests whether NICs can access GPU memory. Call it before engines connect: a NIC that does not
+   * answer blocks the event loop for seconds. Never rejects.
    */
   async tryDirect(): Promise<void> {
     const { config, native, logger, service } = this.#parts;
@@ -111,12 +114,15 @@ export class DevicesService implements AsyncDisposable {
     }
   }
 
-  /** Reports that the first `bytes` bytes of the arena are populated. */
+  /** Allows GPU copies to use the first `bytes` bytes of the arena, which are populated now. */
   ready(bytes: number): void {
     this.#gpus?.ready(bytes);
   }
 
-  /** Waits for running copies. All users of the devices must have stopped before. */
+  /**
+   * Waits for copies in progress, then closes the devices. All users of the devices must have
+   * stopped.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     const { clock, logger } = this.#parts;
     using _late = clock.after(DEVICES_STOP_MS, () =>
@@ -148,7 +154,10 @@ function openHostGpus({ config, native, region, health, logger }: DevicesService
   return gpus;
 }
 
-/** Opens RDMA only if peers are configured and unencrypted transfer is allowed. */
+/**
+ * Opens the RDMA devices. Returns null unless peers are configured and unencrypted transfer is
+ * allowed.
+ */
 function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
   if (config.peers.certFile === null) return null;
@@ -168,7 +177,10 @@ function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
   return host;
 }
 
-/** Logs why an installed NIC is unused, unless it is switched off. */
+/**
+ * Logs why the agent does not use an installed NIC. Logs nothing if the configuration disables
+ * RDMA.
+ */
 function logUnused({ config, logger }: DevicesServiceParts): void {
   const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
@@ -180,7 +192,7 @@ function logUnused({ config, logger }: DevicesServiceParts): void {
   });
 }
 
-/** Logs one finding. Faults are also reported as health codes. */
+/** Logs one finding of the device checks. Faults are also reported as health codes. */
 function logFinding(logger: Logger, what: string, { kind, text, fix }: Finding): void {
   if (kind === "usable") logger.info(`${what}: ${text}`, {});
   if (kind === "absent") logger.info(`${what} not used: ${text}`, { fix });

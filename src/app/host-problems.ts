@@ -8,7 +8,7 @@ import { checkModels } from "../router/proxy/index.ts";
 import { checkNatsFiles, groupNumber, readSigningSeed } from "./credentials.ts";
 import { proxyModels } from "./router/index.ts";
 
-/** Throws CONFIG_INVALID if a peer certificate is invalid. */
+/** Checks the certificate files for peers. Throws CONFIG_INVALID if one is invalid. */
 async function readPeerFiles({ node, peers }: Config): Promise<void> {
   const { certFile, keyFile, caFile, cluster } = peers;
   if (certFile === null || keyFile === null || caFile === null) return;
@@ -16,7 +16,9 @@ async function readPeerFiles({ node, peers }: Config): Promise<void> {
   await readCredentials(files, { cluster, worker: node.id }, systemClock.wallMs());
 }
 
-/** The agent creates the audit file, but not its folder. */
+/**
+ * Checks that the folder of the audit log exists. The agent creates the file, but not the folder.
+ */
 function auditProblems(path: string | null): string[] {
   if (path === null) return [];
   const folder = dirname(path);
@@ -39,8 +41,8 @@ async function problemsOf(checks: readonly (() => unknown)[]): Promise<string[]>
 }
 
 /**
- * Checks what a valid configuration refers to on this host, as this user. Returns one line per
- * problem.
+ * Checks that the files, folders and groups named in a valid agent configuration are usable on this
+ * host by this user. Returns one line per problem.
  */
 export async function hostProblems(config: Config): Promise<string[]> {
   const { socketGroup } = config.engine;
@@ -56,7 +58,7 @@ export async function hostProblems(config: Config): Promise<string[]> {
   return [...problems, ...auditProblems(config.control.auditFile)];
 }
 
-/** The same checks for a router's configuration. */
+/** Checks the files named in a valid router configuration. Returns one line per problem. */
 export function routerProblems({ api, nats, models }: RouterConfig): Promise<string[]> {
   return problemsOf([
     () => readTokens(api),

@@ -33,16 +33,16 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly cores: number;
-  /** Null if RDMA is disabled or unusable. */
+  /** The host's RDMA devices. Null if RDMA is disabled or unusable. */
   readonly rdma: Rdma | null;
 }
 
 type Listening = Partial<Record<TransportName, Endpoint>>;
 
-/** Transports to peers. */
+/** Owns the transports to peers and their listeners. */
 export class PeerTransports implements AsyncDisposable {
   readonly all: readonly Transport[];
-  /** Address and actual port of each transport. */
+  /** Listening address of each transport, with the actual port. */
   readonly listening: Listening = {};
   readonly #log: TransportLog;
 
@@ -51,7 +51,10 @@ export class PeerTransports implements AsyncDisposable {
     this.#log = log;
   }
 
-  /** Throws CONFIG_INVALID with a fix if an address cannot be listened on. */
+  /**
+   * Opens the transports and starts listening. Throws CONFIG_INVALID, with a fix, if an address
+   * cannot be listened on.
+   */
   static async open(parts: PeerTransportParts, server: PeerServer): Promise<PeerTransports> {
     const { config, region, log } = parts;
     const { listenStream, listenQuic, listenRdma } = config.peers;
@@ -98,7 +101,7 @@ export class PeerTransports implements AsyncDisposable {
     return this.all.find((one) => one.name === name)?.inboundConnections ?? 0;
   }
 
-  /** Applies renewed certificates to new connections. Never rejects. */
+  /** Rereads the certificates and uses them for new connections. Never rejects. */
   async reload(): Promise<void> {
     const renewed = await Promise.allSettled(this.all.map((transport) => transport.reload()));
     for (const [index, one] of renewed.entries()) {
@@ -123,7 +126,8 @@ function transportsOf(parts: PeerTransportParts): Transport[] {
 }
 
 /**
- * Null if RDMA is not allowed or there is no device; opening the devices has reported the reason.
+ * Creates the RDMA transport. Returns null if RDMA is not allowed or unusable; opening the devices
+ * has already logged the reason.
  */
 function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transport | null {
   if (rdma === null || !mayUseRdma(config)) return null;
@@ -133,7 +137,10 @@ function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transp
   });
 }
 
-/** Records transfer times only. The puller and the server count everything else. */
+/**
+ * Returns an observer that records transfer times. The fetcher and the server count everything
+ * else.
+ */
 function observerOf(metrics: Pick<AgentMetrics, "pulled">): TransportObserver {
   const ignored = () => undefined;
   return {
@@ -159,20 +166,23 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
 }
 
 /**
- * An unacknowledged packet is resent after 4.096 us times two to the power of `timeout` (67 ms).
- * `pieceBytes`: maximum bytes of one RDMA READ.
+ * Constants of RDMA queue pairs. A packet without acknowledgement is resent after 4.096 us *
+ * 2^`timeout` (67 ms). `pieceBytes`: maximum bytes of one RDMA READ.
  */
 const RDMA_LINK = { timeout: 14, retries: 6, serviceLevel: 0, pieceBytes: 256 * 1024 };
 
-/** Settings of queue pairs. */
+/** Returns the settings of RDMA queue pairs: the constants and the configured traffic class. */
 function linkSettingsOf({ trafficClass }: Config["rdma"]): RdmaQueuePairSettings {
   return { ...RDMA_LINK, trafficClass };
 }
 
-/** Cache time of the port state, which is checked for each request to a peer. */
+/** Time for which the port state is cached. Each request to a peer reads it. */
 const LOOK_MS = 250;
 
-/** Names of devices with an active port. Null if there is none. */
+/**
+ * Returns a function that lists the RDMA devices with an active port. The list is empty without
+ * RDMA.
+ */
 export function activeDevices(
   rdma: Rdma | null,
   clock: Pick<Clock, "monotonicMs">,

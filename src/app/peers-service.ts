@@ -35,20 +35,20 @@ import { PEERS_STOP_MS } from "./process.ts";
 interface PeersServiceParts extends AgentContext {
   readonly metrics: Pick<AgentMetrics, "pulled">;
   readonly events: EventLog;
-  /** Null without NATS. */
+  /** Bus for announcements to peers. Null without NATS. */
   readonly bus: Bus | null;
 }
 
 const DIGEST_BYTES = 32;
 const KEY_BYTES = 32;
 
-/** Prerequisites of the listeners. */
+/** Parts that exist before the service starts listening. */
 interface Prerequisites {
   readonly trust: WatchedTrust;
   readonly news: PeerReporter;
   readonly server: BlockServer;
   readonly transports: PeerTransports;
-  /** Current state. */
+  /** Returns the current state of GPUs and NICs. */
   readonly hardware: () => HardwareReport;
 }
 
@@ -80,8 +80,9 @@ export class PeersService implements AsyncDisposable {
   }
 
   /**
-   * Resolves when it accepts connections. Null without a certificate. Throws CONFIG_INVALID if the
-   * files are invalid or an address cannot be listened on.
+   * Opens the service. Resolves when it accepts connections, or null if no certificate is
+   * configured. Throws CONFIG_INVALID if a certificate file is invalid or an address cannot be
+   * listened on.
    */
   static async open(parts: PeersServiceParts): Promise<PeersService | null> {
     const { config, native, region, clock, logger, rdma } = parts;
@@ -112,7 +113,7 @@ export class PeersService implements AsyncDisposable {
     }
   }
 
-  /** Where the numbers of fetching and serving are read. */
+  /** Returns the state of fetching and serving, for status and metrics. */
   get sources(): PeerSources {
     const { trust, server, transports } = this.#prerequisites;
     return {
@@ -128,7 +129,7 @@ export class PeersService implements AsyncDisposable {
     };
   }
 
-  /** Addresses announced to peers. */
+  /** Address, by transport, that the agent announces to peers. */
   get endpoints(): Readonly<Partial<Record<TransportName, Endpoint>>> {
     const { advertise } = this.#parts.config.peers;
     const places = Object.entries(this.#prerequisites.transports.listening);
@@ -152,7 +153,7 @@ export class PeersService implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     const { trust, server, transports, news } = this.#prerequisites;
     const { store, source, clock, logger } = this.#parts;
-    // Memory that a peer may still write to is not released, however long that takes.
+    // Wait without limit: memory that a peer may still write to must not be released.
     using _late = clock.after(PEERS_STOP_MS, () =>
       logger.warn("peers still use RAM, waiting before it is released", {
         seconds: PEERS_STOP_MS / 1_000,
@@ -241,7 +242,7 @@ export class PeersService implements AsyncDisposable {
   }
 }
 
-/** Used if no summaries are exchanged. */
+/** Block holders to use if no summaries are exchanged: none. */
 const NOWHERE: BlockHolders = { holders: () => [], wasWrong: () => undefined };
 
 function logOf({ logger }: Pick<PeersServiceParts, "logger">): TransportLog {
@@ -282,7 +283,7 @@ function placesOf({ listening }: PeerTransports): Record<string, string> {
   return Object.fromEntries(places.map(([name, { host, port }]) => [name, `${host}:${port}`]));
 }
 
-/** Derives block keys, 32 bytes for each 32-byte digest. */
+/** Derives the block keys of one namespace layer: 32 bytes for each 32-byte digest. */
 function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uint8Array {
   const batch = createAddressBatch(digests.length / DIGEST_BYTES);
   batch.count = batch.capacity;
@@ -292,18 +293,21 @@ function deriveKeys(store: TieredStore, digests: Uint8Array, layer: number): Uin
   return batch.keyBytes.slice(0, batch.count * KEY_BYTES);
 }
 
-/** Interval of announcements over NATS. A peer is forgotten after three missed ones. */
+/**
+ * Interval of this agent's announcements over NATS. Peers forget an agent after three missing
+ * announcements.
+ */
 const ANNOUNCE_MS = 5_000;
-/** Share of RAM that pulls and exports may occupy. */
+/** Maximum share of RAM for blocks being fetched, and for blocks being served. */
 const RAM_SHARE = 0.5;
-/** Shares of the bytes in flight that one peer and one namespace may occupy. */
+/** Maximum shares of all bytes being fetched: from one peer, and for one namespace. */
 const PULL_PEER_SHARE = 0.25;
 const PULL_NAMESPACE_SHARE = 0.5;
-/** Maximum blocks in one request to a peer. */
+/** Maximum blocks requested from a peer in one message. */
 const PULL_ITEMS_MAX = 64;
-/** Cooldown of a peer after its first failure. */
+/** Time without requests to a peer after its first failure. Later failures lengthen it. */
 const PEER_COOLDOWN_MS = 1_000;
-/** Share of the exported memory that one peer may occupy. */
+/** Maximum share of the bytes being served that one peer may occupy. */
 const PEER_SHARE = 0.5;
 
 function pullLimitsOf({ peers, kv }: Config): FetchLimits {
@@ -338,10 +342,10 @@ export interface PeerReporterParts extends Pick<AgentContext, "clock" | "logger"
 }
 
 const WATCH_MS = 1_000;
-/** Time for which a health code for corrupt data from a peer stays raised. */
+/** Time for which the health code stays raised after a peer sent corrupt data. */
 const CORRUPT_MS = 600_000;
 
-/** Reports events of peers and certificates as activity, log lines and health codes. */
+/** Reports events of peers and certificates as activity events, log lines and health codes. */
 export class PeerReporter implements Disposable {
   readonly #parts: PeerReporterParts;
   #watch: Disposable | null = null;
@@ -351,7 +355,7 @@ export class PeerReporter implements Disposable {
     this.#parts = parts;
   }
 
-  /** `peers` returns the current states. */
+  /** Starts checking the states of peers every second. `peers` returns the current states. */
   watch(peers: () => readonly PeerStatus[]): void {
     this.#watch = this.#parts.clock.every(WATCH_MS, () => this.#look(peers()));
   }
@@ -407,7 +411,7 @@ export class PeerReporter implements Disposable {
       const { worker, lastFault } = down[0]!;
       health.raise("PEERS_DOWN", `all ${down.length}; for example ${worker}: ${lastFault ?? "-"}`);
     } else if (peers.length === 0 || peers.some(({ breaker }) => breaker === "closed")) {
-      // A peer counts as reached only after its connection is established, not while it is tried.
+      // Clear the code only for an established connection, not while one is being attempted.
       health.clear("PEERS_DOWN");
     }
     const sinceMs = clock.monotonicMs() - (this.#corruptAtMs ?? Number.NEGATIVE_INFINITY);

@@ -2,12 +2,13 @@ import { CONTROL_STOP_MS } from "../control/index.ts";
 import type { Clock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 
-/** Reported if the process stops because its standard input was closed. */
+/** Stop reason if the process stops because its standard input was closed. */
 export const END_OF_INPUT = "end of input";
 
 /**
- * Resolves `first` with the name of the first stop signal. A further signal aborts `second`: stop
- * without waiting.
+ * Waits for stop signals. `first` resolves with the name of the first signal. A second signal
+ * aborts `second`, which means: stop without waiting. With `alsoInputEnd`, closing standard input
+ * counts as a signal.
  */
 export function stopSignals(alsoInputEnd: boolean): {
   readonly first: Promise<string>;
@@ -32,8 +33,8 @@ export function stopSignals(alsoInputEnd: boolean): {
 }
 
 /**
- * Handles SIGHUP from process start, since its default action ends the process. Reloads run one at
- * a time; signals before `begin` cause one reload.
+ * Handles SIGHUP as a reload. Call at process start, because SIGHUP otherwise ends the process.
+ * Reloads run one at a time. All signals before `begin` cause one reload.
  */
 export function reloadSignals() {
   let run: () => Promise<void> = async () => undefined;
@@ -56,20 +57,23 @@ export function reloadSignals() {
 
 /**
  * Notifications to systemd (sd_notify(3)). All calls are no-ops without a service manager. The
- * watchdog is fed from the event loop, so that a blocked loop is detected.
+ * event loop sends the watchdog signal, so systemd detects a blocked loop.
  */
 export interface ServiceManager extends Disposable {
   ready(status: string): void;
-  /** Startup continues. Extends the start timeout by `ms`, 30 s by default. */
+  /** Reports that startup continues. Extends the start timeout by `ms`, 30 s by default. */
   starting(status: string, ms?: number): void;
   status(status: string): void;
   reloading(): void;
   stopping(): void;
-  /** True if the manager stores descriptors for the next process (FileDescriptorStoreMax=). */
+  /**
+   * True if the service manager can store descriptors for the next process
+   * (FileDescriptorStoreMax=).
+   */
   readonly keeps: boolean;
-  /** Stores a descriptor in the manager under a name. */
+  /** Stores a descriptor in the service manager under a name. */
   keep(name: string, fd: number): void;
-  /** Removes the descriptors stored under this name. */
+  /** Removes the descriptors stored under this name from the service manager. */
   forget(name: string): void;
 }
 
@@ -77,18 +81,18 @@ interface ServiceEnvironment {
   readonly NOTIFY_SOCKET?: string | undefined;
   readonly WATCHDOG_USEC?: string | undefined;
   readonly WATCHDOG_PID?: string | undefined;
-  /** Maximum descriptors the manager stores. Set by systemd 254 and later. */
+  /** Maximum descriptors that the service manager stores. Set by systemd 254 and later. */
   readonly FDSTORE?: string | undefined;
 }
 
-/** Environment of this process. */
+/** Returns the environment variables that the service manager set for this process. */
 export function serviceEnvironment(): ServiceEnvironment {
   const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE } = process.env;
   return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
 }
 
 const EXTEND_MS = 30_000;
-/** Descriptors to store: the arena and its record. */
+/** Number of descriptors that a RAM handover stores: the arena and its record. */
 const KEPT = 2;
 
 export function createServiceManager(
@@ -98,7 +102,7 @@ export function createServiceManager(
 ): ServiceManager {
   const { NOTIFY_SOCKET: socket, WATCHDOG_USEC, WATCHDOG_PID } = environment;
   const say = (text: string) => {
-    // A failed notification is not a reason to stop.
+    // Ignore a failed notification: the process can run without it.
     if (socket) native.notify(socket, text);
   };
   const watchdogMs = Number(WATCHDOG_USEC ?? 0) / 1_000;
@@ -123,22 +127,27 @@ export function createServiceManager(
   };
 }
 
-/** From SIGTERM until the last connection is closed. */
+/** Maximum wait for clients to disconnect after SIGTERM. */
 export const DRAIN_MS = 10_000;
-/** Time to write blocks that exist only in RAM to SSD. */
+/** Maximum time at stop to write blocks that exist only in RAM to SSD. */
 export const SETTLE_MS = 20_000;
-/** Time to finish purges requested before the stop. */
+/** Maximum time at stop to finish purges already requested. */
 export const PURGES_MS = 5_000;
-/** Time for peer transfers to release memory. Normally seconds. */
+/**
+ * Time at stop after which a warning is logged that peers still use RAM. Normally it takes seconds.
+ */
 export const PEERS_STOP_MS = 10_000;
-/** Time for GPU copies before a warning is logged. */
+/** Time at stop after which a warning is logged that devices still use RAM. */
 export const DEVICES_STOP_MS = 5_000;
-/** Time for the index to write pending changes. */
+/** Maximum time at stop for the index to write pending changes. */
 export const INDEX_CLOSE_MS = 5_000;
-/** Time for scrub and disk to release memory. */
+/** Maximum time at stop for the scrub and the disk to release memory. */
 const TIER_CLOSE_MS = 10_000;
 
-/** Maximum time from SIGTERM to the end of the process. The service manager must allow more. */
+/**
+ * Maximum time from SIGTERM to the end of the process. The service manager's stop timeout must be
+ * longer.
+ */
 export const STOP_MS_MAX =
   DRAIN_MS +
   PEERS_STOP_MS +

@@ -16,21 +16,30 @@ import type { Namespaces } from "../store/index.ts";
 import type { AgentContext } from "./agent-context.ts";
 
 interface PublishingServiceParts extends AgentContext {
-  /** Null without NATS. */
+  /** Bus on which events are published. Null without NATS. */
   readonly bus: Bus | null;
 }
 
 const WATCH_MS = 1_000;
-/** Interval of the heartbeat of each rank. Subscribers count a rank as stale after three. */
+/**
+ * Interval of the heartbeat of each rank. Subscribers treat a rank as stale after three missing
+ * heartbeats.
+ */
 const HEARTBEAT_MS = 1_000;
-/** Changes, of up to 1,024 blocks each, to keep for subscribers that missed some, and their blocks. */
+/**
+ * Limits, per rank, of the recent changes that subscribers can request again. Each change has up to
+ * 1,024 blocks.
+ */
 const RING_LIMITS = { changesMax: 16_384, blocksMax: 1_048_576 };
-/** Maximum blocks to remember of one rank's engine events, about 200 bytes each. */
+/** Maximum blocks tracked from one rank's engine events, at about 200 bytes each. */
 const ENGINE_BLOCKS_MAX = 262_144;
-/** A snapshot is stored after this time if anything changed; shorter than a stream's `max_age`. */
+/**
+ * Interval at which a snapshot is stored if blocks changed. Must be shorter than the stream's
+ * `max_age`.
+ */
 const SNAPSHOT_EVERY_MS = 600_000;
 
-/** Publishes which blocks this host holds. */
+/** Publishes which blocks this host holds, over NATS and ZMQ. */
 export class PublishingService implements PublishingSources, AsyncDisposable {
   readonly mode: "ring" | "stream";
   readonly residency: HostResidency;
@@ -68,7 +77,8 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 
   /**
-   * Null if nothing is published. Throws ZMTP_UNAVAILABLE if a ZMQ address cannot be listened on.
+   * Opens the publishers. Returns null if the configuration publishes nothing. Throws
+   * ZMTP_UNAVAILABLE if a ZMQ address cannot be listened on.
    */
   static async open(parts: PublishingServiceParts): Promise<PublishingService | null> {
     const { events, engine } = parts.config;
@@ -95,18 +105,18 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
     return this.residency.engineBlocks.blocks;
   }
 
-  /** Blocks per tier of RESIDENCY_TIERS, as reported by the store. */
+  /** Number of blocks in each tier, in the order of RESIDENCY_TIERS, as reported by the store. */
   get heldBlocks(): readonly [number, number, number] {
     const [device, host, disk] = this.#parts.store.residency.digests;
     return [device!.blocks, host!.blocks, disk!.blocks];
   }
 
-  /** Number of times the store's events restarted from the beginning. */
+  /** Number of times the store discarded its residency events and reported all blocks again. */
   get restarts(): number {
     return this.#parts.store.residency.restarts;
   }
 
-  /** Publishes the end of this source, then stops. */
+  /** Announces to subscribers that this agent stops publishing, then closes the publishers. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#watch[Symbol.dispose]();
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
@@ -191,7 +201,7 @@ export class PublishingService implements PublishingSources, AsyncDisposable {
   }
 }
 
-/** Namespaces that an engine has described. */
+/** Returns the key spaces of all namespaces that an engine has described. */
 function spacesOf(namespaces: Namespaces): KeySpace[] {
   return namespaces.described().map(({ key, model, blockTokens, chain }) => {
     const space = { kind: "blocks", model, blockTokens, namespaceKey: key } as const;
@@ -199,7 +209,7 @@ function spacesOf(namespaces: Namespaces): KeySpace[] {
   });
 }
 
-/** One publisher per rank. Null without ZMQ. */
+/** Opens one ZMQ publisher per rank. The elements are null if no ZMQ address is configured. */
 async function openZmq(parts: PublishingServiceParts): Promise<(ZmqPublisher | null)[]> {
   const { config, clock, random, logger } = parts;
   const { zmq, zmqReplay, zmqTopic: topic } = config.events;

@@ -12,16 +12,16 @@ import {
 } from "../store/index.ts";
 import type { ServiceManager } from "./process.ts";
 
-/** Names of the descriptors stored in the service manager. */
+/** Names under which the service manager stores the descriptors of the arena and its record. */
 const ARENA_FD = "hearth-arena";
 const RECORD_FD = "hearth-record";
 const FIRST_FD = 3;
 const PAGE = 4096;
 const LENGTH_BYTES = 8;
-/** Time for the manager to receive the descriptors while this process still exists. */
+/** Time to wait so that the service manager receives the descriptors before this process exits. */
 const KEEP_MS = 250;
 
-/** The arena of the previous process, and the record of its contents. */
+/** The previous process's arena, and the record of its contents. */
 export interface InheritedRam {
   readonly region: Region;
   readonly record: RamRecord;
@@ -40,9 +40,9 @@ interface HandoverParts {
 }
 
 /**
- * Takes over the RAM that the previous process stored in the service manager, completely or not at
- * all. The stored descriptors are then removed: if this process crashes, its RAM is not inherited
- * again.
+ * Takes over the RAM that the previous process stored in the service manager. Returns null if there
+ * is none or a part is unusable. Then removes the stored descriptors, so that a crash of this
+ * process does not hand the same RAM to the next one.
  */
 export function inheritRam(
   { native, service, logger }: HandoverParts,
@@ -50,7 +50,7 @@ export function inheritRam(
   wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | null {
   const kept = keptDescriptors(environment);
-  // Leave other descriptors alone.
+  // Ignore descriptors with other names: the previous process did not store them for a handover.
   for (const name of kept.keys()) if (name !== ARENA_FD && name !== RECORD_FD) kept.delete(name);
   const arena = kept.get(ARENA_FD);
   const record = kept.get(RECORD_FD);
@@ -65,7 +65,7 @@ export function inheritRam(
   return null;
 }
 
-/** The RAM taken over, or the reason nothing was. */
+/** Returns the RAM taken over, or the reason why it cannot be used. */
 function takeOver(
   native: Native,
   arena: number | undefined,
@@ -84,7 +84,7 @@ function takeOver(
   }
 }
 
-/** Descriptors by name, as defined by sd_listen_fds_with_names(3). */
+/** Returns the descriptors passed to this process, by name (sd_listen_fds_with_names(3)). */
 function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = environment;
   const kept = new Map<string, number>();
@@ -94,7 +94,7 @@ function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
   return kept;
 }
 
-/** Identifies a memory file until the machine reboots. */
+/** Returns a name for a memory file that is unique until the machine reboots. */
 function nameOf(fd: number): string {
   const { dev, ino } = fstatSync(fd);
   return `${dev}:${ino}`;
@@ -115,8 +115,8 @@ function readRecord(fd: number): RamRecord | null {
 }
 
 /**
- * Stores arena and record in the service manager for the next process. `describe` returns the
- * record for the arena of this name, or null if it cannot be handed over now.
+ * Stores the arena and its record in the service manager for the next process. `describe` receives
+ * the arena's name; it returns the record, or null if the RAM cannot be handed over now.
  */
 export async function leaveRam(
   { native, service, logger, clock }: HandoverParts & { readonly clock: Clock },
@@ -136,7 +136,7 @@ export async function leaveRam(
   logger.info("RAM left for the next process", { blocks: record.count });
 }
 
-/** Creates a memory file with the length of the bytes, then the bytes. */
+/** Creates a memory file that contains the length of `bytes`, then `bytes`. */
 function regionOf(native: Native, bytes: Uint8Array): Region {
   const length = LENGTH_BYTES + bytes.length;
   const size = Math.ceil(length / PAGE) * PAGE;
@@ -148,10 +148,10 @@ function regionOf(native: Native, bytes: Uint8Array): Region {
   return region;
 }
 
-/** Time for which the health code of a damaged block stays raised. */
+/** Time for which the health code stays raised after a damaged block was found. */
 const DAMAGE_MS = 3_600_000;
 
-/** Reports blocks damaged in RAM, and scrubs RAM for more of them. */
+/** Scrubs RAM for damaged blocks, and reports them. */
 export class RamWatch implements AsyncDisposable {
   readonly #scrub: RamScrub;
 

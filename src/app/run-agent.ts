@@ -19,14 +19,14 @@ export interface RunAgentOptions extends RunOptions {
   readonly configPath: string;
 }
 
-/** Reads a configuration. Throws CONFIG_INVALID listing all problems. */
+/** Reads the agent's configuration file. Throws CONFIG_INVALID listing all problems. */
 export async function readConfig(path: string, facts = readMachineFacts()): Promise<Config> {
   const result = await loadConfig(path, facts);
   if (result.ok) return result.config;
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
 
-/** Runs the agent until it is stopped by a signal. */
+/** Runs the agent until a signal stops it. */
 export async function runAgent(options: RunAgentOptions): Promise<void> {
   const { configPath, privateFolder, version, commit, write } = options;
   const config = await readConfig(configPath);
@@ -46,8 +46,8 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
     serve: (agent) => startApi(agent, { native, logger, version, commit }),
     async reload(agent) {
       try {
-        // Skip `statfs`: the folders cannot change on reload, and a hung disk would block the event
-        // loop.
+        // Do not call `statfs`: a reload cannot change the folders, and a hung disk would block the
+        // event loop.
         const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
         agent.reload(await readConfig(configPath, facts));
       } finally {

@@ -5,22 +5,23 @@ import type { Logger } from "../observability/index.ts";
 import { END_OF_INPUT, reloadSignals, type ServiceManager, stopSignals } from "./process.ts";
 import type { HttpServer } from "./serve-http.ts";
 
-/** What the command line gives to a service. */
+/** Options of a service from the command line. */
 export interface RunOptions {
   /**
-   * Stop when standard input closes, and then remove this folder. Null: run as an ordinary service.
+   * Folder to delete when the service stops because its standard input closed. Null: standard input
+   * does not stop the service, and nothing is deleted.
    */
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
-  /** Writes a log line. */
+  /** Writes one log line. */
   write(line: string): void;
 }
 
-/** An agent or a router. */
+/** Members common to a running agent and a running router. */
 interface Service {
   readonly state: string;
-  /** Waits for clients until `forceStop` fires. */
+  /** Stops the service. Waits for clients until `forceStop` fires. */
   stop(forceStop: AbortSignal): Promise<void>;
 }
 
@@ -31,17 +32,20 @@ export interface RunParts<Running extends Service> {
   readonly privateFolder: RunOptions["privateFolder"];
   start(): Promise<Running>;
   serve(service: Running): Promise<HttpServer>;
-  /** Applies the configuration file. If it is invalid, the current configuration stays in use. */
+  /**
+   * Rereads the configuration file and applies it. If it is invalid, the current configuration
+   * stays in use.
+   */
   reload(service: Running): Promise<void>;
-  /** Fields of the log line when the service is ready. */
+  /** Fields of the log line written when the service is ready. */
   readonly ready: Readonly<Record<string, unknown>>;
-  /** Status for the service manager: at first, and after a reload. */
+  /** Status texts for the service manager: when the service is ready, and after a reload. */
   readonly statuses: readonly [first: string, later: string];
 }
 
 /**
- * Runs a service until SIGTERM or SIGINT; reloads on SIGHUP. A second signal stops without waiting
- * for clients.
+ * Runs a service until SIGTERM or SIGINT. SIGHUP reloads it. A second stop signal ends the wait for
+ * clients.
  */
 export async function runService<Running extends Service>(parts: RunParts<Running>): Promise<void> {
   const { kind, logger, manager, privateFolder, statuses } = parts;
@@ -71,7 +75,7 @@ export async function runService<Running extends Service>(parts: RunParts<Runnin
   manager.stopping();
   crashPoint("stop.asked");
   await service.stop(signals.second);
-  // After a signal the folder is kept, since the service may be restarted on it.
+  // Keep the folder after a signal, because the service may be restarted with it.
   if (privateFolder !== null && signal === END_OF_INPUT) {
     rmSync(privateFolder, { recursive: true, force: true });
   }

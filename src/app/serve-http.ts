@@ -11,14 +11,17 @@ export interface HttpParts {
   readonly version: string;
 }
 
-/** The HTTP server of an agent or a router. */
+/** The running HTTP server of an agent or a router. */
 export interface HttpServer extends ApiServer {
   readonly api: Api;
-  /** Rereads the token files. If one is invalid, the previous tokens stay in force. */
+  /** Rereads the token files. If one is invalid, the previous tokens stay valid. */
   reload(): Promise<void>;
 }
 
-/** Starts the HTTP server that `create` makes. Logs refused callers and faults. */
+/**
+ * Starts an HTTP server with the API that `create` returns. Logs refused callers and internal
+ * errors.
+ */
 export async function serveHttp(
   config: Config["api"] | RouterConfig["api"],
   { native, clock, logger, version, health }: HttpParts & { readonly health: Health },

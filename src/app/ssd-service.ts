@@ -21,16 +21,19 @@ import type { AgentContext } from "./agent-context.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./process.ts";
 
 interface SsdServiceParts extends AgentContext {
-  /** Called once the blocks on SSD are restored, before any of them can be evicted. */
+  /** Called after the blocks on SSD are restored and before any of them can be evicted. */
   readonly recovered: (ledger: RetentionLedger) => Promise<void>;
 }
 
-/** Interval of the index health check. */
+/** Interval at which the health of the index and of the SSD folder is checked. */
 const WATCH_MS = 1_000;
-/** Maximum SSD operations in flight: deep enough for NVMe, and a single read waits little. */
+/**
+ * Maximum SSD operations in flight: enough to keep NVMe busy, few enough that a single read waits
+ * little.
+ */
 const SSD_DEPTH = 64;
 
-/** Owns folder, disk and index of the SSD tier. */
+/** Owns the folder, the disk and the index of the SSD tier. */
 export class SsdService {
   readonly index: BlockIndex;
   readonly ledger: RetentionLedger;
@@ -59,8 +62,8 @@ export class SsdService {
   }
 
   /**
-   * Opens the configured SSD tier and attaches it to the store. Null if none is configured. Throws
-   * SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE or INDEX_FOREIGN.
+   * Opens the configured SSD tier and attaches it to the store. Returns null if none is configured.
+   * Throws SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE or INDEX_FOREIGN.
    */
   static async open(parts: SsdServiceParts): Promise<SsdService | null> {
     const { config, native, clock } = parts;
@@ -74,7 +77,7 @@ export class SsdService {
     const ledgerOpens = openLedger(parts, folder.owner);
     const diskOpens = openFolder(parts, ssdDir);
     try {
-      // Wait for all, so that everything opened can be closed if one fails.
+      // Wait for all three. If one fails, the others must be closed.
       await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
       const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
       const cold = new SsdService(parts, folder, { index, ledger, disk });
@@ -135,18 +138,20 @@ export class SsdService {
   }
 
   /**
-   * Detects that the path leads to another folder, while the open descriptor still refers to the
-   * original.
+   * Detects that the SSD path now leads to a different folder. The open descriptor still refers to
+   * the original folder, so I/O would not fail.
    */
   async #lookAtFolder(store: TieredStore, { path, mark }: OpenedFolder): Promise<void> {
-    // On a hung file system, keep only one check running.
+    // A check hangs while the file system hangs. Run at most one.
     if (this.#isLooking) return;
     this.#isLooking = true;
     store.ssd?.setReplaced(await replacementReason(path, mark));
     this.#isLooking = false;
   }
 
-  /** Writes blocks that exist only in RAM to SSD, until the time is up or `hurry` fires. */
+  /**
+   * Writes blocks that exist only in RAM to SSD. Ends early after 20 s, or when `forceStop` fires.
+   */
   async settle(store: TieredStore, forceStop: AbortSignal): Promise<void> {
     const { ssd } = store;
     if (ssd === null || forceStop.aborted) return;
@@ -168,7 +173,7 @@ export class SsdService {
     }
   }
 
-  /** Writes pending index changes and releases the folder. Call after the store was closed. */
+  /** Writes pending index changes and releases the folder. The store must be closed before. */
   async close(): Promise<void> {
     this.#watch?.[Symbol.dispose]();
     await Promise.all([this.index.close(INDEX_CLOSE_MS), this.ledger.close(INDEX_CLOSE_MS)]);
@@ -176,14 +181,15 @@ export class SsdService {
   }
 }
 
-/** The folder of the SSD tier, as it was when claimed. */
+/** Path and identity of the SSD folder at the time this agent claimed it. */
 interface OpenedFolder {
   readonly path: string;
   readonly mark: FolderIdentity;
 }
 
 /**
- * Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the opening of the disk.
+ * Checks that the SSD folder is still the claimed one after the disk was opened. Throws
+ * SSD_UNAVAILABLE if it was replaced.
  */
 async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
   const why = await replacementReason(path, mark);
@@ -193,7 +199,7 @@ async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
   });
 }
 
-/** Reloadable settings of the SSD tier. */
+/** Returns the settings of the SSD tier that a reload can change. */
 export function ssdSettings({ kv }: Config): SsdSettings {
   return {
     ttlMs: kv.ssdTtlMs === 0 ? null : kv.ssdTtlMs,
@@ -221,7 +227,7 @@ function openFolder({ config, native, region, clock }: SsdServiceParts, folder: 
   return openDisk(native, { folder, arena: region, depth: SSD_DEPTH, method, clock });
 }
 
-/** Identifies a folder independently of its path. */
+/** Device and inode of a folder, independent of its path. */
 export interface FolderIdentity {
   readonly device: bigint;
   readonly inode: bigint;
@@ -233,14 +239,17 @@ function markOf({ dev, ino }: BigIntStats): FolderIdentity {
   return { device: dev, inode: ino };
 }
 
-/** Throws if the path does not exist. Blocks as long as the file system does. */
+/**
+ * Returns the identity of the folder at `path`. Throws if the path does not exist. Blocks while the
+ * file system hangs.
+ */
 export function folderIdentity(path: string): FolderIdentity {
   return markOf(statSync(path, { bigint: true }));
 }
 
 /**
- * Explains what happened to the marked folder. Null if the path still leads to it, or if the file
- * system gives an error: disk faults are reported separately.
+ * Describes how the folder at `path` differs from the marked one. Null if it is the same folder, or
+ * if the file system reports an error: disk faults are reported separately.
  */
 export async function replacementReason(
   path: string,

@@ -2,54 +2,57 @@ import type { Clock } from "../core/index.ts";
 import { PrefixRuns, type Run, wordsOf } from "./prefix-runs.ts";
 import type { TargetId } from "./workers.ts";
 
-/** One request in progress on a target. */
+/** A request in progress on a target. */
 export interface ActiveRequest {
   readonly id: string;
   readonly target: TargetId;
   /** Sequence hashes of the prompt's full blocks. */
   readonly hashes: BigUint64Array;
   readonly promptTokens: number;
-  /** Tokens to compute: the prompt without its cached part. */
+  /** Prompt tokens to compute: all prompt tokens except the cached ones. */
   readonly prefillTokens: number;
   readonly expectedOutputTokens: number | null;
 }
 
 export interface TargetLoad {
-  /** Distinct prompt blocks of its active requests, plus their output blocks. */
+  /** Distinct prompt blocks of the target's active requests, plus their output blocks. */
   readonly activeBlocks: number;
-  /** Prefill tokens of requests that have not produced their first output token. */
+  /** Prefill tokens of the requests that have not produced an output token yet. */
   readonly activePrefillTokens: number;
   readonly activeRequests: number;
 }
 
-/** Why a request ended: it was freed, it expired, or its worker left. */
+/** Reason why a request ended: the client freed it, it expired, or its worker left. */
 export type EndReason = "free" | "expired" | "worker_left";
 
-/** `unknown`: no such request, or it has already ended. Nothing changes. */
+/** Result of an update. `unknown`: no active request has this id; nothing changed. */
 export type LoadOutcome = "done" | "unknown";
 
 export interface ActiveLoadOptions {
   readonly clock: Clock;
-  /** Tokens per block, for prompts and output. */
+  /** Tokens per block. Used for prompts and output. */
   readonly blockTokens: number;
   readonly requestExpiryMs: number;
-  /** Seed of the hash table, so that collisions cannot be chosen. Default 0. */
+  /**
+   * Seed of the hash table. A random seed prevents clients from choosing hashes that collide.
+   * Default 0.
+   */
   readonly seed?: number;
   /**
-   * Maximum active requests. At the limit, the least recently updated one is freed. Default
-   * 262,144.
+   * Maximum active requests. At the limit, a new request frees the least recently updated one.
+   * Default 262,144.
    */
   readonly requestsMax?: number;
   /**
-   * Maximum distinct prompt blocks kept for sharing, 8 bytes each. Requests beyond it count all
-   * their blocks as unshared. Default 2^22.
+   * Maximum distinct prompt blocks that are counted once for all requests that share them, 8 bytes
+   * each. At the limit, a new request counts all its blocks as unshared. Default 2^22.
    */
   readonly blocksMax?: number;
 }
 
 interface Live {
   readonly request: ActiveRequest;
-  /** Hash words of the leading blocks that are counted in shared runs. */
+  /** Low and high hash words of the request's leading blocks that count as shared. */
   readonly words: Uint32Array;
   readonly ownBlocks: number;
   outputBlocks: number;
@@ -66,17 +69,19 @@ interface Sums {
 const NONE = new Uint32Array(0);
 
 /**
- * Load of each target as implied by routing decisions. A request counts its blocks until `free`;
- * its prefill tokens until the first output token. A request that is never freed expires 300 s
- * after its last update (Dynamo's default).
+ * Load of each target, derived from routing decisions. A request's blocks count until `free`, its
+ * prefill tokens until its first output token. A request that is never freed expires
+ * `requestExpiryMs` after its last update.
  */
 export class ActiveLoad {
   readonly #options: ActiveLoadOptions;
   readonly #requestsMax: number;
   readonly #blocksMax: number;
-  /** In order of their last update, oldest first. */
+  /** Active requests by id, in order of their last update, oldest first. */
   readonly #live = new Map<string, Live>();
-  /** Value: number of active requests of the target that contain the run. */
+  /**
+   * Shared prompt blocks. The value is the number of the target's active requests with that run.
+   */
   readonly #runs: PrefixRuns<number>;
   readonly #sums: (Sums | undefined)[] = [];
   #crowdedOut: string[] = [];
@@ -92,7 +97,7 @@ export class ActiveLoad {
     return this.#live.size;
   }
 
-  /** Adds a request. If its id is already active, the earlier request is freed first. */
+  /** Adds a request. If a request of this id is active, frees it first. */
   add(request: ActiveRequest): void {
     this.#remove(request.id);
     if (this.#live.size >= this.#requestsMax) this.#crowdOut();
@@ -115,8 +120,9 @@ export class ActiveLoad {
   }
 
   /**
-   * Reports cumulative output tokens. They count as ceil(tokens / blockTokens) output blocks, and
-   * the first token completes the prefill. A smaller value than before has no effect.
+   * Records the output tokens a request has produced so far. They count as ceil(tokens /
+   * blockTokens) output blocks. The first token ends the prefill. Ignores a value lower than an
+   * earlier one.
    */
   output(id: string, tokens: number): LoadOutcome {
     const live = this.#touch(id);
@@ -138,7 +144,7 @@ export class ActiveLoad {
     return this.#live.get(id)?.request ?? null;
   }
 
-  /** True until the first output token. Null: no such request. */
+  /** True until the request's first output token. Null: no active request has this id. */
   isPrefilling(id: string): boolean | null {
     return this.#live.get(id)?.isPrefilling ?? null;
   }
@@ -151,8 +157,8 @@ export class ActiveLoad {
   }
 
   /**
-   * Writes per target id: prompt blocks (including a partial last block) that are not yet active on
-   * that target. Every element of `into` is written, also for ids without a target.
+   * Computes, for each target id, how many blocks this prompt would add to the target: blocks not
+   * yet active there, including a partial last block. Overwrites all elements of `into`.
    */
   additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void {
     const blocks = Math.ceil(promptTokens / this.#options.blockTokens);
@@ -162,7 +168,10 @@ export class ActiveLoad {
     for (let target = 0; target < into.length; target++) into[target] = all - into[target]!;
   }
 
-  /** Frees expired requests and returns their ids, plus the ids evicted at the request limit. */
+  /**
+   * Frees expired requests. Returns their ids, and the ids freed earlier because of the request
+   * limit.
+   */
   expire(): readonly string[] {
     const ended = this.#crowdedOut;
     this.#crowdedOut = [];
@@ -175,7 +184,7 @@ export class ActiveLoad {
     return ended;
   }
 
-  /** Frees all requests of a target and returns their ids. */
+  /** Frees all requests of a target. Returns their ids. */
   dropTarget(target: TargetId): readonly string[] {
     const ended: string[] = [];
     for (const [id, { request }] of this.#live) if (request.target === target) ended.push(id);
@@ -204,8 +213,8 @@ export class ActiveLoad {
   }
 
   /**
-   * Returns the hash words of the leading blocks that are now counted once for all requests of the
-   * target.
+   * Counts the request's blocks as shared where possible. Returns the hash words of its leading
+   * blocks that count once for all requests of the target.
    */
   #share({ hashes, target }: ActiveRequest, sums: Sums): Uint32Array {
     if (hashes.length === 0 || this.#runs.blocks + hashes.length > this.#blocksMax) return NONE;

@@ -1,15 +1,15 @@
 /**
- * The cost model. The scheduler measures each candidate (`CostInput`), and chooses by the cost that
- * `costsOf` returns; lower is better. `costOf` returns the same cost with its terms, for answers,
- * explanations and the load that a decision adds. A model reads nothing but its inputs and rules and
- * keeps no state, so that a decision can be explained later from both.
+ * The cost model. The scheduler collects each candidate's inputs (`CostInput`) and compares the
+ * costs from `costsOf`; lower is better. `costOf` returns the same cost with its terms, for
+ * replies, explanations and the load of a decision. The cost depends only on inputs and rules, so
+ * it can be recomputed later from both.
  */
 import type { CostTerms } from "./route.ts";
 import type { CostSettings } from "./settings.ts";
 
 /**
- * One candidate: its load, and prompt tokens held per tier (leading tokens on the device, the
- * following ones on the host, then on disk).
+ * One candidate's load, and the prompt tokens in its cache by tier: leading tokens on the device,
+ * the tokens that follow in host memory, then those on disk.
  */
 export interface CostInput {
   readonly deviceTokens: number;
@@ -26,7 +26,8 @@ type Filled<T> = { -readonly [Key in keyof T]: T[Key] };
 const WORDS = 7;
 
 /**
- * Inputs of all candidates in columns, 28 bytes each, so that thousands of decisions can be kept.
+ * Cost inputs of all candidates of a decision. A candidate takes 28 bytes, so thousands of
+ * decisions can be kept.
  */
 export class CostInputs {
   readonly count: number;
@@ -49,7 +50,7 @@ export class CostInputs {
     words[from + 6] = input.activeRequests;
   }
 
-  /** Writes to `into`, if given, and returns it. */
+  /** Returns one candidate's inputs. Writes them to `into` if it is given. */
   at(candidateIndex: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
     const words = this.#words;
     const from = candidateIndex * WORDS;
@@ -84,33 +85,34 @@ export function emptyInput(): Filled<CostInput> {
   };
 }
 
-/** Inputs of the cost that are the same for all candidates. */
+/** Cost inputs that are the same for all candidates. */
 export interface CostRules {
   readonly cost: CostSettings;
   readonly blockTokens: number;
   readonly trackActiveBlocks: boolean;
   readonly trackPrefillTokens: boolean;
   readonly promptTokens: number;
-  /** Minimum of the candidates' active prefill tokens. */
+  /** Lowest number of active prefill tokens among the candidates. */
   readonly minPrefillTokens: number;
 }
 
 /**
- * Credits of the tiers below the device for cost formulas without settings of their own (Dynamo's
- * values).
+ * Values of cached blocks in host memory and on disk, relative to the device, for cost formulas
+ * without such settings. These are Dynamo's values.
  */
 const HOST_CREDIT = 0.75;
 const DISK_CREDIT = 0.25;
 
 /**
- * Cost of routing a prompt to a candidate; lower is better. docs/internals/router.md has the formulas:
- * `credits` is Dynamo's of 2026, `classic` its older one.
+ * Returns the cost of routing a prompt to a candidate, with its terms; lower is better.
+ * docs/internals/router.md has the formulas: `credits` is Dynamo's formula of 2026, `classic` is
+ * its older one.
  */
 export function costOf(input: CostInput, rules: CostRules): CostTerms {
   return fillTerms(emptyTerms(), input, rules);
 }
 
-/** Costs of all candidates, without allocating their terms. */
+/** Returns the costs of all candidates. Allocates no terms. */
 export function costsOf(inputs: CostInputs, rules: CostRules): number[] {
   const [input, terms] = [inputs.at(0), emptyTerms()];
   const costs = new Array<number>(inputs.count);
@@ -168,14 +170,14 @@ function fillTerms(terms: Filled<CostTerms>, input: CostInput, rules: CostRules)
   return terms;
 }
 
-/** Applies a request's weight of cached blocks. */
+/** Replaces the weight of cached blocks by the request's own weight, if it has one. */
 export function withOverlapWeight(cost: CostSettings, weight: number | undefined): CostSettings {
   if (weight === undefined) return cost;
   if (cost.kind === "classic") return { ...cost, overlapScoreWeight: weight };
   return { ...cost, overlapCredit: weight };
 }
 
-/** Tokens that the candidate would have to compute. */
+/** Returns the prompt tokens that the candidate does not have in its cache and must compute. */
 export function uncachedTokens(terms: CostTerms, promptTokens: number): number {
   return promptTokens - Math.min(terms.cachedTokens, promptTokens);
 }

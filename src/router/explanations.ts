@@ -3,14 +3,14 @@ import type { Candidate, Explanation, PolicyAction } from "./route.ts";
 import { type Choice, type Eligibility, sharedByLowest, softmax } from "./scheduler.ts";
 import type { Target } from "./workers.ts";
 
-/** Compact record of a decision. The explanation is computed on request. */
+/** Inputs of a decision. The explanation is computed from them on request. */
 interface DecisionRecord
   extends Pick<Explanation, "wallMs" | "model" | "mode" | "promptTokens" | "queuedMs"> {
   readonly requestId: string;
   readonly blockTokens: number;
   readonly exactTokens: number;
   readonly eligibility: Eligibility;
-  /** Null: no worker was chosen. */
+  /** Chosen worker and its costs. Null: no worker was chosen. */
   readonly choice: Choice | null;
 }
 
@@ -20,10 +20,10 @@ interface Kept {
 }
 
 const ACTIONS_MAX = 32;
-/** Maximum candidates in all kept records, 28 bytes each. */
+/** Maximum candidates in all records together, 28 bytes each. */
 const ROWS_MAX = 2 ** 19;
 
-/** The most recent decisions, by request id. */
+/** Explanations of the most recent decisions, by request id. The oldest is dropped at the limit. */
 export class Explanations {
   readonly #max: number;
   readonly #kept = new Map<string, Kept>();

@@ -29,7 +29,7 @@ import { type RestoreOutcome, SnapshotStore } from "./snapshot-store.ts";
 import type { WorkerTable } from "./workers.ts";
 
 export interface IndexSyncOptions {
-  /** Owned by the caller. */
+  /** Bus to receive events and send queries on. The caller closes it. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
@@ -37,33 +37,35 @@ export interface IndexSyncOptions {
   readonly cluster: string;
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
-  /** Load of this router's own requests. */
+  /** Options for counting the load of this router's own requests. */
   readonly load: Omit<ActiveLoadOptions, "clock" | "blockTokens">;
   readonly blockTokens: number;
   readonly ingest: IngestSettings;
   readonly isConfigured: (worker: WorkerId, rank: number) => boolean;
-  /** Null: this router exchanges no state with replicas. */
+  /** Settings for exchanging state with other routers. Null: this router exchanges none. */
   readonly replicas: ReplicaSettings | null;
   /**
-   * Applies thresholds set at another router. Returns false if no worker of that model is known
-   * yet.
+   * Applies busy thresholds that were set at another router. Returns false if this router knows no
+   * worker of that model yet.
    */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
-  /** Directory of this router's snapshots. Null: nothing survives a restart. */
+  /**
+   * Where and how often to save snapshots of the index. Null: the index does not survive a restart.
+   */
   readonly keep: {
     readonly folder: string;
     readonly everyMs: number;
     readonly snapshotThreshold: number;
   } | null;
-  /** Name of the durable consumer of the event stream. Null: there is no stream. */
+  /** Name of the durable NATS consumer that reads the event stream. Null: no stream is used. */
   readonly streamConsumer: string | null;
-  /** Discard saved snapshots and the state kept by the broker at start. */
+  /** If true, `begin` discards saved snapshots and the state that the broker keeps. */
   readonly resetStates: boolean;
 }
 
 /**
- * Keeps a router's table, index and load up to date: event ingest, block lookups, replicas and
- * snapshots. Use its `load` for routing. It subscribes to nothing before `begin`.
+ * Keeps a router's worker table, index and load up to date from events, other routers and saved
+ * snapshots, and answers block lookups. Routing must use its `load`. It subscribes only in `begin`.
  */
 export class IndexSync implements AsyncDisposable {
   readonly ingest: ResidencyIngest;
@@ -116,7 +118,10 @@ export class IndexSync implements AsyncDisposable {
       keep === null ? null : new SnapshotStore({ ...keep, clock, log, index, table, ingest });
   }
 
-  /** Restores the snapshot into an empty table and index, then subscribes. */
+  /**
+   * Restores the saved snapshot into an empty table and index, then subscribes to events. Returns
+   * whether a snapshot was restored.
+   */
   async begin(): Promise<RestoreOutcome> {
     const { bus, cluster, clock, index, table, streamConsumer, resetStates } = this.#options;
     if (resetStates) await this.#reset();
@@ -141,15 +146,15 @@ export class IndexSync implements AsyncDisposable {
   }
 
   /**
-   * Returns the ingest target for a worker in the table whose engine is followed directly, without
-   * an agent.
+   * Returns the ingest target for a worker in the table whose engine sends its events directly to
+   * this router, without an agent.
    */
   engine(worker: WorkerId, rank: number): EngineTarget {
     const { table, index } = this.#options;
     return new EngineTarget({ worker, rank, table, index, ingest: this.ingest });
   }
 
-  /** Publishes thresholds that were set at this router to its replicas. */
+  /** Publishes thresholds that were set at this router to the other routers. */
   publishThresholds(model: string, thresholds: BusyThresholds): void {
     this.group?.publishThresholds(model, thresholds);
   }

@@ -6,15 +6,17 @@ import { readFields } from "./message.ts";
 import type { BlockHolder, PrefixIndex } from "./prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "./workers.ts";
 
-/** NATS subject of block lookups by hosts. docs/internals/peers.md specifies the format. */
+/**
+ * NATS subject on which hosts query which workers have a block. Format: docs/internals/peers.md.
+ */
 export const LOCATE_SUBJECT = "kv-locate";
-/** Maximum workers returned per block. */
+/** Maximum workers in the reply for one block. */
 const WORKERS_MAX = 16;
-/** Maximum holders considered per block before ranking. */
+/** Maximum workers read from the index for one block. The best of them are in the reply. */
 const HOLDERS_MAX = 64;
 
 interface LocateOptions {
-  /** Owned by the caller. */
+  /** Bus that carries queries and replies. The caller closes it. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly cluster: string;
@@ -22,13 +24,13 @@ interface LocateOptions {
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   /**
-   * Maximum queries answered per second. Excess queries get no reply, and the client continues
-   * without one.
+   * Maximum queries answered per second. Further queries get no reply; their clients time out and
+   * continue without one.
    */
   readonly questionsPerSecond?: number;
 }
 
-/** Sort keys; lower is better. */
+/** Sort keys of a worker in a reply; lower is better. */
 interface Ranked {
   readonly worker: WorkerId;
   readonly isDoubtful: boolean;
@@ -42,9 +44,10 @@ const IN_RAM = 1 << RESIDENCY_TIERS.indexOf("host");
 const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
 
 /**
- * Answers `kv-locate` from the index: for each block, the workers that can serve it, ordered by RAM
- * before SSD, live and known workers first, then by load. The requesting worker is excluded, and so
- * are blocks held only on a GPU. In a cluster of several routers, one router answers each query.
+ * Answers `kv-locate` queries from the index: for each block, the workers that can serve it. Live
+ * workers with complete events come first, then workers with the block in RAM rather than on SSD,
+ * then less loaded ones. Replies omit the requesting worker and blocks that are only on a GPU. If a
+ * cluster has several routers, one of them answers each query.
  */
 export class LocateService implements Disposable {
   readonly #options: LocateOptions;
@@ -53,10 +56,10 @@ export class LocateService implements Disposable {
   #left: number;
   readonly stats = {
     answered: 0,
-    /** Malformed queries, and queries of another cluster. */
+    /** Malformed queries, and queries for another cluster. They get no reply. */
     refused: 0,
     dropped: 0,
-    /** Keys for which at least one worker was returned. */
+    /** Queried block keys for which the reply named at least one worker. */
     found: 0,
     keys: 0,
   };
@@ -117,7 +120,10 @@ export class LocateService implements Disposable {
     return { workers: [...places.keys()], blocks };
   }
 
-  /** Returns null if the worker serves no blocks of that namespace. */
+  /**
+   * Returns a target's sort keys. Null if the target is the requesting worker, is unknown, or has
+   * no blocks of that namespace.
+   */
   #lender(id: TargetId, client: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
     const { table, load } = this.#options;
     const target = table.get(id);
@@ -152,22 +158,24 @@ function hasNamespace({ spaces }: Target, namespace: string): boolean {
   );
 }
 
-/** A host's query: which workers hold these blocks of one namespace? */
+/** Query of a host: which workers have these blocks of one namespace? */
 interface LocateQuestion {
   readonly cluster: string;
   readonly client: WorkerId;
-  /** Hexadecimal. */
+  /** Namespace key in hexadecimal. */
   readonly namespace: string;
-  /** The first eight bytes of each `BlockKey`, little-endian. */
+  /** First eight bytes of each `BlockKey`, little-endian. */
   readonly hashes: BigUint64Array;
 }
 
-/** Maximum keys per query. */
+/** Maximum block keys in one query. */
 export const LOCATE_KEYS_MAX = 1_024;
 const QUESTION_BYTES_MAX = 128 * 1024;
 const KEY = /^[0-9a-f]{64}$/;
 
-/** Parses an untrusted query. Returns null if it is malformed or of another version. */
+/**
+ * Parses a query from an untrusted sender. Returns null if it is malformed or of another version.
+ */
 export function readQuestion(data: Uint8Array): LocateQuestion | null {
   const fields = readFields(data, QUESTION_BYTES_MAX);
   if (fields === null || fields.version !== 1) return null;

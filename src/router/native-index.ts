@@ -23,13 +23,13 @@ import type { TargetId } from "./workers.ts";
 
 export interface PrefixIndexOptions {
   readonly native: Native;
-  /** Source of the hash seed. Without a secret seed, clients could choose hashes that collide. */
+  /** Source of the hash seed. If clients knew the seed, they could choose hashes that collide. */
   readonly random: Random;
-  /** Memory limit of the growing structures. At least 4 KiB. */
+  /** Memory limit, in bytes, of the structures that grow. At least 4 KiB. */
   readonly bytesMax: number;
 }
 
-/** The prefix index in the native library. */
+/** Prefix index implemented in the native library. */
 export class NativeIndex implements PrefixIndex {
   readonly #table: PrefixTable;
   readonly #changes = new PrefixChanges();
@@ -74,7 +74,10 @@ export class NativeIndex implements PrefixIndex {
     this.#changes.add({ kind, target, tier, parent: 0n }, null);
   }
 
-  /** Adds hashes, split into changes of at most the piece size that crosses the FFI at once. */
+  /**
+   * Adds hashes. Splits them into calls of limited size, because the native library accepts a
+   * bounded number of hashes per call.
+   */
   #addHashes(
     kind: number,
     target: TargetId,
@@ -159,7 +162,10 @@ export class NativeIndex implements PrefixIndex {
 
 const PAGE_BYTES = 2 ** 20;
 
-/** Writes a temporary file, syncs it and renames it. The index may change during the save. */
+/**
+ * Writes the table to a temporary file, syncs the file and renames it to `path`. The table may
+ * change during the save.
+ */
 async function saveTable(table: PrefixTable, path: string): Promise<void> {
   const unfinished = `${path}.new`;
   table.beginSave();
@@ -188,7 +194,9 @@ async function writePages(table: PrefixTable, file: FileHandle): Promise<void> {
   }
 }
 
-/** Returns false, with the index still empty, if the file is missing or invalid. */
+/**
+ * Loads a saved table. Returns false and leaves the table empty if the file is missing or invalid.
+ */
 async function loadTable(table: PrefixTable, path: string): Promise<boolean> {
   const file = await open(path, "r").catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return null;
@@ -208,7 +216,7 @@ async function loadTable(table: PrefixTable, path: string): Promise<boolean> {
 const RUN_PAGE_BYTES = 2 ** 16;
 const { size: RUN_BYTES, fields } = STRUCTS.PrefixRun;
 
-/** Yields the runs of all targets or of one target, page by page. */
+/** Yields the runs of one target, or of all targets. Reads them from the table page by page. */
 function* runsOf(table: PrefixTable, target?: TargetId): Iterable<HeldRun> {
   const page = new Uint8Array(new ArrayBuffer(RUN_PAGE_BYTES));
   const view = new DataView(page.buffer);

@@ -6,12 +6,12 @@ import type {
 import type { TargetId } from "./workers.ts";
 
 /**
- * Blocks of one prompt held by each target. Arrays are parallel to `targets`, owned by the index
- * and valid until its next call.
+ * Cached blocks of one prompt, by target. The arrays are parallel to `targets`, belong to the
+ * index, and are valid until the next call to the index.
  *
- * For `hashes[0..n)`: `device` is the largest d with all of `[0, d)` on the device; `host` the
- * largest h with all of `[d, d + h)` in host memory; `disk` likewise from `d + h` on. Targets that
- * hold none of it are omitted.
+ * For `hashes[0..n)`: `device` is the largest d with all of `[0, d)` on the device; `host` is the
+ * largest h with all of `[d, d + h)` in host memory; `disk` is the number of blocks from `d + h` on
+ * that are all on disk. Targets with none of these blocks are omitted.
  */
 export interface PrefixMatches {
   readonly count: number;
@@ -20,15 +20,16 @@ export interface PrefixMatches {
   readonly host: Uint32Array;
   readonly disk: Uint32Array;
   /**
-   * Number of leading hashes for which the answer is exact. Beyond it, entries were pruned and a
-   * target may hold more than reported. Equals the number of hashes if nothing was pruned.
+   * Number of leading hashes for which the result is exact; all of them if the index pruned
+   * nothing. For later hashes the index pruned entries, so a target may have more blocks than
+   * reported.
    */
   readonly exactBlocks: number;
 }
 
 /**
- * Matches of many prompts in one set of arrays: prompt `i` occupies `[starts[i], starts[i] +
- * counts[i])`. Arrays are owned by the index and valid until its next call.
+ * Matches of many prompts in one set of arrays. Prompt `i` occupies `[starts[i], starts[i] +
+ * counts[i])`. The arrays belong to the index and are valid until the next call to the index.
  */
 export interface PrefixBatch {
   readonly starts: Uint32Array;
@@ -41,13 +42,13 @@ export interface PrefixBatch {
 }
 
 export interface PrefixIndexStats {
-  /** Distinct sequence hashes. */
+  /** Number of distinct sequence hashes in the index. */
   readonly blocks: number;
-  /** Pairs of a block with a (target, tier) that holds it. */
+  /** Number of entries: one for each block, target and tier that has the block. */
   readonly heldBlocks: number;
   readonly runs: number;
   readonly bytes: number;
-  /** Blocks pruned to stay within the memory limit, least recently used first. */
+  /** Number of blocks pruned so far to stay within the memory limit, least recently used first. */
   readonly forgotten: number;
 }
 
@@ -56,13 +57,15 @@ export interface IndexChange {
   readonly change: ResidencyChange;
 }
 
-/** `tiers` is a bit mask: bit n stands for tier n of RESIDENCY_TIERS. */
+/**
+ * A target that has a block. Bit n of `tiers` is set if the block is in tier n of RESIDENCY_TIERS.
+ */
 export interface BlockHolder {
   readonly target: TargetId;
   readonly tiers: number;
 }
 
-/** Consecutive blocks that one target holds in one tier, parents before children. */
+/** Consecutive blocks of one prefix that one target has in one tier, parents before children. */
 export interface HeldRun {
   readonly target: TargetId;
   readonly tier: ResidencyTier;
@@ -71,43 +74,47 @@ export interface HeldRun {
 }
 
 /**
- * Index of which target holds which block. It is exact while nothing is pruned: for each block it
- * reports the latest change applied, in whatever order parents and children arrived. A removed
- * block inside a prefix ends the match until it is stored again. Memory is bounded: at the limit,
- * the prefixes least recently stored or matched are pruned from their ends, and answers report up
- * to which block they are exact.
+ * Index of the blocks that each target has. Without pruning it is exact: it reflects the latest
+ * change of each block, even if a child arrived before its parent. A match ends at a missing block,
+ * even if the target has later blocks. Memory is bounded: at the limit, the index prunes the
+ * prefixes least recently stored or matched, from their ends. Each result states up to which block
+ * it is exact.
  */
 export interface PrefixIndex extends Disposable {
   readonly stats: PrefixIndexStats;
   apply(changes: readonly IndexChange[]): void;
   match(hashes: BigUint64Array): PrefixMatches;
   /**
-   * Matches many prompts stored one after the other in `hashes`; prompt `i` ends before `ends[i]`.
-   * Cheaper than one call per prompt.
+   * Matches many prompts, whose hashes are concatenated in `hashes`. Prompt `i` ends before index
+   * `ends[i]`. Faster than one call per prompt.
    */
   matchMany(hashes: BigUint64Array, ends: Uint32Array): PrefixBatch;
-  /** Holders of each single block, at most `max` targets per block. Used by `kv-locate`. */
+  /**
+   * Returns the targets that have each block, at most `max` per block. Ignores prefixes. Used by
+   * `kv-locate`.
+   */
   holders(hashes: BigUint64Array, max: number): readonly (readonly BlockHolder[])[];
-  /** Removes all entries of a target. */
+  /** Removes all blocks of a target from the index. */
   drop(target: TargetId): void;
   /**
-   * Digests in the order of RESIDENCY_TIERS. Null if entries of the target were pruned since its
-   * last `drop`: a comparison would then be meaningless.
+   * Returns the target's digest of each tier, in the order of RESIDENCY_TIERS. Returns null if
+   * entries of the target were pruned since its last `drop`: digests of the full set cannot match
+   * then.
    */
   digests(target: TargetId): readonly ResidencyDigest[] | null;
   /**
-   * Dumps the index or one target, parents before children. The index must not change during the
-   * dump.
+   * Yields the blocks of one target, or of all targets, parents before children. The index must not
+   * change meanwhile.
    */
   dump(target?: TargetId): Iterable<HeldRun>;
   /**
-   * Writes the current state to a file with a checksum, atomically. The index may change during the
+   * Saves the index with a checksum; replaces the file atomically. The index may change during the
    * save. Rejects if the file cannot be written or another save is running.
    */
   save(path: string): Promise<void>;
   /**
-   * Loads a saved file into an empty index. The caller must not use the index until it settles.
-   * Resolves false, with the index empty, if the file is missing, invalid or damaged.
+   * Loads a saved file into an empty index. The caller must not use the index until the promise
+   * settles. Resolves false and leaves the index empty if the file is missing, invalid or damaged.
    */
   load(path: string): Promise<boolean>;
 }

@@ -1,31 +1,30 @@
 import type { Clock } from "../core/index.ts";
 import type { TargetId } from "./workers.ts";
 
-/** Consecutive blocks of one prefix that have the same holders. */
+/** Consecutive blocks of one prefix that have the same holders (for example targets). */
 export interface Run<V> {
-  /** Two words per block: the low half of its sequence hash, then the high half. */
+  /** Sequence hashes of the blocks, two words per block: the low half, then the high half. */
   words: Uint32Array;
-  /** Number of blocks before this run. */
+  /** Number of blocks that precede this run in its prefix. */
   readonly depth: number;
-  /** Keyed by holder number. */
+  /** Each holder's value, by holder number. */
   readonly holders: Map<number, V>;
 }
 
-/** Returns a holder's value for the back part when a run is split in two. */
+/** Called when a run is split in two. Returns a holder's value for the back part. */
 type Cut<V> = (value: V, holder: number, front: Run<V>, back: Run<V>) => V;
 
-/** Views the hashes as pairs of 32-bit words, without copying. */
+/** Returns a view of the hashes as pairs of 32-bit words. Does not copy. */
 export function wordsOf(hashes: BigUint64Array): Uint32Array {
   return new Uint32Array(hashes.buffer, hashes.byteOffset, hashes.length * 2);
 }
 
 /**
  * Radix structure of prefixes and their holders. Equal sequence hashes imply equal prefixes, so a
- * run is found by its first hash and compared from there. A prompt of hundreds of blocks costs a
- * few lookups and one comparison.
+ * lookup finds a run by its first hash and compares the rest. A prompt of hundreds of blocks takes
+ * a few lookups and one comparison per run.
  *
- * A hash that occurs at two depths violates this rule; it ends the covered prefix and has no other
- * effect.
+ * If a hash occurs at two depths, this assumption is broken: the prefix ends before that hash.
  */
 export class PrefixRuns<V> {
   readonly #slots: HashSlots<Run<V>>;
@@ -37,7 +36,7 @@ export class PrefixRuns<V> {
     this.#cut = cut;
   }
 
-  /** Distinct blocks. */
+  /** Number of distinct blocks. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -47,8 +46,9 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Returns runs that match these blocks exactly, splitting and adding runs as needed; fewer if a
-   * hash violates the depth rule. The caller must add a holder to each new run immediately.
+   * Returns the runs that together contain exactly these blocks. Splits and adds runs as needed.
+   * Returns fewer blocks if a hash is already known at another depth. The caller must add a holder
+   * to each new run immediately.
    */
   cover(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];
@@ -69,8 +69,8 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Returns the runs that `cover` returned for these blocks, or the parts they were split into
-   * since.
+   * Returns the runs for which `cover` added this holder's blocks, or the parts into which they
+   * were split later.
    */
   covered(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];
@@ -84,8 +84,8 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Adds, per holder number, its count of leading blocks to `counts`. The caller clears `counts`
-   * first.
+   * Adds to `counts[holder]` the number of leading blocks that the holder has. The caller must
+   * clear `counts` first.
    */
   leading(words: Uint32Array, counts: Uint32Array): void {
     const blocks = words.length / 2;
@@ -103,8 +103,9 @@ export class PrefixRuns<V> {
   }
 
   /**
-   * Splits a run after `blocks` of its blocks (0 < blocks < length). Returns the back part, or null
-   * if its first hash already starts another run.
+   * Splits a run in two; the front part keeps `blocks` blocks (0 < blocks < length). Returns the
+   * back part. Returns null and splits nothing if the back part's first hash already starts another
+   * run.
    */
   split(run: Run<V>, blocks: number): Run<V> | null {
     const words = run.words.slice(blocks * 2);
@@ -119,7 +120,7 @@ export class PrefixRuns<V> {
     return back;
   }
 
-  /** Removes a holder from a run, and the run when it has no holder left. */
+  /** Removes a holder from a run. Removes the run if no holder is left. */
   release(run: Run<V>, holder: number): void {
     run.holders.delete(holder);
     if (run.holders.size > 0) return;
@@ -136,8 +137,8 @@ export class PrefixRuns<V> {
 }
 
 /**
- * Counts the leading blocks of a run that equal the prompt's blocks from `at` on. The first block
- * is known to match.
+ * Returns how many leading blocks of a run equal the prompt's blocks that start at index `at`. The
+ * caller has already compared the first block.
  */
 function sameBlocks(run: Uint32Array, words: Uint32Array, at: number): number {
   const from = at * 2;
@@ -150,14 +151,17 @@ function sameBlocks(run: Uint32Array, words: Uint32Array, at: number): number {
 interface PredictedPrefixesOptions {
   readonly clock: Clock;
   readonly ttlMs: number;
-  /** Maximum (block, target) pairs. */
+  /** Maximum number of (block, target) pairs. */
   readonly blocksMax: number;
-  /** Pruning reduces the table to this share of `blocksMax`. */
+  /** Share of `blocksMax` to which pruning reduces the table, in (0, 1). */
   readonly pruneRatio: number;
   readonly seed?: number;
 }
 
-/** One target's entry in one run. Cells form a list in order of routing, least recent first. */
+/**
+ * One target's entry in one run. All cells form a list in order of their latest routing, oldest
+ * first.
+ */
 interface Cell {
   run: Run<Cell>;
   readonly target: number;
@@ -167,9 +171,10 @@ interface Cell {
 }
 
 /**
- * Cached blocks of each target, predicted from routed prompts. A block counts for `ttlMs` after the
- * latest prompt that contained it. At `blocksMax`, the least recently routed prompts are pruned
- * from their deepest blocks, so that the remaining blocks form prefixes without gaps.
+ * Blocks that each target is expected to have cached, predicted from routed prompts. A block counts
+ * for `ttlMs` after the latest prompt with it was routed. At `blocksMax`, the least recently routed
+ * prompts are pruned from their deepest blocks, so that the remaining blocks form prefixes without
+ * gaps.
  */
 export class PredictedPrefixes {
   readonly #options: PredictedPrefixesOptions;
@@ -188,7 +193,7 @@ export class PredictedPrefixes {
     });
   }
 
-  /** Number of (block, target) pairs. */
+  /** Number of (block, target) pairs stored. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -214,7 +219,9 @@ export class PredictedPrefixes {
     if (this.#blocks > this.#options.blocksMax) this.#prune();
   }
 
-  /** Writes to `counts`, by target id, the leading blocks the target is predicted to hold. */
+  /**
+   * Writes to `counts[target]` the number of leading blocks that the target is predicted to have.
+   */
   leading(hashes: BigUint64Array, counts: Uint32Array): void {
     this.expire();
     counts.fill(0);
@@ -237,8 +244,8 @@ export class PredictedPrefixes {
     let excess = this.#blocks - Math.floor(blocksMax * pruneRatio);
     while (excess > 0 && this.#oldest !== null) {
       const blocks = this.#oldest.run.words.length / 2;
-      // The back part becomes the oldest cell. If the run cannot be split, the whole cell is
-      // removed.
+      // Split off the excess: the back part becomes the oldest cell, which is removed. If the run
+      // cannot be split, the whole cell is removed.
       if (blocks > excess) this.#runs.split(this.#oldest.run, blocks - excess);
       const oldest: Cell = this.#oldest;
       excess -= oldest.run.words.length / 2;
@@ -261,7 +268,10 @@ export class PredictedPrefixes {
     else newer.older = cell;
   }
 
-  /** The cell keeps its own links, so that an iteration can continue from it. */
+  /**
+   * Removes a cell from the list. The cell keeps its own links, so that a loop over the list can
+   * continue from it.
+   */
   #unlink({ older, newer }: Cell): void {
     if (older === null) this.#oldest = newer;
     else older.newer = newer;
@@ -271,8 +281,8 @@ export class PredictedPrefixes {
 }
 
 /**
- * Map from 64-bit hashes to values: open addressing with linear probing over two 32-bit columns,
- * which avoids allocating a bigint per hash. `seed` prevents clients from choosing hashes that
+ * Map from 64-bit hashes to values. Open addressing with linear probing over two 32-bit columns
+ * avoids allocating a bigint per hash. A random `seed` prevents clients from choosing hashes that
  * collide.
  */
 export class HashSlots<T> {
@@ -304,7 +314,7 @@ export class HashSlots<T> {
     }
   }
 
-  /** Adds or replaces a value. */
+  /** Stores the value of a hash; replaces an earlier one. */
   set(low: number, high: number, value: T): void {
     if ((this.#size + 1) * 2 > this.#mask) this.#grow();
     if (this.#place(low, high, value)) this.#size++;
@@ -319,7 +329,8 @@ export class HashSlots<T> {
     }
     if (this.#values[hole] === undefined) return;
     this.#size--;
-    // Move displaced entries back into the hole, so that probing for them does not stop early.
+    // Close the hole: move back later entries of the probe sequence, so that lookups still find
+    // them.
     for (let at = (hole + 1) & mask; this.#values[at] !== undefined; at = (at + 1) & mask) {
       const home = this.#home(this.#low[at]!, this.#high[at]!);
       if (((at - home) & mask) < ((at - hole) & mask)) continue;
@@ -331,7 +342,7 @@ export class HashSlots<T> {
     this.#values[hole] = undefined;
   }
 
-  /** Returns true if the hash is new. */
+  /** Stores a value in the hash's slot. Returns true if the hash was not in the map. */
   #place(low: number, high: number, value: T): boolean {
     let at = this.#home(low, high);
     while (this.#values[at] !== undefined && (this.#low[at] !== low || this.#high[at] !== high)) {
@@ -357,7 +368,10 @@ export class HashSlots<T> {
     }
   }
 
-  /** Two rounds of multiply and shift (constants of MurmurHash3's 32-bit finaliser). */
+  /**
+   * Returns the slot at which probing for a hash starts. Mixes in two rounds of multiply and shift
+   * (constants of MurmurHash3's 32-bit finaliser).
+   */
   #home(low: number, high: number): number {
     let mixed = Math.imul(low ^ this.#seed, 0x85ebca6b);
     mixed = Math.imul(mixed ^ (mixed >>> 15) ^ high, 0xc2b2ae35);

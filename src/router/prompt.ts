@@ -4,25 +4,28 @@ import { blocksOfTokens, keyHashes, type Native, sequenceHashes } from "../nativ
 import type { KeySpace } from "../observability/activity/index.ts";
 import type { RouteRequest } from "./route.ts";
 
-/** A prompt's hashes in one key space. */
+/** Hashes of a prompt's full blocks in one key space, and that key space's block size. */
 interface Lookup {
   readonly hashes: BigUint64Array;
   readonly blockTokens: number;
 }
 
-/** A request with everything derived from its prompt. Computed once, even if the request waits. */
+/** A request and the hashes of its prompt. They are computed once, even if the request waits. */
 export interface Prompt {
   readonly request: RouteRequest;
   readonly tokens: number;
-  /** Hashes used by load and prediction, independent of the workers' key spaces. */
+  /** Hashes for load and prediction. They do not depend on the key spaces of workers. */
   readonly own: Lookup;
   readonly lookups: readonly Lookup[];
 }
 
-/** Maximum key spaces looked up. */
+/** Maximum key spaces in which one prompt is looked up. */
 const SPACES_MAX = 4;
 
-/** `spaces`: key spaces of the model's workers. `blockTokens`: from the settings. */
+/**
+ * Computes a prompt's hashes. `spaces`: key spaces of the model's workers. `blockTokens`: block
+ * size from the router's settings.
+ */
 export function promptOf(
   hasher: PromptHasher,
   request: RouteRequest,
@@ -47,7 +50,8 @@ export function promptOf(
       const hashes = isOwn ? own.hashes : hasher.tokens(tokens, space.blockTokens, salt);
       lookups.push(isOwn ? own : { hashes, blockTokens: space.blockTokens });
     } else if (space.chain !== undefined) {
-      // Chain keys depend on the adapter's path, which is not known here.
+      // Skip LoRA requests: chain keys depend on the adapter's path, which the router does not
+      // know.
       if (loraName) continue;
       const known = chained.get(space.blockTokens);
       const hash = known ?? hasher.chained(tokens, space.blockTokens, cacheSalt);
@@ -62,7 +66,10 @@ export function promptOf(
   return { request, tokens: tokens.length, own, lookups };
 }
 
-/** A namespace covers one model or LoRA and one salt, but its key does not reveal which salt. */
+/**
+ * Returns whether a request's blocks can be in this namespace. Requests with a cache salt never
+ * match, because the namespace key does not reveal its salt.
+ */
 function isInNamespace(
   space: KeySpace,
   loraName: string | undefined,
@@ -72,8 +79,8 @@ function isInNamespace(
 }
 
 /**
- * Distinct key spaces in a fixed order, engine key spaces first. If there is none, the engine key
- * space is assumed.
+ * Returns at most four distinct key spaces in a fixed order, engine key spaces first. If workers
+ * reported none, returns the engine key space.
  */
 export function distinctSpaces(
   all: Iterable<KeySpace>,
@@ -96,7 +103,10 @@ const KEY_BYTES = 32;
 
 const SEED = 1_337n;
 
-/** Seed of a block's own hash, as in Dynamo: LoRA name and salt give one text distinct prefixes. */
+/**
+ * Returns the seed for the hash of a single block, as in Dynamo. It depends on the LoRA name and
+ * the cache salt, so equal text with different ones has different hashes.
+ */
 export function tokenSalt(loraName: string | undefined, cacheSalt: string | undefined): bigint {
   const lora = loraName ? Bun.hash.xxHash3(loraName, 0n) : 0n;
   const salt = cacheSalt ? Bun.hash.xxHash3(cacheSalt, 1n) : 0n;
@@ -104,8 +114,8 @@ export function tokenSalt(loraName: string | undefined, cacheSalt: string | unde
 }
 
 /**
- * Computes sequence hashes of a prompt's full blocks in either key space. The caller owns the
- * returned arrays.
+ * Computes the sequence hashes of a prompt's full blocks, in the engine's or the agent's key space.
+ * The caller owns the returned arrays.
  */
 export class PromptHasher {
   readonly #native: Native;
@@ -130,8 +140,8 @@ export class PromptHasher {
   }
 
   /**
-   * Hashes for namespaces whose blocks are named by chain keys: one array per namespace, or null if
-   * its chain is unknown. Chain keys are computed once for all namespaces.
+   * Returns a function that computes the hashes for a namespace whose blocks have chain keys. It
+   * returns null if the chain format is unknown. The prompt's digests are shared by all namespaces.
    */
   chained(tokens: Uint32Array, blockTokens: number, cacheSalt: string | undefined) {
     const prompt = new PromptDigests(this.#native, { tokens, blockTokens, cacheSalt });
@@ -142,7 +152,7 @@ export class PromptHasher {
   }
 }
 
-/** The first eight bytes of each key, little-endian. */
+/** Returns the first eight bytes of each key as a little-endian integer. */
 function firstWords(keys: Uint8Array): BigUint64Array {
   const view = new DataView(keys.buffer, keys.byteOffset, keys.byteLength);
   return BigUint64Array.from({ length: keys.length / KEY_BYTES }, (_, i) =>

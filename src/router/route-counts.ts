@@ -38,7 +38,10 @@ export const END_REASONS = [
   "worker_left",
 ] as const satisfies readonly EndReason[];
 
-/** Tokens of a decision that counts as load. */
+/**
+ * Prompt tokens of a routed request, and how many of them the chosen worker had cached in each
+ * tier.
+ */
 export interface RoutedTokens {
   readonly prompt: number;
   readonly device: number;
@@ -50,7 +53,7 @@ function zeros<Label extends string>(labels: readonly Label[]): Record<Label, nu
   return Object.fromEntries(labels.map((label) => [label, 0])) as Record<Label, number>;
 }
 
-/** Counters of a router's decisions since the start. */
+/** Counters of a router's decisions since the router started. */
 export class RouteCounts {
   readonly outcomes = zeros(ROUTE_OUTCOMES);
   readonly endings = zeros(END_REASONS);
@@ -62,26 +65,26 @@ export class RouteCounts {
   promptTokens = 0;
   waitingRequests = 0;
 
-  /** `observeSeconds` gets the duration of each answered request. */
+  /** `observeSeconds` receives the duration of each routing request that was answered. */
   constructor(clock: Clock, observeSeconds: (seconds: number) => void) {
     this.#recent = new RecentRatio(clock);
     this.#observeSeconds = observeSeconds;
   }
 
-  /** Share of prompt tokens that were cached in the last five minutes; 0 without requests. */
+  /** Cached tokens divided by all prompt tokens, over the last five minutes. 0 without requests. */
   get hitRatio(): number {
     return this.#recent.ratio();
   }
 
-  /** Counts one answered routing request. */
+  /** Counts a routing request that was answered, by outcome. */
   answered(outcome: (typeof ROUTE_OUTCOMES)[number], seconds: number): void {
     this.outcomes[outcome]++;
     this.#observeSeconds(seconds);
   }
 
   /**
-   * Counts a request that now counts as load. `reasons`: for each worker, why it was filtered out;
-   * null for a candidate.
+   * Counts a decision that adds load. `reasons`: for each worker, the reason why it was filtered
+   * out, or null if it was a candidate.
    */
   routed(
     tokens: RoutedTokens,
@@ -107,7 +110,7 @@ export class RouteCounts {
 const SLICE_MS = 10_000;
 const SLICES = 30;
 
-/** Requested and cached tokens of the last five minutes, in slices of ten seconds. */
+/** Prompt tokens and cached tokens of the last five minutes, summed in slices of ten seconds. */
 class RecentRatio {
   readonly #clock: Clock;
   readonly #asked = new Float64Array(SLICES);

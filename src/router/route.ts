@@ -3,7 +3,7 @@ import type { EndReason, TargetLoad } from "./active-load.ts";
 import type { RouterMode } from "./settings.ts";
 import type { Target } from "./workers.ts";
 
-/** A prompt to route: either its tokens, or the sequence hashes of its full blocks. */
+/** A request to route. Its prompt is given as tokens or as sequence hashes of its full blocks. */
 export interface RouteRequest {
   readonly model: string;
   readonly prompt:
@@ -13,40 +13,45 @@ export interface RouteRequest {
         readonly hashes: BigUint64Array;
         /** Tokens per hash. Default: `settings.blockTokens`. */
         readonly blockTokens?: number;
-        /** Tokens of the whole prompt. Default: the tokens of its full blocks. */
+        /** Tokens of the whole prompt. Default: the number of hashes times `blockTokens`. */
         readonly tokens?: number;
       };
-  /** If absent, the decision is not recorded in the load or the prediction (dry query). */
+  /**
+   * Id under which the decision counts as load. If absent, the router only answers: it records
+   * neither load nor prediction.
+   */
   readonly requestId?: string;
   readonly loraName?: string;
   readonly cacheSalt?: string;
   readonly sessionId?: string;
-  /** Queued requests with a higher priority are routed first. */
+  /** Priority in the wait queue. Higher values are routed first. */
   readonly priority?: number;
   readonly expectedOutputTokens?: number;
   /**
-   * Pool to choose from. Default `both`: whole requests, or decode if the model has a prefill pool.
+   * Pool to choose from. `both`, the default, serves the whole request; if the model has a prefill
+   * pool, the router chooses one worker there and one for decode.
    */
   readonly phase?: "prefill" | "decode" | "both";
   readonly overrides?: RouteOverrides;
 }
 
-/** Overrides of the settings for one request. */
+/** Settings that apply to one request instead of the router's settings. */
 export interface RouteOverrides {
   readonly overlapScoreWeight?: number;
   readonly temperature?: number;
   readonly mode?: RouterMode;
-  /** Target of mode `direct`. In other modes, restricts the candidates to this worker. */
+  /** The only worker that may be chosen. With mode `direct`, it is chosen even if it is busy. */
   readonly worker?: WorkerId;
   readonly rank?: number;
   readonly allowed?: readonly WorkerId[];
   readonly excluded?: readonly WorkerId[];
-  /** Seed of the random draw. With a seed, the choice is reproducible. */
+  /** Seed of the random number. Requests with equal seeds and inputs get the same choice. */
   readonly seed?: number;
 }
 
 /**
- * Every term of one candidate's cost, in blocks of `settings.blockTokens` unless named otherwise.
+ * Terms of one candidate's cost. Unit: blocks of `settings.blockTokens` tokens, unless the name
+ * says otherwise.
  */
 export interface CostTerms {
   readonly deviceBlocks: number;
@@ -62,7 +67,7 @@ export interface CostTerms {
   readonly cost: number;
 }
 
-/** Reason a worker was excluded from the candidates. */
+/** Reason why a worker was not a candidate. */
 export type FilterReason =
   | "other_model"
   | "other_role"
@@ -76,14 +81,17 @@ export type FilterReason =
 export interface Candidate {
   readonly target: Target;
   readonly terms: CostTerms;
-  /** Probability of being chosen. With temperature 0, candidates with the lowest cost share it. */
+  /**
+   * Probability with which the candidate is chosen. With temperature 0, it is shared equally by the
+   * candidates with the lowest cost.
+   */
   readonly probability: number;
 }
 
-/** All inputs and results of one decision, kept for later queries. */
+/** Inputs and results of one decision. The router keeps them for later queries. */
 export interface Explanation {
   readonly requestId: string | null;
-  /** Milliseconds since 1970. */
+  /** Wall-clock time of the decision, in milliseconds since 1970. */
   readonly wallMs: number;
   readonly model: string;
   readonly mode: RouterMode;
@@ -92,7 +100,7 @@ export interface Explanation {
   readonly chosen: { readonly worker: WorkerId; readonly rank: number } | null;
   readonly candidates: readonly Candidate[];
   readonly filtered: readonly { readonly target: Target; readonly reason: FilterReason }[];
-  /** The rule that made the decision. */
+  /** Rule that decided the choice. */
   readonly decidedBy:
     | "lowest_cost"
     | "tie_draw"
@@ -104,11 +112,11 @@ export interface Explanation {
     | "least_loaded"
     | "only_one"
     | "none";
-  /** The random number drawn, in [0, 1). Null if none was drawn. */
+  /** Random number in [0, 1) used for the choice. Null if none was needed. */
   readonly draw: number | null;
   readonly exactBlocks: number;
   readonly queuedMs: number;
-  /** Actions of policies caused by this decision, each with its receipt once it arrives. */
+  /** Actions that cache policies took because of this decision. */
   readonly actions: readonly PolicyAction[];
 }
 
@@ -117,7 +125,7 @@ export interface PolicyAction {
   readonly command: string;
   readonly worker: WorkerId;
   readonly isDryRun: boolean;
-  /** Outcome as a message. Null until a receipt arrives. */
+  /** Outcome as a message for a person. Null until the agent's receipt arrives. */
   readonly outcome: string | null;
 }
 
@@ -127,16 +135,16 @@ export interface RouteDecision {
   readonly terms: CostTerms;
   readonly promptTokens: number;
   readonly queuedMs: number;
-  /** The worker of the prefill pool. Null if the model has no separate prefill pool. */
+  /** Chosen worker of the prefill pool. Null if the decode worker also does the prefill. */
   readonly prefill: Target | null;
   readonly decidedBy?: Explanation["decidedBy"];
-  /** Per worker: the reason it was excluded, or null if it was a candidate. For metrics. */
+  /** Reason why each worker was excluded, or null if it was a candidate. Used for metrics. */
   readonly reasons?: readonly (FilterReason | null)[];
 }
 
 /**
- * `none`: no worker serves that model. `busy`: all workers are busy, and the queue is full or the
- * wait timed out. `unknown_worker`: the named worker is not known.
+ * Result of routing. `none`: no worker serves the model. `busy`: all workers are busy, and the
+ * queue is full or the wait timed out. `unknown_worker`: the router does not know the named worker.
  */
 export type RouteOutcome =
   | RouteDecision
@@ -145,11 +153,12 @@ export type RouteOutcome =
 export interface PotentialLoad extends TargetLoad {
   readonly worker: WorkerId;
   readonly rank: number;
-  /** Values if this request were added to the worker. */
+  /** Load of the worker if this request were added. */
   readonly potentialPrefillTokens: number;
   readonly potentialDecodeBlocks: number;
   /**
-   * Prompt tokens held: leading tokens on the device, the next ones in host memory, then on disk.
+   * Prompt tokens that the worker has cached: leading tokens on the device, the tokens that follow
+   * in host memory, then those on disk.
    */
   readonly heldTokens: { readonly device: number; readonly host: number; readonly disk: number };
 }
@@ -157,17 +166,20 @@ export interface PotentialLoad extends TargetLoad {
 export interface BusyThresholds {
   readonly activeDecodeBlocksThreshold: number | null;
   readonly activePrefillTokensThreshold: number | null;
-  /** The threshold as a share of a worker's `batchTokensMax`. Absent is the same as null. */
+  /**
+   * Threshold as a share of the worker's `batchTokensMax`. Absent and null both mean no such
+   * threshold.
+   */
   readonly activePrefillTokensThresholdFrac?: number | null;
 }
 
-/** Observes routing events in order. Callbacks must not throw. */
+/** Receives routing events in order. Callbacks must not throw. */
 export interface RouterObserver {
-  /** A request is about to be routed. Also called for dry queries. */
+  /** Called before a request is routed. Also called for requests without a `requestId`. */
   prompted?(request: RouteRequest): void;
   routed?(request: RouteRequest, decision: RouteDecision, hashes: BigUint64Array): void;
   prefillComplete?(requestId: string): void;
   freed?(requestId: string, why: EndReason): void;
-  /** Busy thresholds were set at this router. */
+  /** Called when busy thresholds are set at this router, not at another one. */
   thresholdsSet?(model: string, thresholds: BusyThresholds): void;
 }

@@ -40,26 +40,28 @@ export interface RouterParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
-  /** Counts outcomes, waiting requests and their prompts. */
+  /** Counters to update. Absent: nothing is counted. */
   readonly metrics?: RouteCounts;
 }
 
 const SWEEP_MS = 1_000;
 const NO_HASHES = new BigUint64Array(0);
 
-/** Load id of a request's prefill if another worker decodes it. */
+/**
+ * Returns the id under which a request's prefill counts as load, if another worker does the decode.
+ */
 export function prefillId(requestId: string): string {
   return `${requestId}\u0000prefill`;
 }
 
 /**
- * A router over parts that the caller owns. The HTTP API and the proxy translate to it. Targets that
- * leave the table are removed from load, index and predictions before their id is reused.
+ * Routes requests. The caller owns the parts and disposes them. When a target leaves the worker
+ * table, the router removes it from load, index and predictions before its id is reused.
  */
 export class Router implements Disposable {
   readonly #parts: RouterParts;
   readonly #hasher: PromptHasher;
-  /** Key spaces of each model's workers, found again when workers change. */
+  /** Key spaces of each model's workers. Cleared when a worker changes. */
   readonly #spaces = new Map<string, readonly KeySpace[]>();
   readonly #predicted: PredictedPrefixes | null;
   readonly #scheduler: Scheduler;
@@ -92,7 +94,7 @@ export class Router implements Disposable {
   }
 
   /**
-   * Routes the request. If all workers are busy, waits until one is not. Rejects with ABORTED only.
+   * Routes a request. If all workers are busy, waits until one is not. Rejects only with ABORTED.
    */
   async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
     const { metrics, clock } = this.#parts;
@@ -109,7 +111,7 @@ export class Router implements Disposable {
     }
   }
 
-  /** Routes without waiting: returns `busy` if `bestWorker` would wait. */
+  /** Routes a request without waiting. Returns `busy` if all workers are busy. */
   bestWorkerNow(request: RouteRequest): RouteOutcome {
     const { metrics, clock } = this.#parts;
     const startMs = clock.monotonicMs();
@@ -127,7 +129,10 @@ export class Router implements Disposable {
     return this.#scheduler.potentialLoads(this.#prepare(request, false));
   }
 
-  /** Returns false if no such request is active. */
+  /**
+   * Reports that a request has finished its prefill. Returns false if no active request has this
+   * id.
+   */
   markPrefillComplete(requestId: string): boolean {
     const { load } = this.#parts;
     const wasPrefilling = load.isPrefilling(requestId);
@@ -155,7 +160,10 @@ export class Router implements Disposable {
     return true;
   }
 
-  /** Dumps the index as Dynamo RouterEvents in JSON with exact integers, parents first. */
+  /**
+   * Yields the index as Dynamo RouterEvents in JSON, with 64-bit integers in full, parents before
+   * children.
+   */
   dumpEvents(): Iterable<string> {
     const { index, table } = this.#parts;
     return dumpEvents(runsByTarget(index, table), table);
@@ -166,9 +174,9 @@ export class Router implements Disposable {
   }
 
   /**
-   * Appends a policy action to the explanation of a request. The object is kept by reference, so
-   * its outcome can be filled in when the receipt arrives. Returns false if no explanation is kept
-   * or it is full.
+   * Adds a policy action to a request's explanation. The router keeps a reference to the object, so
+   * the caller can set the outcome when the receipt arrives. Returns false if the explanation is
+   * not kept or has the maximum number of actions.
    */
   noteAction(requestId: string, action: PolicyAction): boolean {
     return this.#explanations.noteAction(requestId, action);
@@ -178,7 +186,10 @@ export class Router implements Disposable {
     return this.#thresholds.of(model);
   }
 
-  /** Sets thresholds and reports them to observers. Returns false if no worker of that model is known. */
+  /**
+   * Sets busy thresholds and reports them to observers. Returns false if no worker of that model is
+   * known.
+   */
   setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
     if (!this.applyThresholds(model, thresholds)) return false;
     const all = this.#thresholds.of(model);
@@ -186,7 +197,10 @@ export class Router implements Disposable {
     return true;
   }
 
-  /** Sets thresholds that were set at another router. Returns false as `setThresholds` does. */
+  /**
+   * Sets busy thresholds that were set at another router, without reporting them to observers.
+   * Returns false if no worker of that model is known.
+   */
   applyThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
     if (!this.#parts.table.targets.some((target) => target.model === model)) return false;
     this.#thresholds.set(model, thresholds);
@@ -199,7 +213,7 @@ export class Router implements Disposable {
     return { [Symbol.dispose]: () => this.#observers.delete(observer) };
   }
 
-  /** Waiting requests end with `busy`. */
+  /** Stops the router. Requests that wait for a worker end with `busy`. */
   [Symbol.dispose](): void {
     for (const end of this.#ends.splice(0)) end[Symbol.dispose]();
   }
@@ -208,7 +222,7 @@ export class Router implements Disposable {
     const prompt = this.#prepare(request);
     const attempt = this.#attempt(prompt, 0);
     if (attempt.kind !== "wait") return attempt;
-    // Queries are not queued.
+    // A request without an id adds no load, so it does not wait in the queue.
     if (request.requestId === undefined) return { kind: "busy", why: "all workers are busy" };
     const wait = this.#queue.wait(prompt, request.priority ?? 0, signal);
     const why = "all workers are busy and the queue is full";
@@ -218,7 +232,8 @@ export class Router implements Disposable {
   #prepare(request: RouteRequest, isRouted = true): Prompt {
     if (isRouted) for (const observer of this.#observers) observer.prompted?.(request);
     this.#expire();
-    // A request id that is routed again must not compete with its own earlier load.
+    // If the id is still active, free it first. Its own load must not count against the new
+    // decision.
     if (request.requestId !== undefined) this.free(request.requestId);
     const { blockTokens } = this.#parts.settings;
     return promptOf(this.#hasher, request, this.#spacesOf(request.model), blockTokens);
@@ -231,12 +246,12 @@ export class Router implements Disposable {
     const targets = table.targets.filter((target) => target.model === model);
     const all = targets.flatMap(({ spaces }) => spaces);
     const spaces = distinctSpaces(all, model, settings.blockTokens);
-    // Names of unknown models are client input and are not cached.
+    // Do not cache unknown models: clients choose the names, so the map could grow without limit.
     if (targets.length > 0) this.#spaces.set(model, spaces);
     return spaces;
   }
 
-  /** Decides now, or reports that all workers are busy. */
+  /** Routes the request, or returns `wait` if all workers are busy. */
   #attempt(
     prompt: Prompt,
     queuedMs: number,
@@ -293,7 +308,10 @@ export class Router implements Disposable {
     this.#scheduler.commit(request, pool, choice);
   }
 
-  /** Cached tokens are rounded down to the prompt: the last block of a tier may reach beyond it. */
+  /**
+   * Counts a decision in the metrics. A tier's last block may extend beyond the prompt, so cached
+   * tokens are limited to the prompt's tokens.
+   */
   #count({ terms, promptTokens, decidedBy, reasons }: RouteDecision): void {
     const { metrics, settings } = this.#parts;
     if (metrics === undefined) return;
@@ -338,7 +356,10 @@ export class Router implements Disposable {
     return this.#refuse(prompt, eligibility, waitedMs, why);
   }
 
-  /** Retries waiting requests after load was freed. Not reentrant. */
+  /**
+   * Tries to route the waiting requests after load was freed. A call during another call makes that
+   * one try again.
+   */
   #serveQueue(): void {
     this.#isQueueDue = true;
     if (this.#isServing) return;
@@ -352,7 +373,7 @@ export class Router implements Disposable {
 
   #serveOnce(): void {
     const now = this.#parts.clock.monotonicMs();
-    /** Pools found full in this pass: skip later requests for the same pool. */
+    /** Pools without a free worker in this pass. Later requests for such a pool are skipped. */
     const full = new Set<string>();
     this.#queue.serve(({ item, sinceMs }) => {
       const { request } = item;
@@ -392,7 +413,10 @@ export class Router implements Disposable {
     this.#reportFreed(ended, "worker_left");
   }
 
-  /** Prefill entries are reported as part of their request. */
+  /**
+   * Reports ended requests to metrics and observers. Skips prefill ids, because the request itself
+   * is reported.
+   */
   #reportFreed(ids: readonly string[], why: EndReason): void {
     for (const id of ids) {
       if (id.endsWith(prefillId(""))) continue;
@@ -416,17 +440,17 @@ const STORAGE_TIERS: Readonly<Record<ResidencyTier, string>> = {
 };
 
 /**
- * Yields all runs, one target at a time. Each target is read at once, so the consumer may be slow
- * while the index changes.
+ * Yields all runs, one target at a time. Each target is read completely before its runs are
+ * yielded, so the index may change while the consumer waits.
  */
 function* runsByTarget(index: PrefixIndex, table: WorkerTable): Generator<HeldRun> {
   for (const { id } of table.targets) yield* [...index.dump(id)];
 }
 
 /**
- * Encodes runs as Dynamo RouterEvents, one JSON document each, with exact 64-bit integers. The
- * index does not keep a block's own hash (`tokens_hash`): it is null except for a prompt's first
- * block, where both hashes are equal.
+ * Encodes runs as Dynamo RouterEvents, one JSON document each, with 64-bit integers in full.
+ * `tokens_hash`, the hash of a single block, is null because the index does not store it. Only a
+ * prompt's first block has it: there it equals the sequence hash.
  */
 function* dumpEvents(runs: Iterable<HeldRun>, table: WorkerTable): Generator<string> {
   const nextId = new Map<number, number>();

@@ -24,7 +24,7 @@ import type {
 import type { RouterMode, RouterSettings } from "./settings.ts";
 import type { Target, WorkerRole, WorkerTable } from "./workers.ts";
 
-/** The pools are independent: each has its own round robin and session affinity. */
+/** Group of workers to choose from. Each pool has its own round robin and session affinity. */
 export type Pool = "prefill" | "decode";
 
 const ROLES: Readonly<Record<Pool, readonly WorkerRole[]>> = {
@@ -32,22 +32,25 @@ const ROLES: Readonly<Record<Pool, readonly WorkerRole[]>> = {
   decode: ["decode", "both"],
 };
 
-/** Pool that serves a request. `decode` also serves whole requests. */
+/** Returns the pool that serves a request. `decode` also serves whole requests. */
 export function poolOf({ phase }: RouteRequest): Pool {
   return phase === "prefill" ? "prefill" : "decode";
 }
 
-/** All targets of the table, split into candidates and excluded ones with their reasons. */
+/** All targets of the worker table, each either a candidate or excluded with a reason. */
 export interface Eligibility {
   readonly targets: readonly Target[];
-  /** Parallel to `targets`; null marks a candidate. */
+  /**
+   * Reason why each target was excluded, in the order of `targets`. Null: the target is a
+   * candidate.
+   */
   readonly reasons: readonly (FilterReason | null)[];
   readonly candidates: readonly Target[];
-  /** Candidates exist, but all are busy. */
+  /** True if every target that could serve the request is busy. */
   readonly isBusy: boolean;
 }
 
-/** One pool's part of a decision. */
+/** The choice of a target in one pool, with the inputs of its cost. */
 export interface Choice {
   readonly target: Target;
   readonly terms: CostTerms;
@@ -56,18 +59,18 @@ export interface Choice {
   readonly decidedBy: Explanation["decidedBy"];
   readonly draw: number | null;
   readonly rules: CostRules;
-  /** In the order of the candidates. */
+  /** Cost inputs, in the order of the candidates. */
   readonly inputs: CostInputs;
 }
 
-/** A decision before it is committed. */
+/** A decision that is not committed yet: it has not changed any state. */
 export interface Plan {
   readonly eligibility: Eligibility;
-  /** Null: no target is eligible. */
+  /** Chosen target. Null: no target is a candidate. */
   readonly choice: Choice | null;
-  /** Choice in the prefill pool. Null: the decode worker does both. */
+  /** Chosen target of the prefill pool. Null: the decode worker also does the prefill. */
   readonly prefill: Choice | null;
-  /** Prompt tokens up to which the index is exact. */
+  /** Number of leading prompt tokens for which the index knows all cached blocks exactly. */
   readonly exactTokens: number;
 }
 
@@ -82,13 +85,13 @@ export interface SchedulerParts {
   readonly thresholds: Thresholds;
 }
 
-/** Decides which worker serves a request. Only `commit` changes state. */
+/** Chooses the worker for a request. Only `commit` changes its state. */
 export class Scheduler {
   readonly #parts: SchedulerParts;
   readonly #measures: Measures;
   readonly #filter = new TargetFilter();
   readonly #affinity: Affinity;
-  /** Last target id of the round robin, by pool and model. */
+  /** Id of the target chosen last by round robin, by pool and model. */
   readonly #turns = new Map<string, number>();
 
   constructor(parts: SchedulerParts) {
@@ -111,7 +114,7 @@ export class Scheduler {
     return { eligibility, choice, prefill, exactTokens: this.#measures.exactTokens };
   }
 
-  /** Commits a choice: advances the round robin and records the session's worker. */
+  /** Records a choice: advances the round robin and remembers the session's worker. */
   commit(request: RouteRequest, pool: Pool, { target, decidedBy }: Choice): void {
     if (decidedBy === "round_robin") this.#turns.set(`${pool} ${request.model}`, target.id);
     const session = this.#sessionOf(request, pool);
@@ -155,8 +158,8 @@ export class Scheduler {
   }
 
   /**
-   * Returns null if the prefill pool has no live worker or no capacity; the decode worker then does
-   * both.
+   * Chooses a target of the prefill pool. Returns null if the pool has no live worker or all are
+   * busy; then the decode worker also does the prefill.
    */
   #choosePrefill(whole: RouteRequest): Choice | null {
     const request = { ...whole, overrides: ofPrefill(whole.overrides) };
@@ -165,7 +168,10 @@ export class Scheduler {
     return isLive ? this.#choose(request, candidates, "prefill", false) : null;
   }
 
-  /** `isApart`: another worker does the prefill, so prompt tokens of this one do not count. */
+  /**
+   * Returns the cost inputs common to all candidates. `isApart`: another worker does the prefill,
+   * so active prefill tokens do not count.
+   */
   #rules({ overrides }: RouteRequest, pool: Pool, isApart: boolean, inputs: CostInputs): CostRules {
     const { cost, blockTokens, trackActiveBlocks, trackPrefillTokens } = this.#parts.settings;
     let minPrefillTokens = Number.POSITIVE_INFINITY;
@@ -182,7 +188,10 @@ export class Scheduler {
     };
   }
 
-  /** Chooses among at least one candidate, measured before. */
+  /**
+   * Chooses a target. There must be at least one candidate, and `take` must have measured the
+   * prompt.
+   */
   #choose(
     request: RouteRequest,
     candidates: readonly Target[],
@@ -207,7 +216,10 @@ export class Scheduler {
     return `${pool} ${model} ${sessionId}`;
   }
 
-  /** Chooses the session's worker if it is a candidate and not too expensive. */
+  /**
+   * Chooses the worker of the session's latest request. Returns null if that worker is not a
+   * candidate or costs too much more than the best one.
+   */
   #stay(
     session: string | null,
     candidates: readonly Target[],
@@ -263,25 +275,30 @@ export class Scheduler {
   }
 }
 
-/** Named workers refer to the decode pool; excluded workers are excluded from both pools. */
+/**
+ * Returns the overrides for the prefill pool. Named and allowed workers apply to the decode pool
+ * only; excluded workers apply to both pools.
+ */
 function ofPrefill({ mode, worker, rank, allowed, ...kept }: RouteOverrides = {}): RouteOverrides {
   return mode === undefined || mode === "direct" ? { ...kept, mode: "kv" } : { ...kept, mode };
 }
 
 /**
- * Tokens of one prompt that all targets hold, and the blocks it would add, by target id. Valid until
- * the next `take`.
+ * For one prompt, the tokens that each target has cached and the blocks the prompt would add to it.
+ * Arrays are indexed by target id and valid until the next `take`.
  */
 class Measures {
   readonly #parts: SchedulerParts;
-  /** Leading prompt tokens on the device, down to host memory, and down to disk. */
+  /**
+   * Leading prompt tokens cached on the device; `#host` also counts host memory, `#disk` also disk.
+   */
   #device = new Uint32Array(0);
   #host = new Uint32Array(0);
   #disk = new Uint32Array(0);
   #additional = new Uint32Array(0);
   #predicted = new Uint32Array(0);
   promptTokens = 0;
-  /** Tokens up to which the index is exact. */
+  /** Number of leading prompt tokens for which the index knows all cached blocks exactly. */
   exactTokens = 0;
 
   constructor(parts: SchedulerParts) {
@@ -307,7 +324,9 @@ class Measures {
     }
   }
 
-  /** Tokens of a tier exclude those of the tiers above it. */
+  /**
+   * Returns the cost inputs of the targets. A token counts only in the fastest tier that has it.
+   */
   of(targets: readonly Target[]): CostInputs {
     const { load } = this.#parts;
     const inputs = new CostInputs(targets.length);
@@ -315,7 +334,7 @@ class Measures {
     for (let at = 0; at < targets.length; at++) {
       const { id } = targets[at]!;
       const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
-      // Clamp: a prompt may claim fewer tokens than its hashes cover.
+      // A prompt given as hashes may claim fewer tokens than its hashes cover.
       const device = Math.min(this.#device[id]!, this.promptTokens);
       const host = Math.min(Math.max(this.#host[id]!, device), this.promptTokens);
       const disk = Math.min(Math.max(this.#disk[id]!, host), this.promptTokens);
@@ -364,21 +383,24 @@ class Measures {
   }
 }
 
-/** The index may return ids that are no longer in the table; they are ignored. */
+/**
+ * Raises a target's tokens to `tokens`. Ignores ids beyond the column: the index may return targets
+ * that have left the table.
+ */
 function raise(column: Uint32Array, target: number, tokens: number): void {
   if (tokens > (column[target] ?? tokens)) column[target] = tokens;
 }
 
-/** Constraints on the workers of a request. */
+/** Constraints on the workers that may serve a request. */
 export interface RouteConstraints
   extends Pick<RouteOverrides, "worker" | "rank" | "allowed" | "excluded"> {
   readonly model: string;
   readonly pool: Pool;
-  /** The client named this worker: it is eligible even if stale or busy. */
+  /** True with mode `direct`: busy workers are eligible too. */
   readonly isDirect: boolean;
 }
 
-/** True if the overrides do not restrict the workers. */
+/** Returns true if the overrides do not restrict the workers. */
 export function isForAll({
   worker,
   rank,
@@ -389,11 +411,11 @@ export function isForAll({
 }
 
 /**
- * Splits targets into candidates and excluded ones. The part that does not depend on load is cached
- * until a worker changes.
+ * Splits targets into candidates and excluded ones. Caches the part that does not depend on load
+ * until the worker table changes.
  */
 export class TargetFilter {
-  /** By pool and model; only models with at least one worker. */
+  /** Cached results by pool and model. Only models with at least one candidate. */
   readonly #kept = new Map<string, Eligibility>();
   #targets: readonly Target[] = [];
 
@@ -431,12 +453,12 @@ export class TargetFilter {
   }
 }
 
-/** Targets that can serve the request, regardless of load. */
+/** Returns the targets that can serve the request. Ignores load. */
 function servedBy(targets: readonly Target[], constraints: RouteConstraints): Eligibility {
   const reasons = targets.map((target) => staticReason(target, constraints));
   const served = targets.filter((_, at) => reasons[at] === null);
   const live = served.filter(({ state }) => state === "live");
-  // Stale targets are eligible only if no live one is left.
+  // Without a live target, stale ones remain candidates.
   if (live.length === 0) return { targets, reasons, candidates: served, isBusy: false };
   for (const [at, { state }] of targets.entries()) {
     if (reasons[at] === null && state === "stale") reasons[at] = "stale";
@@ -459,7 +481,10 @@ function isOff(thresholds: BusyThresholds): boolean {
   return blocks === null && tokens === null && thresholds.activePrefillTokensThresholdFrac == null;
 }
 
-/** A worker is busy only if all its ranks are (as in Dynamo). */
+/**
+ * Returns the busy candidates with the reason. A worker is busy only if all its ranks are, as in
+ * Dynamo.
+ */
 function busyTargets(
   candidates: readonly Target[],
   thresholds: BusyThresholds,
@@ -492,7 +517,7 @@ function busyReason(
   return isOver ? "busy_prefill" : null;
 }
 
-/** Busy thresholds: the settings, or the values set at run time for one model. */
+/** Busy thresholds of each model: those set at run time, otherwise those of the settings. */
 export class Thresholds {
   readonly #initial: BusyThresholds;
   readonly #byModel = new Map<string, BusyThresholds>();
@@ -505,7 +530,7 @@ export class Thresholds {
     return this.#byModel.get(model) ?? this.#initial;
   }
 
-  /** Absent members are unchanged; null disables a threshold. */
+  /** Sets thresholds of a model. Absent members stay unchanged; null disables a threshold. */
   set(model: string, changed: Partial<BusyThresholds>): void {
     const { activePrefillTokensThresholdFrac: frac, ...others } = { ...this.of(model), ...changed };
     const share = frac == null ? {} : { activePrefillTokensThresholdFrac: frac };
@@ -523,10 +548,10 @@ interface SessionWorker {
   readonly untilMs: number;
 }
 
-/** Longer session ids are not recorded. */
+/** Maximum length of a session id. Longer ones are not recorded. */
 const NAME_MAX = 512;
 
-/** Latest worker of each session. The least recently used sessions are evicted first. */
+/** Latest worker of each session. At the limit, drops the least recently used session. */
 export class Affinity {
   readonly #clock: Clock;
   readonly #settings: RouterSettings["affinity"];
@@ -558,17 +583,17 @@ export class Affinity {
   }
 }
 
-/** A candidate, and how it was chosen. */
+/** Index of the chosen candidate, and the rule that chose it. */
 interface Picked {
   readonly candidateIndex: number;
-  /** The random number in [0, 1). Null: none was drawn. */
+  /** Random number in [0, 1) used for the choice. Null: none was needed. */
   readonly draw: number | null;
   readonly decidedBy: Explanation["decidedBy"];
 }
 
 /**
- * Picks the lowest cost. Equal candidates have equal probability: a reservoir of size one, fed by a
- * single draw, in which the k-th equal candidate replaces the current one with probability 1/k.
+ * Picks the candidate with the lowest cost. Equal candidates have equal probability: the k-th of
+ * them replaces the current one with probability 1/k. All these steps use one random number.
  */
 export function pickLowest(costs: readonly number[], draw: () => number): Picked {
   let [candidateIndex, equals] = [0, 1];
@@ -583,14 +608,15 @@ export function pickLowest(costs: readonly number[], draw: () => number): Picked
   for (let at = candidateIndex + 1, seen = 1; at < costs.length; at++) {
     if (costs[at] !== lowest) continue;
     seen++;
-    // The remainder of the draw is uniform again in either case.
+    // In both cases the scaled remainder is uniform in [0, 1) again, so it serves as the next
+    // random number.
     if (left * seen < 1) [candidateIndex, left] = [at, left * seen];
     else left = (left * seen - 1) / (seen - 1);
   }
   return { candidateIndex, draw: drawn, decidedBy: "tie_draw" };
 }
 
-/** Softmax probabilities: p ∝ exp(−(cost − min) / ((max − min) · temperature)). */
+/** Returns the softmax probabilities: p ∝ exp(−(cost − min) / ((max − min) · temperature)). */
 export function softmax(costs: readonly number[], temperature: number): number[] {
   const [min, max] = extremes(costs);
   const range = (max - min) * temperature;
@@ -613,7 +639,10 @@ export function pickSoftmax(
   return { candidateIndex, draw: drawn, decidedBy: "softmax" };
 }
 
-/** Probabilities at temperature 0: shared equally by the lowest costs. */
+/**
+ * Returns the probabilities at temperature 0: equal for all candidates with the lowest cost, else
+ * 0.
+ */
 export function sharedByLowest(costs: readonly number[]): number[] {
   const [min] = extremes(costs);
   const equals = costs.filter((cost) => cost === min).length;

@@ -4,23 +4,23 @@ export type RouterMode = (typeof ROUTER_MODES)[number];
 export type CostSettings =
   | {
       readonly kind: "credits";
-      /** `c` in the formula of docs/internals/router.md. */
+      /** Weight of cached blocks. `c` in the formula of docs/internals/router.md. */
       readonly overlapCredit: number;
-      /** `k` in the formula. */
+      /** Decay of the weight of cached blocks. `k` in the formula. */
       readonly creditDecay: number;
       readonly hostCredit: number;
       readonly diskCredit: number;
-      /** `scale` in the formula. */
+      /** Factor of the prefill blocks in the cost. `scale` in the formula. */
       readonly prefillLoadScale: number;
-      /** `a` in the formula. */
+      /** Cost in blocks of each active request. `a` in the formula. */
       readonly activeRequestWeight: number;
     }
-  /** cost = overlapScoreWeight * prefill blocks + decode blocks. */
+  /** Older formula: cost = overlapScoreWeight * prefill blocks + decode blocks. */
   | { readonly kind: "classic"; readonly overlapScoreWeight: number };
 
 /**
- * Settings of routing decisions. Names and defaults follow Dynamo's router; docs/internals/router.md lists
- * its flags.
+ * Default settings of routing decisions. Names and values follow Dynamo's router.
+ * docs/internals/router.md lists the corresponding Dynamo flags.
  */
 export const ROUTER_DEFAULTS = {
   mode: "kv" as RouterMode,
@@ -33,47 +33,57 @@ export const ROUTER_DEFAULTS = {
     prefillLoadScale: 1,
     activeRequestWeight: 0,
   } as CostSettings,
-  /** 0: the lowest cost wins. Above 0: softmax over costs scaled to [0, 1]. */
+  /**
+   * 0: choose the lowest cost. Above 0: choose at random, by a softmax over costs scaled to [0, 1].
+   */
   temperature: 0,
-  /** Tokens per block in the cost formula. */
+  /** Tokens per block. Unit of the cost formula. */
   blockTokens: 16,
-  /** If false, cached blocks are predicted from earlier routing decisions instead of KV events. */
+  /**
+   * If true, cached blocks are known from KV events. If false, they are predicted from earlier
+   * decisions.
+   */
   useKvEvents: true,
   prediction: {
     ttlMs: 120_000,
     blocksMax: 2 ** 20,
-    /** Pruning reduces the table to this share of `blocksMax`. */
+    /** Share of `blocksMax` to which pruning reduces the predictions. */
     pruneRatio: 0.8,
     /**
-     * With KV events on: time for which a routed prompt counts as cached until events confirm it. 0
-     * disables.
+     * If `useKvEvents` is true: time in ms for which a routed prompt counts as cached before KV
+     * events confirm it. 0 disables.
      */
     besideEventsMs: 2_000,
   },
-  /** If false, blocks of active requests are not counted (workers that only prefill). */
+  /** If false, blocks of active requests do not count as load. For workers that only prefill. */
   trackActiveBlocks: true,
   trackPrefillTokens: true,
-  /** A worker is busy above this share of its blocks, in (0, 1]. Null disables the limit. */
+  /**
+   * A worker is busy if more than this share of its KV blocks is active, in (0, 1]. Null: no limit.
+   */
   activeDecodeBlocksThreshold: null as number | null,
-  /** A worker is busy above this number of active prefill tokens. Null disables the limit. */
+  /** A worker is busy if it has more active prefill tokens than this. Null: no limit. */
   activePrefillTokensThreshold: null as number | null,
-  /** Requests that may wait while all workers are busy. 0 refuses them immediately. */
+  /**
+   * `requestsMax`: requests that may wait while all workers are busy; 0 rejects them immediately.
+   */
   queue: { requestsMax: 1_024, waitMs: 10_000 },
   affinity: {
     /**
-     * Time since its latest request for which a session stays with its worker. 0 disables affinity.
+     * Time in ms for which a session stays with the worker of its latest request. 0 disables
+     * affinity.
      */
     ttlMs: 0,
     sessionsMax: 65_536,
     /**
-     * Affinity is dropped if the session's worker costs this many blocks more than the best
-     * candidate.
+     * Maximum extra cost, in blocks, of the session's worker over the best candidate. Above it, the
+     * router ignores affinity.
      */
     extraCostMax: 64,
   },
-  /** Requests that are never freed expire after this time. */
+  /** Time in ms after its last update at which a request that was never freed expires. */
   requestExpiryMs: 300_000,
-  /** Number of most recent explanations kept. */
+  /** Number of most recent explanations to keep. */
   explanationsMax: 4_096,
 };
 

@@ -16,7 +16,7 @@ import type { PrefixIndex } from "./prefix-index.ts";
 import type { TargetId, WorkerRole, WorkerSpec, WorkerTable } from "./workers.ts";
 
 interface SnapshotStoreOptions {
-  /** Directory used by this router only. Created if missing. */
+  /** Folder for snapshots, used by this router only. Created if missing. */
   readonly folder: string;
   readonly clock: Clock;
   readonly log: BusLog;
@@ -24,24 +24,24 @@ interface SnapshotStoreOptions {
   readonly table: WorkerTable;
   readonly ingest: ResidencyIngest;
   readonly everyMs: number;
-  /** Number of changes that triggers a save before the interval has passed. */
+  /** Number of index changes that triggers a save before `everyMs` has passed. */
   readonly snapshotThreshold: number;
 }
 
-/** `none`: no snapshot to restore; `why` is a message. */
+/** Result of restoring a snapshot. `none`: nothing was restored; `why` says why, for a person. */
 export type RestoreOutcome =
   | { readonly kind: "restored"; readonly sources: number; readonly ageMs: number }
   | { readonly kind: "none"; readonly why: string };
 
 const STATE_FILE = "state.json";
 const INDEX_FILE = /^index-[0-9]+(?:\.new)?$/;
-/** Interval at which the threshold is checked. */
+/** Interval at which the store checks whether a save is due. */
 const LOOK_MS = 1_000;
 
 /**
- * Saves a snapshot of the index periodically, with the sequence number of each source, so that a
- * restarted router restores it and requests only what is missing. Files are replaced atomically; a
- * failed save leaves the previous snapshot in place.
+ * Saves snapshots of the index periodically, with the sequence number of each agent's last event. A
+ * restarted router restores the snapshot and requests only later events. Files are replaced
+ * atomically; a failed save keeps the previous snapshot.
  */
 export class SnapshotStore implements AsyncDisposable {
   readonly #options: SnapshotStoreOptions;
@@ -62,7 +62,8 @@ export class SnapshotStore implements AsyncDisposable {
   }
 
   /**
-   * Restores into an empty index. Must run before workers of other origins are added to the table.
+   * Restores the saved snapshot into an empty index. Call it before workers from other sources are
+   * added to the table, because saved blocks refer to target ids.
    */
   async restore(): Promise<RestoreOutcome> {
     const state = this.#readState();
@@ -79,7 +80,7 @@ export class SnapshotStore implements AsyncDisposable {
     return { kind: "restored", sources: kept.size, ageMs: clock.wallMs() - state.wallMs };
   }
 
-  /** Resolves false if writing failed. The previous snapshot is kept. */
+  /** Saves a snapshot. Resolves false if writing failed; the previous snapshot is kept then. */
   save(): Promise<boolean> {
     this.#saving ??= this.#save().finally(() => {
       this.#saving = null;
@@ -94,7 +95,7 @@ export class SnapshotStore implements AsyncDisposable {
     this.#removeBut(null);
   }
 
-  /** Saves a final snapshot. */
+  /** Stops the periodic saves and saves a last snapshot. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -104,8 +105,8 @@ export class SnapshotStore implements AsyncDisposable {
   }
 
   /**
-   * Returns false if the worker is already in the table, or its id is taken: the saved blocks are
-   * then unusable.
+   * Restores one worker and its sequence number. Returns false if the worker has another id in the
+   * table, or its id belongs to another worker. The caller must then drop the blocks under that id.
    */
   #restoreOne(saved: SavedSource): boolean {
     const { table, ingest } = this.#options;
@@ -134,8 +135,8 @@ export class SnapshotStore implements AsyncDisposable {
     this.#savedMs = clock.monotonicMs();
     this.#savedChanges = ingest.counts.changes;
     const indexFile = `index-${++this.#generation}`;
-    // Read the sequence numbers first: changes applied to the index during the save are then
-    // applied a second time after a restore, in order, which is harmless.
+    // Read the sequence numbers before saving. Changes made during the save are applied a second
+    // time after a restore, in order, which is harmless.
     const state = this.#stateOf(indexFile);
     try {
       await index.save(join(folder, indexFile));
@@ -188,7 +189,7 @@ export class SnapshotStore implements AsyncDisposable {
   }
 }
 
-/** Replaces the file atomically, also across a power failure. */
+/** Replaces a file atomically, also across a power failure. */
 async function replaceFile(path: string, text: string): Promise<void> {
   const draft = `${path}.new`;
   const file = await open(draft, "w", 0o640);
@@ -201,17 +202,20 @@ async function replaceFile(path: string, text: string): Promise<void> {
   await rename(draft, path);
 }
 
-/** A followed source with its worker's properties. */
+/** Restart point of one worker's events, with the worker's properties. */
 interface SavedSource extends Omit<FollowedSource, "isKnown"> {
   readonly spec: WorkerSpec;
 }
 
-/** State that belongs to one saved index file. */
+/** Contents of the state file, which describes one saved index file. */
 export interface SavedState {
-  /** File name of the index. */
+  /** Name of the index file in the snapshot folder. */
   readonly indexFile: string;
   readonly wallMs: number;
-  /** All target ids in the index file are below this, including ids of targets without a source. */
+  /**
+   * Upper bound, exclusive, of the target ids in the index file. Includes targets without a saved
+   * source.
+   */
   readonly targetsEnd: number;
   readonly sources: readonly SavedSource[];
 }
@@ -220,7 +224,7 @@ const VERSION = 1;
 const DEPTH_MAX = 8;
 const ROLES: readonly WorkerRole[] = ["both", "prefill", "decode"];
 
-/** Encodes two lines: a checksum, and the JSON it covers. */
+/** Encodes the state as two lines: a checksum, then the JSON that it covers. */
 export function encodeState(state: SavedState): string {
   const body = stringifyJson({
     version: VERSION,
@@ -242,7 +246,7 @@ export function encodeState(state: SavedState): string {
   return `${checksumOf(body)}\n${body}\n`;
 }
 
-/** Returns null if the text is damaged or of another version. */
+/** Decodes a state file. Returns null if the text is damaged or of another version. */
 export function readState(text: string): SavedState | null {
   const [checksum, body, rest] = text.split("\n");
   if (body === undefined || rest !== "" || checksum !== checksumOf(body)) return null;

@@ -13,8 +13,8 @@ interface Entry<Item, Result> extends Waiting<Item> {
 }
 
 /**
- * Requests waiting for a worker: highest priority first, then first come, first served. At most
- * `requestsMax` requests, each for at most `waitMs`.
+ * Requests that wait for a worker, by priority and then by arrival. Holds at most `requestsMax`
+ * requests, each for at most `waitMs` milliseconds.
  */
 export class WaitQueue<Item, Result> implements Disposable {
   readonly #clock: Clock;
@@ -22,7 +22,7 @@ export class WaitQueue<Item, Result> implements Disposable {
   readonly #giveUp: (item: Item, waitedMs: number) => Result;
   readonly #entries: Entry<Item, Result>[] = [];
 
-  /** `giveUp` supplies the result of requests that time out. */
+  /** `giveUp` returns the result of a request that times out or is still waiting at disposal. */
   constructor(
     clock: Clock,
     settings: RouterSettings["queue"],
@@ -37,7 +37,10 @@ export class WaitQueue<Item, Result> implements Disposable {
     return this.#entries.length;
   }
 
-  /** Returns null if the queue is full. The promise rejects with ABORTED when the signal fires. */
+  /**
+   * Queues a request and resolves with its result. Returns null if the queue is full or disabled.
+   * The promise rejects with ABORTED if the signal fires.
+   */
   wait(item: Item, priority: number, signal: AbortSignal | undefined): Promise<Result> | null {
     const { requestsMax, waitMs } = this.#settings;
     if (this.#entries.length >= requestsMax || waitMs <= 0) return null;
@@ -64,7 +67,10 @@ export class WaitQueue<Item, Result> implements Disposable {
     });
   }
 
-  /** Offers each waiting request, in order. An offer that returns null leaves it waiting. */
+  /**
+   * Calls `offer` for each waiting request, in queue order. A result ends the request's wait; null
+   * leaves it waiting.
+   */
   serve(offer: (waiting: Waiting<Item>) => Result | null): void {
     for (const entry of [...this.#entries]) {
       if (entry.timer === null) continue;
@@ -75,7 +81,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     }
   }
 
-  /** Ends all waiting requests. */
+  /** Ends the wait of all requests with the result of `giveUp`. */
   [Symbol.dispose](): void {
     for (const entry of [...this.#entries]) this.#end(entry);
   }

@@ -2,32 +2,35 @@ import { assert, type Brand, HearthError, type WorkerId } from "../core/index.ts
 import type { KeySpace } from "../observability/activity/index.ts";
 
 /**
- * Routing target: one data parallel rank of one worker, as a small number that indexes tables. An
- * id is reused only after all tables have removed it.
+ * Number of a routing target, used as an array index. A target is one data-parallel rank of one
+ * worker. A number is reused only after all tables have removed its previous target.
  */
 export type TargetId = Brand<number, "TargetId">;
 
-/** Role of a worker. `both` serves whole requests. */
+/** Phases that a worker serves. `both`: whole requests. */
 export type WorkerRole = "both" | "prefill" | "decode";
 
-/** Properties of a worker, from the configuration, a registration or its events. */
+/** Properties of a worker's rank, from the configuration, a registration or its events. */
 export interface WorkerSpec {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly model: string;
   readonly role: WorkerRole;
-  /** Base URL of its OpenAI-compatible API. Null: the proxy sends no requests to it. */
+  /** Base URL of the worker's OpenAI-compatible API. Null: the proxy sends it no requests. */
   readonly url: string | null;
-  /** KV blocks of `blockTokens` that fit its GPU. Null: unknown; the block limit does not apply. */
+  /**
+   * Capacity of the GPU's KV cache, in blocks of `blockTokens` tokens. Null: unknown; the worker
+   * then has no block limit.
+   */
   readonly totalBlocks: number | null;
-  /** Maximum tokens per step. Null: unknown. */
+  /** Maximum tokens that the engine processes in one step. Null: unknown. */
   readonly batchTokensMax: number | null;
   readonly spaces: readonly KeySpace[];
 }
 
 /**
- * `live`: eligible. `stale`: its heartbeats are missing; eligible only if no live worker is left.
- * `draining`: takes no new requests. `gone`: about to be removed.
+ * `live`: may be chosen. `stale`: heartbeats are missing; may be chosen only if no live worker is
+ * left. `draining`: takes no new requests. `gone`: will be removed.
  */
 export type WorkerState = "live" | "stale" | "draining" | "gone";
 
@@ -35,7 +38,8 @@ export interface Target extends WorkerSpec {
   readonly id: TargetId;
   readonly state: WorkerState;
   /**
-   * True if its cached blocks are known: its events arrive without a gap, or they are predicted.
+   * True if the router knows the worker's cached blocks: it received all events, or predicts the
+   * blocks.
    */
   readonly isKnown: boolean;
 }
@@ -44,24 +48,27 @@ export type WorkerEvent =
   | { readonly kind: "joined" | "changed" | "left"; readonly target: Target }
   | { readonly kind: "state"; readonly target: Target; readonly before: WorkerState };
 
-/** The index returns target ids as 16-bit numbers. */
+/** Maximum targets: the index returns target ids as 16-bit numbers. */
 const TARGETS_MAX = 65_535;
 
 /**
- * Table of all known workers. A target keeps its id while it is known; `left` is reported once,
- * after which the id may be reused; lists are ordered by id. Targets are frozen; an update replaces
- * the object.
+ * Table of all known workers, one target per rank. A target keeps its id while it is known. `left`
+ * is reported once; then the id may be reused. Lists are ordered by id. Targets are frozen: an
+ * update replaces the object.
  */
 export class WorkerTable {
   readonly #max: number;
   readonly #byId: (Target | null)[] = [];
   readonly #byName = new Map<string, Target>();
   readonly #listeners = new Set<(news: WorkerEvent) => void>();
-  /** Ids of removed targets, oldest first, so that an id stays unused as long as possible. */
+  /**
+   * Ids of removed targets. The id removed first is reused first, so each stays unused as long as
+   * possible.
+   */
   readonly #freeIds: number[] = [];
   #targets: readonly Target[] | null = [];
 
-  /** `targetsMax`: maximum number of targets. */
+  /** `targetsMax`: maximum number of targets in the table. */
   constructor({ targetsMax = 4_096 }: { readonly targetsMax?: number } = {}) {
     this.#max = Math.min(targetsMax, TARGETS_MAX);
   }
@@ -80,8 +87,8 @@ export class WorkerTable {
   }
 
   /**
-   * Adds or updates a worker. A new one gets the id `wanted` if it is free: saved snapshots refer
-   * to ids. Throws ROUTER_FULL at the limit.
+   * Adds or updates a worker's rank. A new one gets the id `wanted` if that id is free; saved
+   * snapshots refer to ids. Throws ROUTER_FULL at the limit.
    */
   put(spec: WorkerSpec, wanted?: TargetId): Target {
     const known = this.find(spec.worker, spec.rank);
@@ -162,7 +169,10 @@ function targetOf(spec: WorkerSpec, id: TargetId, state: WorkerState, isKnown: b
   return Object.freeze({ ...frozen, id, state, isKnown });
 }
 
-/** Workers announce themselves periodically; listeners are notified only of changes. */
+/**
+ * Returns whether a spec equals the known one. Workers announce themselves periodically, and
+ * listeners are called only for changes.
+ */
 function isSame(spec: WorkerSpec, known: Target): boolean {
   const plain = ["model", "role", "url", "totalBlocks", "batchTokensMax"] as const;
   return (
@@ -172,14 +182,14 @@ function isSame(spec: WorkerSpec, known: Target): boolean {
   );
 }
 
-/** Equal for equal key spaces only. */
+/** Returns a name that is equal for two key spaces only if they are equal. */
 export function keySpaceName(space: KeySpace): string {
   const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
   const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
   return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }
 
-/** Unambiguous, since a worker id contains no space. */
+/** Returns a unique name of a rank: worker ids contain no space. */
 function nameOf(worker: WorkerId, rank: number): string {
   return `${worker} ${rank}`;
 }

@@ -6,13 +6,13 @@ import { type EventSource, eventSources } from "../../router/proxy/index.ts";
 export interface DiscoveryOptions {
   readonly clock: Clock;
   readonly logger: Logger;
-  /** The `Authorization` header for engines. Null: none. */
+  /** `Authorization` header to send to engines. Null: send none. */
   readonly authorization: string | null;
-  /** True if a worker that has answered needs no further queries. */
+  /** Returns true if a worker that has answered needs no further queries. */
   isSettled(worker: WorkerId): boolean;
-  /** Returns true if the facts are new. */
+  /** Receives settings that an engine reported. Returns true if they differ from known ones. */
   onFacts(worker: WorkerId, facts: EngineFacts): boolean;
-  /** The API answered with an error status. It is queried again. */
+  /** Receives an HTTP error status of an engine's API. The worker is queried again later. */
   onRefused(worker: WorkerId, status: number): void;
 }
 
@@ -21,8 +21,8 @@ const RETRY_MIN_MS = 500;
 const RETRY_MAX_MS = 15_000;
 
 /**
- * Queries engines by URL for their settings until they answer and the answer is confirmed: a
- * restarted engine may publish elsewhere or serve another model.
+ * Queries engines by URL for their settings. Queries an engine until it reports the same settings
+ * twice and is settled: a restarted engine may publish its events elsewhere or serve another model.
  */
 export class EngineDiscovery implements AsyncDisposable {
   readonly #options: DiscoveryOptions;
@@ -33,7 +33,7 @@ export class EngineDiscovery implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Queries the worker again, replacing a running query. */
+  /** Starts querying a worker. Aborts a query of the same worker in progress. */
   ask(worker: WorkerId, url: string): void {
     this.stop(worker);
     const stopping = new AbortController();
@@ -60,7 +60,8 @@ export class EngineDiscovery implements AsyncDisposable {
     for (let delayMs = RETRY_MIN_MS; !signal.aborted; ) {
       const answer = await this.#answer(url, signal);
       if (signal.aborted) return;
-      // An answer may mix two runs of an engine, so the same facts must be received twice.
+      // The engine may restart between the requests of one query, so require the same settings
+      // twice.
       const isSame = answer.kind === "facts" && !onFacts(worker, answer.facts);
       if (answer.kind !== "facts") warned = this.#failed(worker, url, answer, warned);
       await sleep(clock, delayMs, signal).catch(() => undefined);
@@ -76,7 +77,7 @@ export class EngineDiscovery implements AsyncDisposable {
     return await askEngine(url, authorization, AbortSignal.any([signal, late.signal]));
   }
 
-  /** Skips a log line equal to the previous one for that worker. */
+  /** Logs a failed query, unless the message equals the previous one for that worker. */
   #failed(
     worker: WorkerId,
     url: string,
@@ -94,15 +95,15 @@ export class EngineDiscovery implements AsyncDisposable {
   }
 }
 
-/** What an engine reports over HTTP. Null: not reported. */
+/** Settings that an engine reports over HTTP. Null: not reported. */
 export interface EngineFacts {
   readonly model: string | null;
-  /** Address of rank 0. Rank N uses the port N above it. */
+  /** Address of rank 0's events. Rank N publishes on this port plus N. */
   readonly events: string | null;
   readonly replay: string | null;
   readonly ranks: number | null;
   readonly blockTokens: number | null;
-  /** KV cache blocks, by rank. */
+  /** Capacity of each rank's KV cache, in blocks. */
   readonly totalBlocks: readonly (number | null)[];
 }
 
@@ -114,7 +115,7 @@ export const NO_FACTS: EngineFacts = {
 const BODY_BYTES_MAX = 4 * 2 ** 20;
 const SERVER_ERROR = 500;
 
-/** `refused`: `/v1/models` returned an error status. `lost`: no response. */
+/** Result of a query. `refused`: `/v1/models` returned an error status. `lost`: no response. */
 type EngineAnswer =
   | { readonly kind: "facts"; readonly facts: EngineFacts }
   | { readonly kind: "refused"; readonly status: number }
@@ -134,7 +135,7 @@ async function askEngine(
   for (const path of ["/v1/models", "/kv_event_sources", "/metrics"]) {
     const got = await bodyOf(`${base}${path}`, authorization, signal);
     if (got === null) return { kind: "lost" };
-    // Engines other than vLLM support the first path only.
+    // Only vLLM serves the other paths.
     const isRefused = bodies.length === 0 ? !got.isOk : got.status >= SERVER_ERROR;
     if (isRefused) return { kind: "refused", status: got.status };
     bodies.push(got.isOk ? got.text : "");
@@ -145,7 +146,10 @@ async function askEngine(
   return { kind: "facts", facts: { ...facts, ...published, ...cacheIn(metrics) } };
 }
 
-/** Merges engine facts into a configured worker. The configuration takes precedence. */
+/**
+ * Merges the settings that an engine reports into a configured worker. The configuration takes
+ * precedence.
+ */
 export function withFacts(listed: ListedWorker, facts: EngineFacts): ListedWorker {
   const isOwn = listed.events !== null;
   return {
@@ -163,7 +167,10 @@ interface Got {
   readonly text: string;
 }
 
-/** Null if the request failed. A body beyond the size limit is returned as empty. */
+/**
+ * Requests a path and returns its status and body. Returns null if the request failed. The body is
+ * empty if it exceeds the size limit.
+ */
 async function bodyOf(
   url: string,
   authorization: string | null,
@@ -197,19 +204,19 @@ function objectIn(text: string): Readonly<Record<string, unknown>> {
 
 const MODEL = /^[\x21-\x7e]{1,256}$/;
 
-/** Returns the base model: adapters have a parent. */
+/** Returns the base model's id, or null if there is not exactly one. Adapters have a `parent`. */
 function modelIn(text: string): string | null {
   const { data } = objectIn(text);
   const models = Array.isArray(data) ? (data as { id?: unknown; parent?: unknown }[]) : [];
   const [first, ...more] = models.filter((model) => !model?.parent);
   const id = first?.id;
-  // If an engine serves several models, the configuration must name one.
+  // If an engine serves several base models, the configuration must say which one to route.
   return typeof id === "string" && MODEL.test(id) && more.length === 0 ? id : null;
 }
 
 /**
- * Returns nothing unless each rank publishes on the port above the previous rank's, as engine
- * connections require.
+ * Returns where an engine publishes its events. Returns nothing unless rank N publishes on rank 0's
+ * port plus N, as engine connections require.
  */
 function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
   const ranksInOrder = sources.every(({ rank }, place) => rank === place);
@@ -219,7 +226,7 @@ function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
   return { events, replay: inStep(sources.map(({ replay }) => replay)), ranks: sources.length };
 }
 
-/** Address of rank 0. Null if the other ranks are not on consecutive ports. */
+/** Returns the address of rank 0. Null if the ranks are not on consecutive ports. */
 function inStep(endpoints: readonly (string | null)[]): string | null {
   const [first = null] = endpoints;
   if (first === null) return null;

@@ -20,24 +20,25 @@ export interface EngineLinkOptions {
   readonly model: string;
   readonly endpoint: string;
   readonly replayEndpoint: string | null;
-  /** From the configuration. Null: use the engine's value. */
+  /** Tokens per block from the configuration. Null: use the engine's value. */
   readonly blockTokens: number | null;
-  /** Blocks of the engine's own cache. Null: unknown. */
+  /** Capacity of the engine's own KV cache, in blocks. Null: unknown. */
   readonly totalBlocks: number | null;
-  /** PYTHONHASHSEED of the engine. Null: unknown. */
+  /** PYTHONHASHSEED of the engine process. Null: unknown. */
   readonly hashSeed: string | null;
   readonly saved: SavedIngest | null;
-  /** Owned by the caller. */
+  /** Ingest target that receives this rank's events. The caller disposes it. */
   readonly target: EngineTarget;
-  /** The engine left, returned or restarted: its settings may have changed. */
+  /** Called when the engine disconnects, reconnects or restarts: its settings may have changed. */
   readonly onChanged: () => void;
 }
 
-/** Maximum prompts waiting to be named. Further prompts are skipped. */
+/** Maximum prompts whose blocks wait to be hashed. Further prompts are skipped. */
 const PROMPTS_MAX = 16;
 
 /**
- * Follows the KV events of one engine rank, applies them to its ingest target, and logs the state.
+ * Receives the KV events of one engine rank, applies them to its ingest target, and logs connection
+ * changes.
  */
 export class EngineLink implements AsyncDisposable {
   readonly #options: EngineLinkOptions;
@@ -89,8 +90,8 @@ export class EngineLink implements AsyncDisposable {
   }
 
   /**
-   * Offers a prompt's tokens, which may identify blocks the engine held before this router followed
-   * it.
+   * Offers a prompt's tokens. Their hashes may identify blocks that the engine cached before this
+   * router received its events.
    */
   learn(prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
     if (this.#feed.orphanBlocks === 0 || this.#prompts.length >= PROMPTS_MAX) return;
@@ -100,7 +101,10 @@ export class EngineLink implements AsyncDisposable {
     });
   }
 
-  /** Serializes the follower's state. Null if it could not be trusted after a restart. */
+  /**
+   * Serializes the state of this rank's ingest. Null if the state would be unreliable after a
+   * restart.
+   */
   save(): Promise<Uint8Array[] | null> {
     return this.#feed.save();
   }

@@ -18,15 +18,20 @@ interface EnginesServiceParts {
   readonly logger: Logger;
   readonly health: Health;
   readonly sync: Pick<IndexSync, "engine">;
-  /** Null: no state is kept across restarts. */
+  /** Store for the saved state of engines. Null: the router keeps no state across restarts. */
   readonly saves: EngineStateStore | null;
-  /** Query the engine's settings again: it left, returned or restarted. */
+  /**
+   * Called when an engine disconnects, reconnects or restarts, so that its settings are queried
+   * again.
+   */
   readonly onChanged: (worker: WorkerId) => void;
-  /** Workers whose API was not reached within `ms` milliseconds, one line each. */
+  /**
+   * Returns one line for each worker whose API has been unreachable for at least `ms` milliseconds.
+   */
   readonly lostApis: (ms: number) => readonly string[];
 }
 
-/** An engine not reached within this time raises a health code. */
+/** Time after which an unreachable engine raises a health code. */
 const REACH_MS = 5_000;
 const LOOK_MS = 500;
 
@@ -36,11 +41,11 @@ interface Followed {
   readonly targets: DisposableStack;
 }
 
-/** Follows the engines of workers without an agent, one connection per rank. */
+/** Receives the events of engines on hosts without an agent, over one connection per rank. */
 export class EnginesService implements AsyncDisposable {
   readonly #parts: EnginesServiceParts;
   readonly #followed = new Map<WorkerId, Followed>();
-  /** Followers being closed. */
+  /** Connections being closed. */
   readonly #ending = new Set<Promise<void>>();
   readonly #watches: readonly Disposable[];
 
@@ -61,13 +66,16 @@ export class EnginesService implements AsyncDisposable {
     return this.#followed.get(worker)?.links[rank]?.report ?? null;
   }
 
-  /** True if events of all followed ranks of the worker can be received. */
+  /** True if the router is connected to every followed rank of the worker. */
   isHeard(worker: WorkerId): boolean {
     const links = this.#followed.get(worker)?.links ?? [];
     return links.every(({ report }) => report.isReached);
   }
 
-  /** True if each engine was reached and its replay has completed. */
+  /**
+   * True if the router has reached each engine, and each engine with a replay endpoint has sent its
+   * replay.
+   */
   get isSettled(): boolean {
     return this.reports.every(
       ({ wasReached, hasReplay, isCurrent }) => wasReached && (isCurrent || !hasReplay),
@@ -85,18 +93,21 @@ export class EnginesService implements AsyncDisposable {
     this.#followed.set(worker, { links, targets, sinceMs: this.#parts.clock.monotonicMs() });
   }
 
-  /** Stops following the engine. It may be followed again. */
+  /** Stops receiving the engine's events. Saved state is kept. */
   leave(worker: WorkerId): void {
     this.#end(worker);
   }
 
-  /** The worker is removed: drops all state of its engine. */
+  /** Stops receiving the events of a removed worker and deletes its saved state. */
   forget(worker: WorkerId): void {
     this.#end(worker);
     this.#parts.saves?.forget(worker);
   }
 
-  /** The tokens of a request may identify blocks that engines held before they were followed. */
+  /**
+   * Offers the tokens of a request to the engines of its model. The hashes may identify blocks that
+   * engines cached before the router received their events.
+   */
   prompted({ model, prompt, loraName, cacheSalt }: RouteRequest): void {
     if (prompt.kind !== "tokens" || loraName) return;
     for (const link of this.#links()) {
@@ -121,7 +132,7 @@ export class EnginesService implements AsyncDisposable {
     const followed = this.#followed.get(worker);
     if (followed === undefined) return;
     this.#followed.delete(worker);
-    // Dispose at once: late events of these connections must not affect the worker's next follower.
+    // Dispose at once: late events of these connections must not change a new connection's state.
     followed.targets.dispose();
     const closing = Promise.all(followed.links.map((link) => link[Symbol.asyncDispose]()));
     const ending = closing.then(() => void this.#ending.delete(ending));
@@ -175,7 +186,7 @@ export class EnginesService implements AsyncDisposable {
   }
 }
 
-/** Describes a configured block size that differs from the engine's. */
+/** Returns a line if the engine's block size differs from the configured one. */
 function mismatchesOf(report: EngineReport): string[] {
   const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
   if (configured === null || blockTokens === null || configured === blockTokens) return [];
@@ -184,7 +195,7 @@ function mismatchesOf(report: EngineReport): string[] {
 }
 
 interface EngineStateStoreOptions {
-  /** Directory used by this router only. Created if missing. */
+  /** Folder for saved state, used by this router only. Created if missing. */
   readonly folder: string;
   readonly everyMs: number;
   readonly logger: Logger;
@@ -195,8 +206,8 @@ const HEAD_BYTES = 4;
 const CHECK_BYTES = 8;
 
 /**
- * Saved state of followed engines, one file per rank: pages with their lengths (u32 LE), then XXH3
- * (u64 LE) over all of them. Files are replaced atomically.
+ * Saved state of followed engines, one file per rank. Each file has pages with their lengths (u32
+ * LE), then XXH3 (u64 LE) over all pages. Files are replaced atomically.
  */
 export class EngineStateStore {
   readonly everyMs: number;
@@ -213,7 +224,7 @@ export class EngineStateStore {
     return this.#failures;
   }
 
-  /** Null if nothing was saved or the file is damaged. */
+  /** Reads the saved state of one rank. Returns null if there is none or the file is damaged. */
   read(worker: WorkerId, rank: number): SavedIngest | null {
     const path = this.#pathOf(worker, rank);
     let bytes: Uint8Array;
@@ -255,7 +266,7 @@ export class EngineStateStore {
     }
   }
 
-  /** Deletes all saved state. */
+  /** Deletes the saved state of all engines. */
   reset(): void {
     rmSync(this.#options.folder, { recursive: true, force: true });
     mkdirSync(this.#options.folder, { recursive: true, mode: 0o750 });

@@ -22,20 +22,23 @@ interface IndexSyncServiceParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: IndexSyncOptions["load"];
-  /** Replaces the configured NATS. Owned by the caller. */
+  /** Bus to use instead of the configured NATS server. The caller owns it and closes it. */
   readonly bus?: Bus;
   isConfigured(worker: WorkerId, rank: number): boolean;
   applyThresholds(model: string, thresholds: BusyThresholds): boolean;
 }
 
-/** Wait for heartbeats of agents at start: they send one per second by default. */
+/**
+ * Time after connecting in which every running agent sends a heartbeat. Default heartbeat interval:
+ * 1 s.
+ */
 const HEARD_MS = 2_000;
-/** Time allowed at shutdown for queued messages to be sent. */
+/** Maximum time, at shutdown, to send queued messages. */
 const CLOSE_MS = 1_000;
-/** Interval at which the index is written to `events.state_dir`. */
+/** Interval at which the router saves the index to `events.state_dir`. */
 const STATE_EVERY_MS = 30_000;
 
-/** Owns the bus and the index sync over it: table, index and load. */
+/** Owns the bus, and keeps the worker table, the index and the load up to date over it. */
 export class IndexSyncService implements AsyncDisposable {
   readonly bus: Bus;
   readonly sync: IndexSync;
@@ -43,7 +46,7 @@ export class IndexSyncService implements AsyncDisposable {
   readonly #status: Disposable;
   #connectedMs: number | null = null;
 
-  /** Returns without waiting for a connection. */
+  /** Opens the bus without waiting until it is connected. */
   constructor(parts: IndexSyncServiceParts) {
     const { config, clock, random, table, index, load } = parts;
     const { router, events, replicas } = config;
@@ -51,7 +54,7 @@ export class IndexSyncService implements AsyncDisposable {
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
     const name = `hearth router ${router.id}`;
     const basics = { clock, random, log };
-    // Without a NATS server: engine events and predictions need no broker.
+    // Without a NATS server the router still works with engine events and predictions.
     this.bus =
       parts.bus ??
       openConfiguredBus(config.nats, name, basics) ??
@@ -79,7 +82,10 @@ export class IndexSyncService implements AsyncDisposable {
     this.#look();
   }
 
-  /** Must run before other workers are added to the table, so that saved workers keep their ids. */
+  /**
+   * Restores the saved index, then subscribes. Call it before other workers are added to the table,
+   * so that saved workers keep their ids.
+   */
   async begin(): Promise<void> {
     const { logger } = this.#parts;
     const outcome = await this.sync.begin();
@@ -88,7 +94,10 @@ export class IndexSyncService implements AsyncDisposable {
     logger.info("restored index snapshot", { agents: sources, age_ms: ageMs });
   }
 
-  /** True if all present sources were heard, and the blocks of each are completely known. */
+  /**
+   * True if the router is connected long enough to know all running agents, and no agent's blocks
+   * are known only in part.
+   */
   get isComplete(): boolean {
     const { config, clock } = this.#parts;
     const waitMs = config.nats.url === null || !config.router.kvEvents ? 0 : HEARD_MS;

@@ -24,7 +24,7 @@ interface PoliciesServiceParts {
   readonly random: Random;
   readonly router: Router;
   readonly table: WorkerTable;
-  /** Bus on which agents accept commands. Owned by the caller. */
+  /** Bus on which agents accept commands. The caller owns it and closes it. */
   readonly bus: Bus;
 }
 
@@ -48,7 +48,7 @@ export class PoliciesService implements AsyncDisposable {
     });
   }
 
-  /** Applies the policy modes of a new configuration. */
+  /** Applies the modes of cache policies from a new configuration. */
   configure(config: RouterConfig): void {
     for (const [policy, mode] of policyModes(config)) this.policies.setMode(policy, mode);
   }
@@ -59,7 +59,7 @@ export class PoliciesService implements AsyncDisposable {
   }
 }
 
-/** Policy settings from the router's configuration. */
+/** Returns the settings of cache policies from the router's configuration. */
 function policySettings({ policies }: RouterConfig): PolicySettings {
   const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = POLICY_DEFAULTS;
   return {
@@ -74,7 +74,7 @@ function policySettings({ policies }: RouterConfig): PolicySettings {
   };
 }
 
-/** Policy modes, which can change on reload. */
+/** Returns the mode of each cache policy. A reload can change modes. */
 function policyModes({ policies }: RouterConfig): readonly [PolicyName, PolicyMode][] {
   return [
     ["cold_worker", policies.coldWorker],
@@ -86,22 +86,22 @@ function policyModes({ policies }: RouterConfig): readonly [PolicyName, PolicyMo
 }
 
 export interface CommanderOptions {
-  /** Sets the issuer and the id of each command. */
+  /** Client that sends commands. It sets each command's issuer and id. */
   readonly client: ControlClient;
   /**
-   * Owner of the pins and leases. The same for all routers of a fleet, so that any router can renew
-   * them.
+   * Owner of the pins and leases. All routers of a fleet use the same owner, so any router can
+   * renew them.
    */
   readonly owner?: string;
   readonly inFlightMax?: number;
   readonly deadlineMs?: number;
-  /** Time to wait for an agent that is not registered. */
+  /** Time in ms to wait for an agent that is not registered. */
   readonly absentMs?: number;
 }
 
 /**
- * Creates a commander over a control client. An agent that does not answer delays a command by at
- * most the deadline.
+ * Creates a commander that sends commands through a control client. An agent that does not answer
+ * delays a command by at most its deadline.
  */
 export function createCommander(options: CommanderOptions): Commander {
   const { client, owner = "router", inFlightMax = 512 } = options;

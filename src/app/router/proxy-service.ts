@@ -29,9 +29,9 @@ interface ProxyServiceParts {
   readonly health: Pick<Health, "raise" | "report">;
   readonly router: Router;
   readonly table: WorkerTable;
-  /** Receive what the proxy observes. */
+  /** Cache policies that receive the proxy's observations. */
   readonly policies: Pick<Policies, "marks" | "counts">;
-  /** An excluded worker is used again; its engine may have restarted. */
+  /** Called when the proxy uses an excluded worker again: its engine may have restarted. */
   readonly onBack: (worker: WorkerId) => void;
 }
 
@@ -52,8 +52,8 @@ export class ProxyService {
   }
 
   /**
-   * Null if no address is configured. Throws if a tokenizer cannot be loaded or the address cannot
-   * be listened on.
+   * Opens the proxy. Returns null if no proxy address is configured. Throws if a tokenizer cannot
+   * be loaded or the address cannot be listened on.
    */
   static async open(parts: ProxyServiceParts): Promise<ProxyService | null> {
     const { config, native, clock, random, logger, router, table, policies } = parts;
@@ -90,14 +90,14 @@ export class ProxyService {
     return this.#server.url;
   }
 
-  /** Reloads models and tokens. Rejects with CONFIG_INVALID if a file is invalid. */
+  /** Rereads the models and the API tokens. Rejects with CONFIG_INVALID if a file is invalid. */
   async reload({ models }: RouterConfig): Promise<void> {
     await this.#readTokens();
     await this.proxy.setModels(proxyModels(models));
   }
 
   /**
-   * Stops accepting requests. Streams may finish within the configured time, or until `hurry`
+   * Stops accepting requests. Open streams may finish until the configured time ends or `forceStop`
    * fires.
    */
   async stop(forceStop: AbortSignal): Promise<void> {
@@ -112,7 +112,10 @@ export class ProxyService {
   }
 }
 
-/** Logs when a worker is excluded or used again, and raises a health code while one is excluded. */
+/**
+ * Returns a listener that logs when the proxy excludes a worker or uses it again. It raises a
+ * health code while a worker is excluded.
+ */
 function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
   const out = new Map<WorkerId, string>();
   return (worker: WorkerId, why: string | null) => {
@@ -129,9 +132,9 @@ function workerNotes({ logger, health, onBack }: ProxyServiceParts) {
   };
 }
 
-/** Time without a token mismatch after which its health code is cleared. */
+/** Time without a token mismatch until the health code of token mismatches is cleared. */
 const DIFFERENCE_MS = 600_000;
-/** Minimum interval, per model, of log lines about prompts that cannot be tokenized. */
+/** Minimum interval between two log lines per model about prompts that cannot be tokenized. */
 const FAILED_LOG_MS = 60_000;
 const REASON_MAX = 200;
 
@@ -163,14 +166,17 @@ function tokenReports({
   };
 }
 
-/** Idle connections are kept, so there are more of them than requests. */
+/**
+ * Connections allowed per concurrent stream. Idle connections stay open, so there are more
+ * connections than streams.
+ */
 const CONNECTIONS_PER_STREAM = 4;
-/** Bytes of request bodies for each concurrent request, on average. */
+/** Memory for request bodies: average bytes for each concurrent request. */
 const BODY_BYTES_PER_STREAM = 128 * 1024;
 
 /**
- * Proxy settings from the router's configuration. `hasTokens`: the router requires tokens from its
- * clients. Throws CONFIG_INVALID if the engines' token file is unreadable.
+ * Returns the proxy settings from the router's configuration. `hasTokens`: the router requires API
+ * tokens from its clients. Throws CONFIG_INVALID if the file with the engines' token is unreadable.
  */
 export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySettings {
   const { proxy, api, models } = config;
@@ -194,7 +200,10 @@ export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
   }));
 }
 
-/** `Authorization` header for engines with an API key. Null: none. Throws CONFIG_INVALID. */
+/**
+ * Returns the `Authorization` header for engines with an API key. Null if none is configured.
+ * Throws CONFIG_INVALID if the token file is unreadable.
+ */
 export function engineAuthorization({ engineTokenFile }: RouterConfig["proxy"]): string | null {
   return engineTokenFile === null ? null : `Bearer ${firstLineOf(engineTokenFile)}`;
 }
@@ -223,12 +232,13 @@ function firstLineOf(file: string): string {
   throw new HearthError("CONFIG_INVALID", `${file}: the first line is not a valid token`);
 }
 
-/** Owner of marks if a request names no tenant. */
+/** Owner of cache marks in requests that name no tenant. */
 const NO_TENANT = "api";
 const OWNER = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 /**
- * Forwards what the proxy observes to the policies: marks, reasoning, answers, ends of sessions.
+ * Forwards the proxy's observations to the policies: cache marks, reasoning tokens, answers, and
+ * ends of sessions.
  */
 export function createPolicyObserver(
   proxy: Pick<OpenAiProxy, "listen">,
@@ -250,7 +260,8 @@ export function createPolicyObserver(
       }));
       marks.cacheControl(requestId, ownerOf(seen.cacheSalt), wanted);
     },
-    // Answers are tokenized only if a policy uses them.
+    // The proxy tokenizes answers only if this member is set; only the reasoning policy uses
+    // answers.
     get answered() {
       const isOn = policies.counts.some(({ policy }) => policy === "reasoning");
       return isOn ? answered : undefined;
@@ -265,7 +276,7 @@ export function createPolicyObserver(
   return proxy.listen(observer);
 }
 
-/** Maps a tenant name, which is arbitrary, to a valid owner name. */
+/** Converts a tenant name, which may have any characters, to a valid owner name. */
 function ownerOf(tenant: string | null): string {
   if (tenant === null) return NO_TENANT;
   return OWNER.test(tenant) ? tenant : `tenant-${Bun.hash.xxHash3(tenant).toString(16)}`;

@@ -28,25 +28,30 @@ export interface RouterServiceParts {
   readonly logger: Logger;
   readonly version: string;
   readonly commit: string;
-  /** Replaces NATS, for routers without a network. Owned by the caller. */
+  /**
+   * Bus to use instead of NATS, for routers without a network. The caller owns it and closes it.
+   */
   readonly bus?: Bus;
 }
 
-/** State of the router. It only advances, in this order. */
+/** Lifecycle state of the router. It only moves forward, in this order. */
 export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
 
 const LOOK_MS = 250;
-/** Time after which `/readyz` reports ready even if a worker has not sent its residency. */
+/**
+ * Time in ms after the start at which `/readyz` reports ready even if some workers have not
+ * reported their blocks.
+ */
 const COMPLETE_WITHIN_MS = 10_000;
 
-/** Composes the parts of a router: starts them in order and stops them in reverse order. */
+/** A router. It starts its parts in order and stops them in reverse order. */
 export class RouterService {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly load: ActiveLoad;
-  /** Used by the HTTP API, the proxy and embedding programs. */
+  /** Routing decisions, used by the HTTP API, the proxy and embedding programs. */
   readonly router: Router;
-  /** Workers and the engines that are followed without an agent. */
+  /** Known workers, and connections to engines on hosts without an agent. */
   readonly workers: WorkersService;
   readonly metrics = new RouterMetrics();
   readonly health: Health;
@@ -107,7 +112,10 @@ export class RouterService {
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
 
-  /** Resolves when it answers requests. Throws if a configured resource is unavailable. */
+  /**
+   * Starts a router. Resolves when it answers requests. Throws if a configured resource is
+   * unavailable.
+   */
   static async start(parts: RouterServiceParts): Promise<RouterService> {
     const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
@@ -128,7 +136,7 @@ export class RouterService {
     return service;
   }
 
-  /** Receives what clients report to the policies. */
+  /** Accepts client reports for the policies, such as cache marks and ends of sessions. */
   get marks(): PolicyMarks {
     return this.#policies.policies.marks;
   }
@@ -137,7 +145,7 @@ export class RouterService {
     return this.#state;
   }
 
-  /** Address of the proxy. Null if it does not listen. */
+  /** Address of the proxy. Null if no proxy is configured. */
   get proxyUrl(): string | null {
     return this.#proxy?.url ?? null;
   }
@@ -146,7 +154,7 @@ export class RouterService {
     return this.#config;
   }
 
-  /** Reasons the router is not ready. Empty if it is. */
+  /** Returns the reasons why the router is not ready. Empty if it is ready. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
     if (this.#isComplete && !this.workers.isCutOff) return [];
@@ -155,7 +163,10 @@ export class RouterService {
     return ["not all known workers have reported their blocks yet"];
   }
 
-  /** Applies the reloadable parts of a new configuration and reports those that need a restart. */
+  /**
+   * Applies the settings of a new configuration that a reload can change. Reports the changed
+   * settings that need a restart.
+   */
   async reload(next: RouterConfig): Promise<void> {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
@@ -172,8 +183,8 @@ export class RouterService {
   }
 
   /**
-   * Announces the shutdown, waits for requests in progress (or until `hurry` fires), then closes
-   * all parts.
+   * Announces the shutdown, waits for requests in progress, then closes all parts. If `forceStop`
+   * fires, stops waiting immediately.
    */
   async stop(forceStop: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
@@ -187,7 +198,7 @@ export class RouterService {
   #look(): void {
     const { clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= COMPLETE_WITHIN_MS;
-    // Latched: a worker that joins later must not make the router unready.
+    // Once complete, stay complete: a worker that joins later must not make the router unready.
     this.#isComplete ||= hasWaited || (this.#indexSync.isComplete && this.workers.isSettled);
     if (!this.#isComplete) return;
     const isAlone = this.table.targets.length === 0;
@@ -195,7 +206,7 @@ export class RouterService {
     this.health.report("ROUTER_NO_WORKERS", isAlone ? why : null);
   }
 
-  /** Where the numbers of the router are read. */
+  /** Returns the router's current state, for status and metrics. */
   get sources(): Omit<RouterSources, "refusals"> {
     const { version, commit, clock, logger } = this.#parts;
     const { health, lag, index } = this;

@@ -9,7 +9,7 @@ import {
 } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-discovery.ts";
 
-/** Routing settings from the router's configuration. */
+/** Returns the settings of routing decisions from the router's configuration. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {
   return {
     ...ROUTER_DEFAULTS,
@@ -33,11 +33,11 @@ function costOf(router: RouterConfig["router"]): CostSettings {
   return { kind: "credits", ...router };
 }
 
-/** Default block size if neither configuration nor engine gives one. */
+/** Tokens per block if neither the configuration nor the engine gives a block size. */
 const BLOCK_TOKENS = 16;
 
 /**
- * Worker specs of a configured or registered worker, one per rank. Empty if its model is unknown.
+ * Returns one spec per rank of a configured or registered worker. Empty if its model is unknown.
  */
 export function specsOf(listed: ListedWorker, facts: EngineFacts): WorkerSpec[] {
   const { name, model, role, url, totalBlocks, batchTokensMax, ranks } = listed;

@@ -17,13 +17,13 @@ import { type HttpParts, type HttpServer, serveHttp } from "../serve-http.ts";
 import { RouterService } from "./router-service.ts";
 
 export interface RunRouterOptions extends RunOptions {
-  /** Null: defaults plus the command line. */
+  /** Configuration file. Null: use defaults and the command line only. */
   readonly configPath: string | null;
-  /** Command line overrides. They take precedence over the file, also on reload. */
+  /** Settings from the command line. They override the file, also on reload. */
   readonly overrides: Overrides;
 }
 
-/** Throws CONFIG_INVALID listing all problems. */
+/** Reads the router's configuration. Throws CONFIG_INVALID listing all problems. */
 export async function readRouterConfig(
   path: string | null,
   overrides: Overrides = {},
@@ -37,7 +37,7 @@ export async function readRouterConfig(
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
 
-/** Runs the router until it is stopped by a signal. */
+/** Runs the router until a signal stops it. */
 export async function runRouter(options: RunRouterOptions): Promise<void> {
   const { version, commit, configPath, overrides, privateFolder, write } = options;
   const config = await readRouterConfig(configPath, overrides);
@@ -59,10 +59,10 @@ export async function runRouter(options: RunRouterOptions): Promise<void> {
   });
 }
 
-/** Bytes of all request bodies together: prompts as tokens are longer than commands of agents. */
+/** Maximum bytes of all request bodies in memory together. Prompts given as tokens are long. */
 const BODY_BUDGET_BYTES = 256 * 2 ** 20;
 
-/** Starts the HTTP server of a running router. */
+/** Starts the HTTP API of a running router. */
 export function startRouterHttp(service: RouterService, parts: HttpParts): Promise<HttpServer> {
   const { router, table, load, index, metrics, health, config } = service;
   return serveHttp(config.api, { ...parts, health }, (common) => {

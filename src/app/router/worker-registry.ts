@@ -11,14 +11,14 @@ export interface WorkerRegistryParts {
   readonly engines: Pick<EnginesService, "listen" | "leave" | "forget">;
   readonly asking: Pick<EngineDiscovery, "ask" | "stop">;
   /**
-   * True to also follow engines that report where they publish, without a line in the
-   * configuration.
+   * If true, the router also receives events of engines that report where they publish but have no
+   * `events` setting.
    */
   readonly followsFound: boolean;
   readonly clock: Pick<Clock, "monotonicMs">;
 }
 
-/** A worker with a `url` whose API has not answered yet. */
+/** A worker with a `url` whose API has never answered. */
 export interface UnreachedWorker {
   readonly listed: ListedWorker;
   readonly sinceMs: number;
@@ -28,15 +28,15 @@ export interface UnreachedWorker {
 const SERVER_ERROR = 500;
 
 /**
- * Configured and registered workers. They stay in the table while silent. A worker whose `url` has
- * never answered is `stale`.
+ * Configured and registered workers. Silent workers stay in the worker table. A worker is `stale`
+ * there until its API has answered at its `url`.
  */
 export class WorkerRegistry {
   readonly #parts: WorkerRegistryParts;
   readonly #listed = new Map<WorkerId, ListedWorker>();
   readonly #registered = new Map<WorkerId, ListedWorker>();
   readonly #facts = new Map<WorkerId, EngineFacts>();
-  /** Error statuses of APIs that do not report their engine's settings. */
+  /** HTTP error status of each API that does not report its engine's settings. */
   readonly #refusals = new Map<WorkerId, number>();
   readonly #sinceMs = new Map<WorkerId, number>();
 
@@ -49,19 +49,21 @@ export class WorkerRegistry {
     return known !== undefined && rank < this.#whole(known).ranks;
   }
 
-  /** True if the API answered at this URL. False for workers without a URL. */
+  /**
+   * True if the worker's API answered and its model is known. Also true for workers without a URL.
+   */
   isReached(worker: WorkerId): boolean {
     const known = this.#find(worker);
     return known === undefined || this.#isReached(known);
   }
 
-  /** True if the API reported the engine's settings, including its model. */
+  /** True if the worker's API reported the engine's settings, and the worker's model is known. */
   isKnown(worker: WorkerId): boolean {
     const known = this.#find(worker);
     return known !== undefined && this.#facts.has(worker) && this.#whole(known).model !== null;
   }
 
-  /** Workers with a `url`, and whether each was reached. */
+  /** Workers with a `url`, each with whether its API answered. */
   get reached(): readonly { readonly worker: WorkerId; readonly isReached: boolean }[] {
     return [...this.#all.values()]
       .filter(({ url }) => url !== null)
@@ -78,12 +80,15 @@ export class WorkerRegistry {
       });
   }
 
-  /** Workers that are in no table, because their model is unknown. */
+  /** Workers that are not in the worker table, because their model is unknown. */
   get pending(): readonly ListedWorker[] {
     return [...this.#all.values()].filter((listed) => this.#whole(listed).model === null);
   }
 
-  /** Replaces the configured workers; those no longer listed are removed. Throws ROUTER_FULL. */
+  /**
+   * Replaces the configured workers. Removes workers that are no longer configured, unless they
+   * registered over HTTP. Throws ROUTER_FULL.
+   */
   replaceListed(workers: readonly ListedWorker[]): void {
     const names = new Set(workers.map(({ name }) => name as WorkerId));
     for (const worker of [...this.#listed.keys()]) {
@@ -93,22 +98,25 @@ export class WorkerRegistry {
     }
     for (const worker of workers) {
       const name = worker.name as WorkerId;
-      // Keep facts learned from events if the entry did not change: they are not reported again
-      // soon.
+      // Leave an unchanged worker alone: replacing it would lose facts learned from its events,
+      // which the engine may not report again soon.
       const isSame = isDeepStrictEqual(this.#listed.get(name), worker);
       if (!isSame && !this.#registered.has(name)) this.#put(worker);
       this.#listed.set(name, worker);
     }
   }
 
-  /** Registers a worker over HTTP. Overrides the configuration. Throws ROUTER_FULL. */
+  /**
+   * Registers a worker over HTTP. It overrides a configured worker of that name. Throws
+   * ROUTER_FULL.
+   */
   register(worker: ListedWorker): Target[] {
     const targets = this.#put(worker);
     this.#registered.set(worker.name as WorkerId, worker);
     return targets;
   }
 
-  /** Returns the number of ranks removed. */
+  /** Removes a worker. Returns the number of ranks removed. */
   unregister(worker: WorkerId): number {
     const isPending = this.pending.some(({ name }) => name === worker);
     this.#registered.delete(worker);
@@ -117,7 +125,10 @@ export class WorkerRegistry {
     return isPending ? 1 : ranks;
   }
 
-  /** Records what the worker's engine reports. Returns true if it is new. Throws ROUTER_FULL. */
+  /**
+   * Stores the settings that a worker's engine reports. Returns true if they are new. Throws
+   * ROUTER_FULL.
+   */
   found(worker: WorkerId, facts: EngineFacts): boolean {
     const known = this.#find(worker);
     if (known === undefined || isDeepStrictEqual(this.#facts.get(worker), facts)) return false;
@@ -127,7 +138,7 @@ export class WorkerRegistry {
     return true;
   }
 
-  /** Records an error status of the worker's API. */
+  /** Stores an HTTP error status returned by the worker's API. */
   refused(worker: WorkerId, status: number): void {
     const known = this.#find(worker);
     if (known === undefined || this.#facts.has(worker)) return;
@@ -135,7 +146,9 @@ export class WorkerRegistry {
     this.#mark(known);
   }
 
-  /** The engine left, returned or restarted, perhaps with other settings. */
+  /**
+   * Queries the worker's settings again, because its engine disconnected, reconnected or restarted.
+   */
   askAgain(worker: WorkerId): void {
     const url = this.#find(worker)?.url ?? null;
     if (url !== null) this.#parts.asking.ask(worker, url);
@@ -186,7 +199,7 @@ export class WorkerRegistry {
     try {
       targets = specsOf(whole, facts).map((spec) => table.put(spec));
     } catch (error) {
-      // Undo: either all ranks of a worker are added or none.
+      // Undo the ranks already added: a worker is added with all its ranks or not at all.
       this.#forgetRanks(name, ranksBefore);
       throw error;
     }
@@ -201,12 +214,15 @@ export class WorkerRegistry {
     const worker = name as WorkerId;
     if (url === null) return true;
     if ((listed.model ?? this.#facts.get(worker)?.model ?? null) === null) return false;
-    // Some servers lack this path, or require a key for it: a 4xx answer proves that the API is
-    // reachable.
+    // Some servers lack the queried path or require a key for it. A 4xx status still proves that
+    // the API is reachable.
     return this.#facts.has(worker) || (this.#refusals.get(worker) ?? SERVER_ERROR) < SERVER_ERROR;
   }
 
-  /** Stale until its API answers, unless its events are followed: they are more precise. */
+  /**
+   * Marks a worker `stale` until its API answers, then `live`. Ignores workers whose events are
+   * received, because events show their state more precisely.
+   */
   #mark(listed: ListedWorker): void {
     if (listed.url === null || this.#whole(listed).events !== null) return;
     const { table } = this.#parts;

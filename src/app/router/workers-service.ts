@@ -18,16 +18,16 @@ export interface WorkersParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly sync: Pick<IndexSync, "engine">;
-  /** The `Authorization` header for engines. Null: none. */
+  /** `Authorization` header to send to engines. Null: send none. */
   readonly authorization: string | null;
 }
 
-/** Interval at which the state of each engine is written. */
+/** Interval at which the router saves the state of each engine. */
 const STATE_EVERY_MS = 30_000;
-/** Subfolder for engine state in the router's snapshot folder. */
+/** Subfolder of `events.state_dir` for the saved state of engines. */
 const SAVES_FOLDER = "engines";
 
-/** Workers known to the router, and the engines it follows without an agent. */
+/** Workers known to the router, and its connections to engines on hosts without an agent. */
 export class WorkersService implements AsyncDisposable {
   readonly registry: WorkerRegistry;
   readonly engines: EnginesService;
@@ -58,12 +58,13 @@ export class WorkersService implements AsyncDisposable {
     });
     this.registry = new WorkerRegistry({
       ...{ table, clock, engines: this.engines, asking: this.#discovery },
-      // With NATS, a worker may have an agent, whose events are more complete than its engine's.
+      // With NATS, a worker may have an agent, whose events are more complete than the engine's
+      // own.
       followsFound: config.nats.url === null && config.router.kvEvents,
     });
   }
 
-  /** Workers that were never reached, one line each. */
+  /** Returns one line for each worker or engine that the router never reached. */
   get unreached(): readonly string[] {
     const engines = this.engines.reports
       .filter(({ wasReached }) => !wasReached)
@@ -76,19 +77,19 @@ export class WorkersService implements AsyncDisposable {
     ];
   }
 
-  /** True if there are workers and none of them was ever reached. */
+  /** True if the router knows workers but never reached any of them. */
   get isCutOff(): boolean {
     const { targets } = this.#parts.table;
     const isUnreached = ({ worker, rank, state }: Target) => {
       const engine = this.engines.find(worker, rank);
       if (engine !== null) return !engine.wasReached;
-      // An agent with that name may send heartbeats.
+      // A worker whose agent sends heartbeats is `live`, so it counts as reached.
       return state === "stale" && !this.registry.isReached(worker);
     };
     return this.unreached.length > 0 && targets.every(isUnreached);
   }
 
-  /** True if each worker was reached and has reported what it can. */
+  /** True if the router has reached each worker, and each engine's replay is complete. */
   get isSettled(): boolean {
     return this.registry.unreached.length === 0 && this.engines.isSettled;
   }

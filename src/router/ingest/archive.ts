@@ -23,24 +23,25 @@ import type {
   ResidencySource,
 } from "../../observability/activity/index.ts";
 
-/** Snapshot of one source at `sequence`. Parents precede their children. */
+/** Blocks of one source right after it applied change `sequence`. Parents precede children. */
 export interface SourceSnapshot {
   readonly source: ResidencySource;
   readonly sequence: number;
-  /** True if, according to the source, the snapshot includes everything its device holds. */
+  /** True if the source said that the snapshot contains all blocks on its device. */
   readonly isDeviceKnown: boolean;
   readonly runs: readonly ResidencyRun[];
 }
 
-/** No reply in time, an incomplete reply, or inconsistent parts. */
+/** The reply did not arrive in time, was incomplete, or had inconsistent parts. */
 interface Failed {
   readonly kind: "failed";
   readonly why: string;
 }
 
 /**
- * `changes`: batches in order. The first starts at or before the requested number; more may follow.
- * `too_old`: the source no longer keeps them, or restarted; a snapshot is needed.
+ * Reply to a request for changes. `changes`: batches in order; the first starts at or before the
+ * requested number, and batches beyond the requested range may follow. `too_old`: the source has
+ * dropped these changes or restarted, so a snapshot is needed.
  */
 export type RangeAnswer =
   | { readonly kind: "changes"; readonly batches: readonly ResidencyBatch[] }
@@ -51,52 +52,58 @@ export type SnapshotAnswer =
   | { readonly kind: "snapshot"; readonly snapshot: SourceSnapshot }
   | Failed;
 
-/** Source of missed changes. Both methods reject only with ABORTED, when the signal fires. */
+/**
+ * Source of changes that a follower missed. Both methods reject only with ABORTED, when the signal
+ * fires.
+ */
 export interface ResidencyArchive {
-  /** Returns changes from number `from` on, at least up to `to` if available. */
+  /** Requests the changes from number `from` on, at least up to `to` if the source has them. */
   range(
     source: ResidencySource,
     from: number,
     to: number,
     signal: AbortSignal,
   ): Promise<RangeAnswer>;
-  /** Returns a snapshot of this or a later incarnation. */
+  /** Requests a snapshot of this run of the source or of a later one. */
   snapshot(source: ResidencySource, signal: AbortSignal): Promise<SnapshotAnswer>;
 }
 
-/** Sequence number of the last change in a batch. */
+/** Returns the sequence number of the last change in a batch. */
 export function lastOf(batch: ResidencyBatch): number {
   return batch.firstSequence + batch.changes.length - 1;
 }
 
-/** Receives messages of sources in order of arrival. */
+/** Receives the messages of sources in order of arrival. */
 export interface ResidencyListener {
   batch(batch: ResidencyBatch): void;
   heartbeat(heartbeat: ResidencyHeartbeat): void;
 }
 
-/** True if both count the same blocks. Both are in the order of RESIDENCY_TIERS. */
+/**
+ * Returns true if both digests describe the same blocks. Both are in the order of RESIDENCY_TIERS.
+ */
 export function sameDigests(a: readonly ResidencyDigest[], b: readonly ResidencyDigest[]): boolean {
   const isSame = (one: ResidencyDigest, at: number) =>
     one.blocks === b[at]?.blocks && one.mix === b[at]?.mix;
   return a.length === b.length && a.every(isSame);
 }
 
-/** Provides snapshots only. */
+/** Part of an archive that only returns snapshots. */
 export type SnapshotProvider = Pick<ResidencyArchive, "snapshot">;
 
-/** Maximum source runs remembered as already requested. */
+/** Maximum source runs remembered as already requested from the first provider. */
 const ASKED_MAX = 65_536;
 
 /**
- * Takes the first snapshot of each source run from another provider, if it has one, and everything
- * else from `rest`. A snapshot that was wrong or too old is therefore not taken from there again.
+ * Archive that requests the first snapshot of each source run from another provider, if one has it,
+ * and everything else from `rest`. If that snapshot was wrong or too old, the next one comes from
+ * `rest`.
  */
 export class FirstArchive implements ResidencyArchive {
   readonly #first: (source: ResidencySource) => SnapshotProvider | null;
   readonly #rest: ResidencyArchive;
   readonly #asked = new Set<string>();
-  /** Snapshots taken from the first provider. */
+  /** Number of snapshots taken from the first provider. */
   taken = 0;
 
   constructor(first: (source: ResidencySource) => SnapshotProvider | null, rest: ResidencyArchive) {
@@ -133,10 +140,10 @@ export class FirstArchive implements ResidencyArchive {
   }
 }
 
-/** Estimate: eight bytes per block, plus overhead per run. */
+/** Estimated size of a stored block: eight bytes for the hash, plus overhead per run. */
 const BYTES_PER_BLOCK = 16;
 
-/** Snapshots that publishers store in the broker next to the event stream. */
+/** Fetches snapshots that agents stored in the broker, next to the event stream. */
 export class StoredSnapshots implements SnapshotProvider {
   readonly #durable: DurableBus;
   readonly #bucket: string;
@@ -167,20 +174,19 @@ export class StoredSnapshots implements SnapshotProvider {
 }
 
 export interface BusArchiveOptions {
-  /** Owned by the caller. */
+  /** Bus to send requests on. The caller closes it. */
   readonly bus: Bus;
-  /** Request subject of a source. */
+  /** Returns the NATS subject for requests to a source. */
   readonly subjectOf: (source: ResidencySource) => string;
   readonly answerMs: number;
   readonly snapshotBlocksMax: number;
 }
 
-/** Maximum reply messages for one range or snapshot. A longer reply is treated as invalid. */
+/** Maximum reply messages for one request. A longer reply counts as failed. */
 const ANSWERS_MAX = 65_536;
 
 /**
- * Requests ranges and snapshots from publishers over the bus. An inconsistent reply counts as no
- * reply.
+ * Requests changes and snapshots from agents over the bus. An inconsistent reply counts as failed.
  */
 export class BusArchive implements ResidencyArchive {
   readonly #options: BusArchiveOptions;
@@ -267,7 +273,7 @@ function isOurs(answer: ResidencyAnswer, { worker, rank }: ResidencySource): boo
   return of.worker === worker && of.rank === rank;
 }
 
-/** Request subjects of a cluster's publishers. */
+/** Returns a function that gives the NATS subject for requests to an agent of the cluster. */
 export function requestSubject(cluster: string): (source: ResidencySource) => string {
   return ({ worker, rank }) => queriesSubject(cluster, { worker, rank });
 }
@@ -289,7 +295,9 @@ function failed(why: string): Failed {
   return { kind: "failed", why };
 }
 
-/** Forwards residency messages of a cluster to `listener` until disposed. */
+/**
+ * Subscribes to the residency messages of a cluster and passes them to `listener` until disposed.
+ */
 export function listenOnBus(
   bus: Bus,
   cluster: string,
@@ -302,7 +310,10 @@ export function listenOnBus(
   return { [Symbol.dispose]: () => subscription.unsubscribe() };
 }
 
-/** Returns false if the message is malformed, or names another source than its subject. */
+/**
+ * Decodes a message and passes it to the listener. Returns false if the message is malformed, or
+ * names a different source than its subject.
+ */
 export function takeResidency(
   { subject, data }: Pick<BusMessage, "subject" | "data">,
   listener: ResidencyListener,
@@ -315,8 +326,8 @@ export function takeResidency(
 }
 
 /**
- * The broker authorizes subjects, so a message that names another worker than its subject is
- * rejected.
+ * Returns true if a message names the same worker as its subject. The broker authorizes senders by
+ * subject, so any other message may be forged.
  */
 function isOfItsOwn(message: ResidencyMessage, subject: string): boolean {
   const { source } = message.kind === "batch" ? message.batch : message.heartbeat;
@@ -324,9 +335,10 @@ function isOfItsOwn(message: ResidencyMessage, subject: string): boolean {
 }
 
 /**
- * Reads the broker's event stream from this router's last position. Events already received over
- * the bus are skipped by their number; the others close the gap. Heartbeats in the stream are
- * outdated and ignored. `consumer` names the durable consumer, whose position the broker keeps.
+ * Reads the broker's event stream from this router's last position. The sequence number identifies
+ * events that were already received over the bus, which are skipped; the others close gaps.
+ * Heartbeats in the stream are outdated and ignored. `consumer` names the durable consumer, whose
+ * position the broker stores.
  */
 export function listenOnStream(
   durable: DurableBus,
@@ -345,7 +357,9 @@ export function listenOnStream(
   });
 }
 
-/** Deletes the stream's events and the stored snapshots. Resolves false if a part failed. */
+/**
+ * Deletes the events of the stream and the stored snapshots. Resolves false if a deletion failed.
+ */
 export async function forgetStream(durable: DurableBus, cluster: string): Promise<boolean> {
   const subject = eventsSubject(cluster, ANY);
   const purged = await durable.purge(eventsStream(cluster), subject, Number.MAX_SAFE_INTEGER);

@@ -13,9 +13,9 @@ export interface EngineTargetOptions {
 }
 
 /**
- * Ingest target of one rank whose engine is followed directly, without an agent. The caller
- * supplies its events in order and without gaps. The worker must be in the table; events that an
- * agent publishes under the same name are ignored meanwhile.
+ * Applies the events of one engine rank that the router receives directly, without an agent. The
+ * caller supplies the events in order and without gaps. The worker must be in the table. While this
+ * object exists, events of an agent with the same name are ignored.
  */
 export class EngineTarget implements Disposable {
   readonly #options: EngineTargetOptions;
@@ -35,7 +35,7 @@ export class EngineTarget implements Disposable {
     ingest.counts.changes += changes.length;
   }
 
-  /** The engine restarted: drop the blocks of the previous run. */
+  /** Drops the blocks of the engine's previous run. Call when the engine has restarted. */
   restart(): void {
     const target = this.#target;
     if (target === null) return;
@@ -44,7 +44,9 @@ export class EngineTarget implements Disposable {
     this.#options.ingest.counts.incarnations++;
   }
 
-  /** Sets the engine's block size. Must precede the first changes with blocks of that size. */
+  /**
+   * Sets the engine's block size. Call before applying the first changes with blocks of that size.
+   */
   setBlockTokens(blockTokens: number): void {
     const target = this.#target;
     if (target === null) return;
@@ -54,20 +56,20 @@ export class EngineTarget implements Disposable {
     this.#options.table.put({ ...target, spaces });
   }
 
-  /** Sets whether all blocks it holds are known. */
+  /** Sets whether the router knows all blocks that the engine has cached. */
   setKnown(isKnown: boolean): void {
     const target = this.#target;
     if (target !== null) this.#options.table.setKnown(target.id, isKnown);
   }
 
-  /** Sets whether its events can be received. */
+  /** Sets whether the engine's events can be received. If not, the worker is marked `stale`. */
   setHeard(isHeard: boolean): void {
     const target = this.#target;
     const [from, to] = isHeard ? (["stale", "live"] as const) : (["live", "stale"] as const);
     if (target?.state === from) this.#options.table.setState(target.id, to);
   }
 
-  /** Drops its blocks. The worker stays in the table. */
+  /** Drops the engine's blocks from the index. The worker stays in the table. */
   [Symbol.dispose](): void {
     if (this.#isOver) return;
     const target = this.#target;

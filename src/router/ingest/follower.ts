@@ -11,7 +11,7 @@ import { lastOf, type ResidencyArchive, type SourceSnapshot, sameDigests } from 
 import type { IngestCounts, IngestSettings } from "./ingest-settings.ts";
 import type { Recoverable, RecoveryQueue } from "./recovery-queue.ts";
 
-/** Shared by all followers. */
+/** Dependencies that all followers share. */
 export interface FollowerParts {
   readonly clock: Clock;
   readonly index: PrefixIndex;
@@ -19,42 +19,48 @@ export interface FollowerParts {
   readonly queue: RecoveryQueue;
   readonly budget: PendingBudget;
   readonly counts: IngestCounts;
-  /** Time allowed for a gap to close: reordered messages arrive late. */
+  /** Time in ms to wait for reordered messages when a gap in the sequence numbers appears. */
   readonly reorderMs: number;
-  /** Called when a target becomes completely known, or stops being so. */
+  /** Called when the router begins or ceases to know all blocks of a follower's target. */
   onKnown(follower: Follower): void;
 }
 
-/** Blocks applied per slice of a snapshot, so that the event loop is not blocked. */
+/** Maximum blocks of a snapshot to apply before yielding to the event loop. */
 const SLICE_BLOCKS = 65_536;
-/** Maximum consecutive range requests: a reply may leave a gap if more was lost in the meantime. */
+/**
+ * Maximum consecutive range requests. A reply can leave a gap if more messages were lost meanwhile.
+ */
 const RANGES_MAX = 8;
-/** Initial retry delay after a digest mismatch; it grows with consecutive mismatches. */
+/**
+ * Base delay before a recovery after repeated digest mismatches. It doubles with each consecutive
+ * mismatch.
+ */
 const MISMATCH_MS = 1_000;
 const MISMATCHES_MAX = 6;
 
 /**
- * Follows one source: applies its changes in order, exactly once, detects gaps, and requests the
- * missing range or a snapshot from the archive. Changes that arrive during recovery are buffered.
+ * Follows one source: applies its changes in order, each exactly once. Detects gaps and requests
+ * the missing changes or a snapshot from the archive. Buffers changes that arrive during a
+ * recovery.
  */
 export class Follower implements Recoverable, Disposable {
   readonly #parts: FollowerParts;
   readonly target: TargetId;
   readonly #pending: PendingBatches;
   #source: ResidencySource;
-  /** Number of the last change applied to the index. */
+  /** Sequence number of the last change applied to the index. */
   #sequence = 0;
-  /** The highest number announced by any message. */
+  /** Highest sequence number that a message has announced. */
   #latest = 0;
-  /** The index contains a complete snapshot as of `#sequence`. */
+  /** True if the index contains all blocks of the source at `#sequence`. */
   #hasSnapshot = false;
-  /** A snapshot is being applied; no other changes may be applied. */
+  /** True while a snapshot is being applied. No other changes may be applied then. */
   #isReplacing = false;
-  /** A gap did not close in time, or digests differ. */
+  /** True if a gap did not close in time, or digests differ. */
   #isBroken = false;
-  /** The indexed state is wrong, not only outdated, so a range cannot repair it. */
+  /** True if digests differed: indexed blocks are wrong, so missing changes cannot repair them. */
   #isDoubted = false;
-  /** Consecutive digest mismatches, each after a new snapshot. */
+  /** Number of consecutive digest mismatches, each after a new snapshot. */
   #mismatches = 0;
   #heartbeat: ResidencyHeartbeat | null = null;
   #isDeviceKnown = true;
@@ -75,16 +81,18 @@ export class Follower implements Recoverable, Disposable {
   get sequence(): number {
     return this.#sequence;
   }
-  /** True if nothing is known to be missing. */
+  /** True if the source's blocks are in the index, without a known gap or mismatch. */
   get isKnown(): boolean {
     return this.#hasSnapshot && !this.#isBroken;
   }
-  /** True if the latest heartbeat says that the source reports everything its device holds. */
+  /** True if the source said in its latest heartbeat that it reports all blocks on its device. */
   get isDeviceKnown(): boolean {
     return this.#isDeviceKnown;
   }
 
-  /** The index already contains a snapshot as of `sequence`, restored from a file. */
+  /**
+   * Starts from a snapshot that was loaded from a file into the index. `sequence`: its last change.
+   */
   restore(sequence: number, isDeviceKnown: boolean): void {
     this.#sequence = sequence;
     this.#isDeviceKnown = isDeviceKnown;
@@ -128,7 +136,10 @@ export class Follower implements Recoverable, Disposable {
     }
   }
 
-  /** Compares with another follower of the same source. On a difference, the source is asked. */
+  /**
+   * Compares digests with those of another router for the same source. If they differ, schedules a
+   * recovery from the source.
+   */
   compare(sequence: number, digests: readonly ResidencyDigest[]): void {
     this.#latest = Math.max(this.#latest, sequence);
     if (!this.isKnown) return;
@@ -155,7 +166,10 @@ export class Follower implements Recoverable, Disposable {
     this.#reportKnown();
   }
 
-  /** Switches to a later incarnation. Returns false for an earlier one. */
+  /**
+   * Returns true if the message belongs to the current run of the source. Switches to a later run;
+   * returns false for an earlier one.
+   */
   #isOurs(incarnation: bigint): boolean {
     const own = this.#source.incarnation;
     if (incarnation < own) this.#parts.counts.stale++;
@@ -200,7 +214,7 @@ export class Follower implements Recoverable, Disposable {
     if (this.#hasHole()) return;
     this.#grace?.[Symbol.dispose]();
     this.#grace = null;
-    // A doubted state stays doubted. Otherwise the closed gap was the only fault.
+    // Closing the gap repairs the state, unless digests differed before.
     if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
     this.#reportKnown();
   }
@@ -248,7 +262,10 @@ export class Follower implements Recoverable, Disposable {
     this.#parts.queue.want(this, delayMs);
   }
 
-  /** Resolves true if nothing is missing any more, false if a snapshot is needed. */
+  /**
+   * Requests missing changes. Resolves true if the gap is closed, false if a snapshot is needed,
+   * `failed` if the request failed.
+   */
   async #byRange(signal: AbortSignal): Promise<boolean | "failed"> {
     const { archive, counts } = this.#parts;
     for (let round = 0; round < RANGES_MAX; round++) {
@@ -263,7 +280,7 @@ export class Follower implements Recoverable, Disposable {
       if (answer.kind === "failed") return "failed";
       if (answer.kind === "too_old") return !this.#hasHole() && this.#hasSnapshot;
       for (const batch of answer.batches) this.#fromRange(batch);
-      // The source has no further changes: the announced number was wrong.
+      // The source has no further changes, so the announced sequence number was wrong.
       if (answer.batches.length === 0)
         this.#latest = Math.max(this.#sequence, this.#pending.last ?? 0);
       this.#drain();
@@ -298,13 +315,15 @@ export class Follower implements Recoverable, Disposable {
       this.#latest = 0;
       this.#heartbeat = null;
     }
-    // A snapshot may be older than the latest heartbeat.
+    // Keep the value from a heartbeat, which is newer than the snapshot.
     if (this.#heartbeat === null) this.#isDeviceKnown = snapshot.isDeviceKnown;
     await this.#replace(snapshot);
     return this.isKnown || !this.#hasSnapshot;
   }
 
-  /** Replaces the indexed state with a snapshot, then applies the buffered changes. */
+  /**
+   * Replaces the source's blocks in the index with a snapshot, then applies the buffered changes.
+   */
   async #replace(snapshot: SourceSnapshot): Promise<void> {
     const { index } = this.#parts;
     const { incarnation } = this.#source;
@@ -323,7 +342,7 @@ export class Follower implements Recoverable, Disposable {
       }
     } finally {
       this.#isReplacing = false;
-      // A later incarnation began in the meantime: this snapshot is invalid.
+      // The source restarted or this follower was disposed meanwhile, so the snapshot is invalid.
       if (isPast()) index.drop(this.target);
     }
     if (!isPast()) this.#begin(snapshot.sequence);
@@ -353,7 +372,7 @@ function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
   return lastSequence === 0 && digests.every(({ blocks }) => blocks === 0);
 }
 
-/** Splits a snapshot into slices of about SLICE_BLOCKS changes. */
+/** Splits a snapshot into slices of about SLICE_BLOCKS blocks. */
 function* slicesOf({ runs }: SourceSnapshot, target: TargetId): Generator<readonly IndexChange[]> {
   let slice: IndexChange[] = [];
   let blocks = 0;
@@ -367,11 +386,11 @@ function* slicesOf({ runs }: SourceSnapshot, target: TargetId): Generator<readon
   if (slice.length > 0) yield slice;
 }
 
-/** Buffer space for out-of-order batches, shared by all sources. */
+/** Memory limits and use of the buffers for out-of-order batches. Shared by all sources. */
 export class PendingBudget {
   readonly limits: IngestSettings["pending"];
   hashes = 0;
-  /** Batches dropped for lack of space. They are requested again later. */
+  /** Number of batches dropped because the buffer was full. Recovery requests them again. */
   dropped = 0;
 
   constructor(limits: IngestSettings["pending"]) {
@@ -379,7 +398,7 @@ export class PendingBudget {
   }
 }
 
-/** Out-of-order batches of one source, by sequence number. */
+/** Buffered out-of-order batches of one source, in order of sequence numbers. */
 export class PendingBatches {
   readonly #budget: PendingBudget;
   #batches: ResidencyBatch[] = [];
@@ -393,18 +412,18 @@ export class PendingBatches {
     return this.#batches.length;
   }
 
-  /** Sequence number of the first buffered change. Null if the buffer is empty. */
+  /** Sequence number of the first change in the buffer. Null if the buffer is empty. */
   get first(): number | null {
     return this.#batches[0]?.firstSequence ?? null;
   }
 
-  /** Sequence number of the last buffered change. Null if the buffer is empty. */
+  /** Sequence number of the last change in the buffer. Null if the buffer is empty. */
   get last(): number | null {
     const last = this.#batches.at(-1);
     return last === undefined ? null : lastOf(last);
   }
 
-  /** Returns false if the batch is already buffered or there is no space. */
+  /** Adds a batch. Returns false if the batch is already buffered or the buffer is full. */
   add(batch: ResidencyBatch): boolean {
     const hashes = hashesIn(batch);
     const { limits } = this.#budget;
@@ -427,7 +446,8 @@ export class PendingBatches {
   }
 
   /**
-   * Removes and returns the first batch if it starts at or before `sequence + 1`; otherwise null.
+   * Removes and returns the first batch if it starts at or before `sequence + 1`. Otherwise returns
+   * null.
    */
   takeUpTo(sequence: number): ResidencyBatch | null {
     const first = this.#batches[0];
@@ -448,7 +468,7 @@ export class PendingBatches {
   }
 }
 
-/** Buffer cost of a batch: its hashes, plus a constant per change. */
+/** Returns the size of a batch as counted against the limit: its hashes, plus one per change. */
 export function hashesIn(batch: ResidencyBatch): number {
   let sum = batch.changes.length;
   for (const change of batch.changes) if (change.kind !== "cleared") sum += change.hashes.length;

@@ -1,22 +1,26 @@
 import { type Clock, type Random, randomBelow } from "../../core/index.ts";
 import type { IngestSettings } from "./ingest-settings.ts";
 
-/** A follower that can recover missed changes. At most one recovery of it runs at a time. */
+/**
+ * A follower that can recover missed changes. The queue runs at most one recovery of it at a time.
+ */
 export interface Recoverable {
-  /** Resolves true if it is done or nothing is missing, false if it failed and must be retried. */
+  /**
+   * Recovers. Resolves true if nothing is missing any more, false if it failed and must be retried.
+   */
   recover(signal: AbortSignal): Promise<boolean>;
 }
 
 interface Entry {
   failures: number;
-  /** `again`: requested once more while running. */
+  /** `again`: another recovery was requested while one is running. */
   state: "waiting" | "queued" | "running" | "again";
   timer: Disposable | null;
 }
 
 /**
- * Runs few recoveries at a time, in the order requested, with exponential backoff after failures.
- * When all workers are new at once, this keeps routers from asking all of them simultaneously.
+ * Runs recoveries in the order requested, few at a time, with exponential backoff after failures.
+ * When all workers are new at once, this limits the number of simultaneous requests to them.
  */
 export class RecoveryQueue implements AsyncDisposable {
   readonly #clock: Clock;
@@ -41,8 +45,8 @@ export class RecoveryQueue implements AsyncDisposable {
   }
 
   /**
-   * Schedules a recovery after `delayMs`, if it is not scheduled already. A request during a run
-   * causes one more run.
+   * Schedules a recovery in `delayMs` milliseconds unless one is scheduled. A call during a
+   * recovery causes one more recovery.
    */
   want(one: Recoverable, delayMs = 0): void {
     const before = this.#entries.get(one);
@@ -58,7 +62,10 @@ export class RecoveryQueue implements AsyncDisposable {
     }
   }
 
-  /** Cancels retries. A running recovery continues and must check for itself. */
+  /**
+   * Cancels scheduled recoveries of a follower. A running one continues and must check whether it
+   * is still needed.
+   */
   forget(one: Recoverable): void {
     const entry = this.#entries.get(one);
     entry?.timer?.[Symbol.dispose]();
@@ -67,7 +74,7 @@ export class RecoveryQueue implements AsyncDisposable {
     this.#entries.delete(one);
   }
 
-  /** Retries all waiting recoveries now, for example after a reconnect. */
+  /** Starts all waiting recoveries now, for example after a reconnect. */
   retryNow(): void {
     for (const [one, entry] of this.#entries) {
       if (entry.state !== "waiting") continue;

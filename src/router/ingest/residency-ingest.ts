@@ -28,19 +28,24 @@ export interface IngestOptions {
   readonly table: WorkerTable;
   readonly archive: ResidencyArchive;
   readonly settings: IngestSettings;
-  /** True while messages can be received. Silence of a source counts only during that time. */
+  /**
+   * Returns true while the router can receive messages. Missing heartbeats count only during that
+   * time.
+   */
   readonly isHearing: () => boolean;
-  /** True for workers of the configuration, which stay in the table when they fall silent. */
+  /**
+   * Returns true for configured workers. They stay in the table when their heartbeats are missing.
+   */
   readonly isConfigured?: (worker: WorkerId, rank: number) => boolean;
 }
 
-/** State of one followed source, for replicas, snapshots and reports. */
+/** State of one followed source, for other routers, saved snapshots and reports. */
 export interface FollowedSource {
   readonly source: ResidencySource;
   readonly target: TargetId;
   readonly sequence: number;
   readonly isKnown: boolean;
-  /** True if the source reports everything its device holds. */
+  /** True if the source said that it reports all blocks on its device. */
   readonly isDeviceKnown: boolean;
   readonly spaces: readonly KeySpace[];
 }
@@ -52,23 +57,26 @@ interface Followed {
   heardMs: number;
 }
 
-/** Interval of the check for silent sources. */
+/** Interval of the check for missing heartbeats. */
 const WATCH_MS = 250;
-/** A check delayed this long means that the process was suspended. */
+/** Interval between two checks above which the process must have been suspended. */
 const STOOD_MS = 4 * WATCH_MS;
-/** Maximum closed sources remembered, to recognize late messages. */
+/** Maximum closed sources to remember. Late messages of a closed source are ignored. */
 const ENDED_MAX = 4_096;
-/** Assumed heartbeat interval of a source restored from a snapshot and not heard since. */
+/**
+ * Assumed heartbeat interval of a source that was restored from a snapshot, until it sends a
+ * heartbeat.
+ */
 const RESTORED_EVERY_MS = 2_000;
 
 /**
- * Keeps table and index in step with the residency messages of workers. A source that sends a
- * heartbeat becomes a worker; a silent one becomes stale, then gone.
+ * Updates worker table and index from the residency messages of agents. A source that sends a
+ * heartbeat becomes a worker. If its heartbeats are missing, it becomes stale, then gone.
  */
 export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   readonly #options: IngestOptions;
   readonly #sources = new Map<string, Followed>();
-  /** Incarnations of closed sources. */
+  /** Last incarnation of each closed source. */
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
   readonly #early = new EarlyBatches();
@@ -120,7 +128,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     };
   }
 
-  /** In order of arrival. */
+  /** Returns the followed sources, in the order in which the router began to follow them. */
   sources(): FollowedSource[] {
     return [...this.#sources.values()].map(stateOf);
   }
@@ -166,7 +174,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     for (const batch of this.#early.take(name)) followed.follower.batch(batch);
   }
 
-  /** Adds a source from a snapshot. Its blocks must already be in the index. */
+  /** Adds a source from a saved snapshot. The index must already contain its blocks. */
   restore(saved: Omit<FollowedSource, "isKnown">): void {
     const { worker, rank } = saved.source;
     const name = nameOf(worker, rank);
@@ -178,15 +186,18 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     follower.restore(saved.sequence, saved.isDeviceKnown);
   }
 
-  /** Compares a source's state with that of another router. */
+  /**
+   * Compares the digests of a source with another router's. If they differ, a recovery is
+   * scheduled.
+   */
   compare(source: ResidencySource, sequence: number, digests: readonly ResidencyDigest[]): void {
     const follower = this.#sources.get(nameOf(source.worker, source.rank))?.follower;
     if (follower?.source.incarnation === source.incarnation) follower.compare(sequence, digests);
   }
 
   /**
-   * The worker's engine is followed directly: messages of its publisher are ignored until
-   * `release`.
+   * Ignores the messages of a worker's agent until `release`, because the router receives its
+   * engine's events directly.
    */
   claim(worker: WorkerId, rank: number): void {
     const name = nameOf(worker, rank);
@@ -195,7 +206,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     if (follower !== null) this.#options.table.setKnown(follower.target, false);
   }
 
-  /** The engine is no longer followed directly: messages of its publisher count again. */
+  /** Accepts the messages of a worker's agent again, after `claim`. */
   release(worker: WorkerId, rank: number): void {
     this.#engines.delete(nameOf(worker, rank));
   }
@@ -239,7 +250,9 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     return followed;
   }
 
-  /** Returns null if there is nothing to register or the table is full. */
+  /**
+   * Adds or updates a worker in the table. Returns null if `spec` is null or the table is full.
+   */
   #register(spec: WorkerSpec | null): Target | null {
     try {
       return spec === null ? null : this.#options.table.put(spec);
@@ -274,7 +287,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
   }
 
   /**
-   * Stops following a source and drops its blocks. Returns its follower. Its worker may stay in the
+   * Stops following a source and drops its blocks. Returns its follower. The worker may stay in the
    * table.
    */
   #leave(name: string): Follower | null {
@@ -290,7 +303,7 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     const { clock, settings, table, log } = this.#options;
     const nowMs = clock.monotonicMs();
     const isHearing = this.#options.isHearing();
-    // After a suspension, missing heartbeats prove nothing.
+    // After this process was suspended, missing heartbeats do not mean that a source is silent.
     const hasStood = nowMs - this.#lookedMs > STOOD_MS;
     this.#lookedMs = nowMs;
     if (isHearing && (!this.#wasHearing || hasStood)) this.#begin(nowMs);
@@ -309,7 +322,10 @@ export class ResidencyIngest implements ResidencyListener, AsyncDisposable {
     }
   }
 
-  /** Messages can be received again: restart the silence timers and retry failed recoveries. */
+  /**
+   * Restarts the silence timers and retries failed recoveries. Called when the router can receive
+   * messages again.
+   */
   #begin(nowMs: number): void {
     for (const followed of this.#sources.values()) followed.heardMs = nowMs;
     this.#queue.retryNow();
@@ -326,8 +342,8 @@ function nameOf(worker: WorkerId, rank: number): string {
 }
 
 /**
- * Returns null if no model is known for the worker. Properties already in the table take
- * precedence.
+ * Returns a worker's properties, from a heartbeat and from the table, which takes precedence.
+ * Returns null if its model is unknown.
  */
 function announcedSpec(
   { worker, rank }: ResidencySource,
@@ -341,7 +357,7 @@ function announcedSpec(
 }
 
 /**
- * Merges the announced key spaces with those in the configuration that the source never announced.
+ * Returns the announced key spaces, and those of the configuration that the source never announced.
  */
 function spacesWith(
   known: readonly KeySpace[],
@@ -361,13 +377,14 @@ function includes(spaces: readonly KeySpace[], one: KeySpace): boolean {
   return spaces.some((space) => keySpaceName(space) === name);
 }
 
-/** Maximum sources buffered. Beyond it, the one buffered longest is dropped. */
+/** Maximum sources with buffered batches. At the limit, the source buffered longest is dropped. */
 const SOURCES_MAX = 256;
 const HASHES_MAX = 2 ** 20;
 
 /**
- * Buffers batches of sources without a heartbeat so far: a stream replays stored events before the
- * first heartbeat. When full, the oldest batches are dropped and requested later.
+ * Buffers batches of sources that have not sent a heartbeat yet. A stream replays stored events
+ * before the first heartbeat. If the buffer is full, the oldest batches are dropped and requested
+ * later.
  */
 class EarlyBatches {
   readonly #sources = new Map<string, ResidencyBatch[]>();

@@ -10,13 +10,13 @@ import type { CacheMark, Moment, Policy, RoutedPrompt } from "./policies.ts";
 import { BlockUses, type PromptChain } from "./prompt-chain.ts";
 import type { PolicySettings } from "./settings.ts";
 
-/** Marks of one request, waiting for its blocks. */
+/** A request's marks. They wait until its blocks are resident. */
 interface Waiting {
   readonly owner: string;
   readonly marks: readonly CacheMark[];
 }
 
-/** A prefix pinned on a worker for an owner. */
+/** A prefix pinned for an owner on a worker. */
 interface Pin {
   readonly key: string;
   readonly account: Account;
@@ -36,9 +36,9 @@ interface Account {
 
 /**
  * Pins prefixes marked with `cache_control` on the worker that served them, once their blocks are
- * resident. Only the deepest block is named; this keeps all its ancestors. A pin expires unless the
- * prefix is used again with its mark. Pinned tokens are limited per owner and worker, and in total;
- * a mark beyond the limit is declined and no command is sent.
+ * resident. A pin names only the deepest block, which protects all its ancestors. It expires unless
+ * a later request uses the prefix with its mark. Pinned tokens are limited per owner and worker,
+ * and in total. A mark beyond a limit is declined, without a command.
  */
 export class CacheControl implements Policy {
   readonly queue: CommandQueue;
@@ -58,7 +58,7 @@ export class CacheControl implements Policy {
     return this.#pins.size;
   }
 
-  /** Tokens pinned for an owner on a worker by this router. */
+  /** Returns the tokens that this router has pinned for an owner on a worker. */
   tokensOf(worker: WorkerId, owner: string): number {
     return this.#accounts.get(accountKey(worker, owner))?.tokens ?? 0;
   }
@@ -69,7 +69,7 @@ export class CacheControl implements Policy {
       this.queue.decline("waiting");
       return;
     }
-    // The last marks count, as in the API that defines them.
+    // Keep the last `marksMax` marks, as the API that defines `cache_control` does.
     this.#waiting.set(prompt.requestId, { owner, marks: marks.slice(-marksMax) });
   }
 
@@ -81,7 +81,7 @@ export class CacheControl implements Policy {
   }
 
   freed(prompt: RoutedPrompt, at: Moment): void {
-    // If no first token was reported, the end of the answer stands for it.
+    // If no first token was reported, the end of the answer proves that the prefill is complete.
     this.prefillComplete(prompt, at);
   }
 
@@ -147,7 +147,7 @@ export class CacheControl implements Policy {
       pin.untilMs = Math.max(pin.untilMs, at.nowMs + pin.ttlMs);
       return;
     }
-    // Without an answer the pin may exist: count it until it would have expired.
+    // The agent may have executed the command: count the pin until its TTL has passed.
     if (outcome.kind === "no_answer") return;
     if (isAllMissing(outcome) && tries < triesMax) {
       const dueMs = at.nowMs + retryMs * tries;
@@ -169,7 +169,7 @@ export class CacheControl implements Policy {
     return account;
   }
 
-  /** Returns the reason a pin is declined. Null: it was counted. */
+  /** Counts a pin against the limits. Returns null, or the reason why the pin is declined. */
   #enter(pin: Pin): string | null {
     const { account, chain, blocks } = pin;
     const { ownerTokensMax, workerTokensMax } = this.#settings;

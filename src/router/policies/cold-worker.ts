@@ -7,37 +7,40 @@ import { type Noted, RecentPrefixes, type SessionTable } from "./session-table.t
 import type { PolicySettings } from "./settings.ts";
 
 const SOURCES_MAX = 4;
-/** Maximum groups of agents, each with its own prefixes. */
+/**
+ * Maximum groups of agents. Agents in a group give blocks the same names, so they share prefixes.
+ */
 const GROUPS_MAX = 16;
 const WAITING_MAX = 1_024;
-/** Blocks of the first command. Its receipt shows the block size. */
+/** Blocks of a phase's first command. Its receipt shows the block size in bytes. */
 const FIRST_BLOCKS = 64;
 const JOINING_MS = 30_000;
 const FAILURES_MAX = 3;
 const AFTER_FAILURE_MS = 5_000;
 
-/** A worker being warmed. */
+/** Warming of one worker. */
 interface Phase {
   readonly target: Target;
   readonly group: string;
   readonly sinceMs: number;
   readonly untilMs: number;
-  /** Names of the latest prompts of its own sessions, most recent first. */
+  /** Block names of the latest prompts of the worker's own sessions, most recent first. */
   readonly sessions: readonly string[][];
   readonly sent: Set<string>;
   isWaiting: boolean;
   nextMs: number;
   bytes: number;
-  /** Blocks moved for `bytes`. */
+  /** Number of blocks that the worker moved, `bytes` in all. */
   moved: number;
-  /** Consecutive commands without effect. */
+  /** Number of consecutive commands that moved no block. */
   failures: number;
 }
 
 /**
- * Warms a worker that joined or lost its RAM: first the most common prefixes, then, if the worker
- * restarted, the latest prompts of its own sessions, which its SSD still holds. Sends one command
- * at a time, within a rate and a total of bytes, until the phase ends or commands have no effect.
+ * Warms a worker that joined or lost its RAM contents. Fetches the most common prefixes first. If
+ * the worker restarted, then fetches the latest prompts of its own sessions from its SSD. Sends one
+ * command at a time, within a byte rate and a total, until the phase ends or commands have no
+ * effect.
  */
 export class ColdWorker implements Policy {
   readonly queue: CommandQueue;
@@ -84,7 +87,7 @@ export class ColdWorker implements Policy {
       return;
     }
     const known = this.#phases.get(target.worker);
-    // A joining worker is seen twice, first unknown, then known. Count it once.
+    // A joining worker is reported twice: before and after its blocks are known. Start one phase.
     if (known !== undefined && at.nowMs - known.sinceMs < JOINING_MS) return;
     this.#phases.delete(target.worker);
     this.#waiting.delete(target.worker);
@@ -128,7 +131,10 @@ export class ColdWorker implements Policy {
     this.#warm(phase, at);
   }
 
-  /** Latest prompts served by this worker, within the limit of one phase. */
+  /**
+   * Returns block names of the latest prompts that this worker served, up to the limit of one
+   * phase.
+   */
   #sessionsOf(worker: WorkerId): string[][] {
     const found: string[][] = [];
     let left = this.#settings.blocksMax;
@@ -221,7 +227,7 @@ export class ColdWorker implements Policy {
   }
 }
 
-/** True if all named blocks are already in RAM. */
+/** Returns true if all named blocks were already in RAM. */
 function isAllThere(outcome: OrderOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { already = 0, ...others } = outcome.counts;

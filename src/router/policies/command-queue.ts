@@ -11,15 +11,15 @@ export const POLICY_NAMES = [
 ] as const;
 export type PolicyName = (typeof POLICY_NAMES)[number];
 
-/** Outcome of an order. `dry_run`: the command was not sent. */
+/** Outcome of a policy's command. `dry_run`: the mode is `dry-run`, so nothing was sent. */
 export type OrderOutcome = CommandOutcome | { readonly kind: "dry_run" };
 
 interface Order {
-  /** The request that caused it. Null: a timer. */
+  /** Request that caused the command. Null: a timer caused it. */
   readonly requestId: string | null;
   readonly worker: WorkerId;
   readonly command: PolicyCommand;
-  /** Called once with the outcome. */
+  /** Called once with the command's outcome. */
   readonly settled?: (outcome: OrderOutcome) => void;
 }
 
@@ -30,7 +30,7 @@ interface CommandQueueOptions {
   readonly mode: PolicyMode;
   readonly inFlightMax: number;
   readonly commander: Commander;
-  /** Appends an action to the explanation of a request. */
+  /** Adds an action to the explanation of a request. */
   readonly note: (requestId: string, action: PolicyAction) => void;
 }
 
@@ -39,8 +39,8 @@ interface WritableAction extends PolicyAction {
 }
 
 /**
- * Queue of one policy's commands: applies its mode and the limit in flight, and records counters
- * and explanations.
+ * Sends the commands of one policy. Applies the policy's mode and the limit of commands in flight,
+ * counts outcomes, and adds actions to explanations.
  */
 export class CommandQueue {
   readonly policy: PolicyName;
@@ -49,7 +49,7 @@ export class CommandQueue {
   readonly #blocks = new Map<string, number>();
   readonly #declined = new Map<string, number>();
   readonly #counts = {
-    /** Includes dry runs. */
+    /** Commands, including dry runs. */
     commands: 0,
     receipts: 0,
     refused: 0,
@@ -64,41 +64,46 @@ export class CommandQueue {
     this.#mode = options.mode;
   }
 
-  /** `mode` must not be `off`: a policy that is off has no queue. */
+  /** Sets the mode. `mode` must not be `off`: a policy that is off has no queue. */
   setMode(mode: PolicyMode): void {
     this.#mode = mode;
   }
 
-  /** Counters since start. */
+  /** Returns the counters since the start. */
   get counts() {
     return {
       policy: this.policy,
       mode: this.#mode,
       ...this.#counts,
-      /** Blocks of all receipts, by outcome. */
+      /** Number of blocks in all receipts, by outcome. */
       blocks: Object.fromEntries(this.#blocks),
-      /** Cases in which the policy did nothing, by reason. */
+      /** Number of cases in which the policy decided to send no command, by reason. */
       declined: Object.fromEntries(this.#declined),
     };
   }
 
-  /** False if the limit of commands in flight is reached. */
+  /** True if another command may be sent: fewer than `inFlightMax` are in flight. */
   get hasRoom(): boolean {
     return this.#counts.inFlight < this.#options.inFlightMax;
   }
 
-  /** Counts a case in which the policy does nothing. `reason` is one of a small fixed set. */
+  /** Counts a case in which the policy sends no command. `reason` is one of a small fixed set. */
   decline(reason: string): void {
     this.#declined.set(reason, (this.#declined.get(reason) ?? 0) + 1);
   }
 
-  /** Like `decline`, and also recorded in the explanation of the request. */
+  /**
+   * Counts a case in which the policy sends no command, and adds the reason to the request's
+   * explanation.
+   */
   declineFor(order: Pick<Order, "requestId" | "worker" | "command">, reason: string): void {
     this.decline(reason);
     this.#note(order, `declined: ${reason}`);
   }
 
-  /** Returns false, without effect, if the limit of commands in flight is reached. */
+  /**
+   * Sends a command. Returns false and does nothing if the limit of commands in flight is reached.
+   */
   send(order: Order): boolean {
     if (!this.hasRoom) {
       this.declineFor(order, "in_flight");
@@ -152,14 +157,14 @@ function wordsOf(outcome: CommandOutcome): string {
   return some.length === 0 ? "done" : some.map(([name, count]) => `${count} ${name}`).join(", ");
 }
 
-/** True if all blocks of the command are absent. */
+/** Returns true if the agent has none of the command's blocks. */
 export function isAllMissing(outcome: OrderOutcome): boolean {
   if (outcome.kind !== "receipt") return false;
   const { missing = 0, ...others } = outcome.counts;
   return missing > 0 && Object.values(others).every((count) => count === 0);
 }
 
-/** True if the agent acted on at least one block, or would have in a dry run. */
+/** Returns true if the agent acted on at least one block, or would have without dry-run mode. */
 export function isSomeDone(outcome: OrderOutcome): boolean {
   if (outcome.kind === "dry_run") return true;
   if (outcome.kind !== "receipt") return false;
@@ -167,15 +172,18 @@ export function isSomeDone(outcome: OrderOutcome): boolean {
   return done + already + deferred > 0;
 }
 
-/** A lifecycle command in its JSON form (docs/reference/commands.md), without the envelope. */
+/**
+ * A command to an agent in JSON form, without the envelope. docs/reference/commands.md has the
+ * format.
+ */
 export type PolicyCommand = {
   readonly type: "Warm" | "Prune" | "Cache" | "Think" | "Pause" | "RenewLease" | "RevokeLease";
 } & Readonly<Record<string, unknown>>;
 
 /**
- * Outcome of a command. `receipt`: blocks by outcome, bytes moved or freed, and the granted TTL if
- * one was requested. `refused`: rejected by the agent, or by the router before sending.
- * `no_answer`: the agent may or may not have executed it.
+ * Outcome of a command. `receipt`: number of blocks by outcome, bytes moved or freed, and the
+ * granted TTL if the command requested one. `refused`: the agent rejected the command, or the
+ * router did not send it. `no_answer`: the agent may have executed the command or not.
  */
 export type CommandOutcome =
   | {
@@ -192,7 +200,7 @@ export interface Commander {
   send(worker: WorkerId, command: PolicyCommand): Promise<CommandOutcome>;
 }
 
-/** Bounded queue of delayed actions, ordered by time. */
+/** Bounded queue of actions to run later, ordered by due time. */
 export class DelayQueue {
   readonly #max: number;
   readonly #tasks: { readonly dueMs: number; readonly run: () => void }[] = [];
@@ -205,7 +213,7 @@ export class DelayQueue {
     return this.#tasks.length;
   }
 
-  /** Returns false if the queue is full. */
+  /** Adds an action. Returns false if the queue is full. */
   add(dueMs: number, run: () => void): boolean {
     if (this.#tasks.length >= this.#max) return false;
     let at = this.#tasks.length;
@@ -214,7 +222,9 @@ export class DelayQueue {
     return true;
   }
 
-  /** Runs all actions due by `nowMs`. Actions added meanwhile wait for the next call. */
+  /**
+   * Runs all actions that are due at `nowMs`. Actions added during the call wait for the next call.
+   */
   run(nowMs: number): void {
     let due = 0;
     while (due < this.#tasks.length && this.#tasks[due]!.dueMs <= nowMs) due++;

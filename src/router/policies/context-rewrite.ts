@@ -4,7 +4,7 @@ import type { Moment, Policy, RoutedPrompt } from "./policies.ts";
 import type { Branch, Noted, Session, SessionTable } from "./session-table.ts";
 import type { PolicySettings } from "./settings.ts";
 
-/** A branch that its session appears to have abandoned. */
+/** A branch of a session that later requests appear not to continue. */
 interface Left {
   readonly session: Session;
   readonly branch: Branch;
@@ -13,18 +13,17 @@ interface Left {
 }
 
 /**
- * Prunes what a rewritten prompt leaves behind. If a session's prompt diverges from the previous
- * one, the blocks that only the old branch uses are pruned on the worker that holds them. The
- * policy waits until the branch was not used for a while (sub-agents return to their branch), or
- * only briefly if the sender marked the prompt as rewritten. Pruning starts after the first block
- * that no active session uses, so it affects neither other sessions nor the new prompt. It is
- * skipped if a possibly active session was evicted from the session table.
+ * Prunes blocks that a rewritten prompt no longer contains. If a session's prompt diverges from the
+ * previous one, the policy prunes the blocks that only the old branch uses, on the worker that has
+ * them. It first waits `settleMs` without use of the old branch, because sub-agents return to their
+ * branch; `markedSettleMs` if the client declared the rewrite. It prunes only blocks that no active
+ * session uses. It does nothing if the session table evicted a session that may be active.
  */
 export class ContextRewrite implements Policy {
   readonly queue: CommandQueue;
   readonly #settings: PolicySettings["contextRewrite"];
   readonly #sessions: SessionTable;
-  /** In the order in which they were abandoned, oldest first. */
+  /** Abandoned branches, the longest abandoned first. */
   readonly #left = new Map<Branch, Left>();
 
   constructor(

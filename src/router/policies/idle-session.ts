@@ -5,10 +5,10 @@ import type { PromptChain } from "./prompt-chain.ts";
 import type { Noted, Session, SessionTable } from "./session-table.ts";
 import type { PolicySettings } from "./settings.ts";
 
-/** Session ids that may be part of a lease id. */
+/** Pattern of the session ids that can be used in a lease id. */
 const PLAIN = /^[\x21-\x7e]{1,96}$/;
 
-/** The blocks of a chain from an index on. */
+/** Blocks of a prompt from index `from` to the end. */
 interface Part {
   readonly chain: PromptChain;
   readonly from: number;
@@ -20,7 +20,7 @@ interface Lease {
   readonly worker: WorkerId;
   parts: readonly Part[];
   untilMs: number;
-  /** Requested, no receipt yet. */
+  /** True until the agent's receipt arrives. */
   isPending: boolean;
 }
 
@@ -28,27 +28,27 @@ interface Watched {
   readonly session: Session;
   leases: Lease[];
   /**
-   * Incremented when a lease covers blocks that the session no longer uses: the next lease gets a
-   * new id.
+   * Part of the next lease's id. Incremented if the current lease has blocks that the session no
+   * longer uses.
    */
   generation: number;
 }
 
 /**
- * Pauses idle sessions: moves the blocks that only they use to SSD, under a lease per session, on
- * each worker that holds them. When the user returns, or is expected to, the blocks are fetched at
- * once and the lease is renewed; while the session is active it is renewed before half of its TTL
- * has passed. The lease is revoked only at the end of the session, because revoking removes its
- * blocks. Blocks that the session no longer uses expire with the lease.
+ * Pauses idle sessions: moves the blocks that only one session uses to SSD, under a lease on each
+ * worker that has them. When the session continues, or its user is expected to return, fetches the
+ * blocks to RAM at once and renews the lease. During activity, renews the lease before half of its
+ * TTL has passed. Revokes the lease only when the session ends, because revoking a lease removes
+ * its blocks. Blocks that the session no longer uses expire with the lease.
  */
 export class IdleSession implements Policy {
   readonly queue: CommandQueue;
   readonly #settings: PolicySettings["idleSession"];
   readonly #sessions: SessionTable;
-  /** By session id, least recently active first. */
+  /** Active sessions by id, least recently active first. `#asleep` has the paused ones. */
   readonly #awake = new Map<string, Watched>();
   readonly #asleep = new Map<string, Watched>();
-  /** Workers that refused a pause, with the time before which they are not asked again. */
+  /** Time, per worker that refused a pause, before which the policy sends it no further pause. */
   readonly #refusing = new Map<WorkerId, number>();
   #leases = 0;
 
@@ -137,7 +137,7 @@ export class IdleSession implements Policy {
     this.#awake.set(id, watched);
   }
 
-  /** Returns the number of commands sent. */
+  /** Pauses a session on all its workers. Returns the number of commands sent. */
   #pause(id: string, watched: Watched, at: Moment): number {
     this.#keep(watched, ({ untilMs }) => untilMs > at.nowMs);
     const parts = this.#partsOf(watched.session);
@@ -158,7 +158,10 @@ export class IdleSession implements Policy {
     return parts.size;
   }
 
-  /** Blocks used only by this session, by worker. Omits parts below `tokensMin`. */
+  /**
+   * Returns the blocks that only this session uses, by worker. Omits parts with fewer than
+   * `tokensMin` tokens.
+   */
   #partsOf(session: Session): Map<WorkerId, Part[]> {
     const parts = new Map<WorkerId, Part[]>();
     for (const branch of session.branches) {
@@ -203,8 +206,8 @@ export class IdleSession implements Policy {
     if (outcome.kind === "receipt" && outcome.ttlSeconds !== null) {
       lease.untilMs = at.nowMs + outcome.ttlSeconds * 1_000;
     }
-    // Without an answer the lease may exist: keep it, so that its blocks are fetched later; it
-    // expires by its TTL.
+    // Without an answer the lease may exist. Keep it, so that its blocks are fetched when the
+    // session returns; otherwise it expires by its TTL.
     if (isSomeDone(outcome) || outcome.kind === "no_answer") return;
     this.#keep(watched, (other) => other !== lease);
     if (isAllMissing(outcome)) return;
@@ -212,8 +215,8 @@ export class IdleSession implements Policy {
   }
 
   /**
-   * The session is active again: fetch the paused blocks its prompt uses to the worker that now
-   * serves it.
+   * Handles the first request after a pause: fetches the paused blocks of its prompt to the worker
+   * that serves it.
    */
   #welcome(watched: Watched, { chain, target, requestId }: RoutedPrompt, at: Moment): void {
     for (const lease of [...watched.leases]) {

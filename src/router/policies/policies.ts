@@ -18,7 +18,7 @@ import { Reasoning } from "./reasoning.ts";
 import { type Noted, type Session, SessionTable } from "./session-table.ts";
 import type { PolicyMode, PolicySettings, ReasoningTokens } from "./settings.ts";
 
-/** Maximum models with reasoning boundaries reported by a proxy. */
+/** Maximum models for which a proxy can report reasoning tokens. */
 const MODELS_MAX = 256;
 
 export interface PoliciesOptions {
@@ -37,15 +37,15 @@ interface Live {
 }
 
 /**
- * Cache policies of a router. They keep no state across restarts; their pins and leases expire.
- * While all are off, no observer is installed and no state is kept.
+ * Runs the cache policies of a router. They keep no state across restarts; their pins and leases
+ * expire. While all policies are off, no events are observed and no state is kept.
  */
 export class Policies implements Disposable {
   readonly #options: PoliciesOptions;
   readonly #policies = new Map<PolicyName, Policy>();
   readonly #live = new Map<string, Live>();
   readonly #reasoning: Map<string, ReasoningTokens>;
-  /** Last reported state of each target. Bounded by the worker table. */
+  /** State of each target at its latest event. Bounded by the worker table. */
   readonly #seen = new Map<TargetId, { readonly hasNames: boolean; readonly isKnown: boolean }>();
   #sessions: SessionTable;
   #listening: readonly Disposable[] = [];
@@ -61,7 +61,7 @@ export class Policies implements Disposable {
     for (const policy of POLICY_NAMES) this.setMode(policy, settings[SETTINGS[policy]].mode);
   }
 
-  /** One entry per policy that is not off. */
+  /** Counters of each policy that is not off. */
   get counts(): readonly PolicyCounts[] {
     return [...this.#policies.values()].map(({ queue }) => queue.counts);
   }
@@ -78,7 +78,7 @@ export class Policies implements Disposable {
     return this.#live.size;
   }
 
-  /** Switching a policy off drops its state; switching it on starts without state. */
+  /** Sets a policy's mode. Switching a policy off drops its state. */
   setMode(policy: PolicyName, mode: PolicyMode): void {
     const known = this.#policies.get(policy);
     if (mode === "off") this.#policies.delete(policy);
@@ -88,22 +88,27 @@ export class Policies implements Disposable {
     else if (this.#listening.length === 0) this.#start();
   }
 
-  /** Reports that a worker emptied its RAM. Joins and restarts are detected automatically. */
+  /** Reports that a worker has emptied its RAM. Joins and restarts are detected without a call. */
   workerCold(target: Target): void {
     this.#each((policy, at) => policy.workerCold?.(target, at));
   }
 
-  /** Call after the request was routed. `owner`: the tenant that is charged. */
+  /**
+   * Passes a request's `cache_control` marks to the policies. Call after the request was routed.
+   * `owner`: tenant whose limit the pins count against.
+   */
   cacheControl(requestId: string, owner: string, marks: readonly CacheMark[]): void {
     this.#ofRequest(requestId, (policy, prompt) => policy.cacheControl?.(prompt, owner, marks));
   }
 
-  /** Call at the end of the answer, before `free`. */
+  /** Passes an answer's tokens to the policies. Call when the answer has ended, before `free`. */
   answered(requestId: string, outputTokens: Uint32Array): void {
     this.#ofRequest(requestId, (policy, prompt, at) => policy.answered?.(prompt, outputTokens, at));
   }
 
-  /** Call after the request was routed. */
+  /**
+   * Reports that a request's prompt rewrites the session's previous one. Call after it was routed.
+   */
   rewritten(requestId: string): void {
     this.#ofRequest(requestId, (policy, prompt, at) => policy.rewritten?.(prompt, at));
   }
@@ -117,7 +122,10 @@ export class Policies implements Disposable {
     this.#sessions.drop(sessionId);
   }
 
-  /** Token ids from a model's chat template or tokenizer. The configuration takes precedence. */
+  /**
+   * Sets the reasoning tokens of a model, from its chat template or tokenizer. The configuration
+   * takes precedence.
+   */
   reasoningTokens(model: string, tokens: ReasoningTokens): void {
     if (this.#options.settings.reasoning.models[model] !== undefined) return;
     if (this.#reasoning.size < MODELS_MAX) this.#reasoning.set(model, tokens);
@@ -199,7 +207,7 @@ export class Policies implements Disposable {
     const { requestId } = request;
     const { namer, settings } = this.#options;
     if (requestId === undefined || this.#live.size >= settings.requestsMax) return;
-    // The prefill worker computes and keeps the prompt's blocks.
+    // The prefill worker computes the prompt's blocks and has them in its cache.
     const holder = prefill ?? target;
     const chain = namer.chain(holder, request);
     const { blocksMax, branchesMax } = settings.sessions;
@@ -234,7 +242,7 @@ export class Policies implements Disposable {
     }
     const hasNames = this.#options.namer.group(target) !== null;
     this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
-    // A worker that becomes known again: its agent restarted, or events were lost.
+    // The worker was not completely known before: its agent restarted, or events were lost.
     const isBack = before?.isKnown === false && target.isKnown;
     if (hasNames && (before?.hasNames !== true || isBack)) this.workerCold(target);
   }
@@ -244,7 +252,10 @@ export class Policies implements Disposable {
     this.#each((policy, at) => policy.tick?.(at));
   }
 
-  /** The pause of a suspended process must not count as idle time of sessions. */
+  /**
+   * Returns the current time. While the process is suspended, `heardMs` stops, so that sessions do
+   * not become idle.
+   */
   #now(): Moment {
     const { clock, settings } = this.#options;
     const nowMs = clock.monotonicMs();
@@ -262,7 +273,7 @@ export class Policies implements Disposable {
   }
 }
 
-/** Settings of each policy. */
+/** Name of each policy's group of settings. */
 const SETTINGS = {
   cold_worker: "coldWorker",
   idle_session: "idleSession",
@@ -271,48 +282,48 @@ const SETTINGS = {
   context_rewrite: "contextRewrite",
 } as const satisfies Record<PolicyName, keyof PolicySettings>;
 
-/** A routed request, as seen by policies. */
+/** A routed request in the form that policies receive. */
 export interface RoutedPrompt {
   readonly requestId: string;
   readonly request: RouteRequest;
   readonly target: Target;
-  /** Names of its full blocks. */
+  /** Names of the prompt's full blocks. */
   readonly chain: PromptChain;
 }
 
-/** A `cache_control` mark: keep the first `promptTokens` tokens of the prompt. */
+/** A `cache_control` mark: the first `promptTokens` tokens of the prompt should stay cached. */
 export interface CacheMark {
   readonly promptTokens: number;
-  /** Null: the default of the settings. */
+  /** Requested TTL. Null: use the default from the settings. */
   readonly ttlMs: number | null;
 }
 
-/** One moment on two clocks. */
+/** A point in time on two clocks. */
 export interface Moment {
   readonly nowMs: number;
-  /** Time during which this process was running. It stops while the process is suspended. */
+  /** Time for which this process has run, in ms. It stops while the process is suspended. */
   readonly heardMs: number;
 }
 
 /**
- * One policy. It receives events in order and sends commands through its queue without waiting;
- * results arrive later in `settled`. A policy has bounded state, must not throw, and drops commands
- * for which its queue has no room.
+ * A cache policy. It receives events in order and sends commands through its queue without waiting;
+ * outcomes arrive later in `settled`. Its state is bounded. It must not throw, and it drops a
+ * command if its queue is full.
  */
 export interface Policy {
   readonly queue: CommandQueue;
   routed?(prompt: RoutedPrompt, noted: Noted, at: Moment): void;
   prefillComplete?(prompt: RoutedPrompt, at: Moment): void;
-  /** All output tokens. Called before `freed`. */
+  /** Receives all output tokens of a request. Called before `freed`. */
   answered?(prompt: RoutedPrompt, output: Uint32Array, at: Moment): void;
   freed?(prompt: RoutedPrompt, at: Moment): void;
   cacheControl?(prompt: RoutedPrompt, owner: string, marks: readonly CacheMark[]): void;
-  /** A user is about to continue this session. */
+  /** The user of this session is expected to continue it soon. */
   returning?(sessionId: string, at: Moment): void;
-  /** The client declares this prompt to be a rewrite of the session's previous one. */
+  /** The client declared that this prompt is a rewrite of the session's previous one. */
   rewritten?(prompt: RoutedPrompt, at: Moment): void;
   sessionEnded?(sessionId: string, at: Moment): void;
-  /** The session was evicted from the session table. */
+  /** The session table evicted this session. */
   sessionDropped?(session: Session): void;
   /** The worker joined or lost its RAM contents. */
   workerCold?(target: Target, at: Moment): void;
@@ -320,7 +331,7 @@ export interface Policy {
   tick?(at: Moment): void;
 }
 
-/** Events that only the proxy or an HTTP client can observe. */
+/** Events that only the proxy or an HTTP client can report. */
 export type PolicyMarks = Pick<
   Policies,
   "cacheControl" | "answered" | "rewritten" | "returning" | "sessionEnded" | "reasoningTokens"

@@ -7,7 +7,10 @@ import type { Target } from "../workers.ts";
 
 const WORDS = DIGEST_BYTES / 4;
 
-/** The number of leading blocks for which `holds`; it must not hold for any block after them. */
+/**
+ * Returns the number of leading blocks for which `holds` returns true, by binary search. After the
+ * first block without it, `holds` must return false for all blocks.
+ */
 export function firstWithout(end: number, holds: (block: number) => boolean): number {
   let [from, to] = [0, end];
   while (from < to) {
@@ -18,26 +21,28 @@ export function firstWithout(end: number, holds: (block: number) => boolean): nu
   return from;
 }
 
-/** Digests of a prompt's full blocks in one namespace, in order. */
+/** Digests of a prompt's full blocks in one namespace, in prompt order. */
 export interface ChainDigests {
   readonly blockTokens: number;
   readonly digests: Uint8Array;
 }
 
 /**
- * Names of a prompt's full blocks, as used by an agent. An agent has one namespace per shard of its
- * model; blocks are counted in the first one and named in all. A digest covers all preceding
- * blocks, so two chains with equal digests at an index have equal prefixes.
+ * Names that an agent gives to a prompt's full blocks. An agent has one namespace per shard of its
+ * model. Block indexes refer to the first namespace; a block has a name in each. A digest covers
+ * all preceding blocks, so chains with equal digests at an index have equal prefixes.
  */
 export class PromptChain {
   readonly blocks: number;
   readonly blockTokens: number;
-  /** Chains of one group name equal prefixes alike. */
+  /**
+   * Group of chains that can be compared: chains of one group have equal names for equal prefixes.
+   */
   readonly group: string;
   readonly #spaces: readonly ChainDigests[];
   readonly #words: Uint32Array;
 
-  /** At least one space. The digests are kept by reference. */
+  /** `spaces` must have at least one element. The chain keeps references to the digests. */
   constructor(group: string, spaces: readonly ChainDigests[]) {
     const first = spaces[0];
     assert(first !== undefined && first.digests.byteOffset % 4 === 0, "aligned digests");
@@ -49,12 +54,12 @@ export class PromptChain {
     this.#words = new Uint32Array(buffer, byteOffset, this.blocks * WORDS);
   }
 
-  /** Bits 0 to 31 of a block's digest. */
+  /** Returns bits 0 to 31 of a block's digest. */
   lo(block: number): number {
     return this.#words[block * WORDS]!;
   }
 
-  /** Bits 32 to 63 of a block's digest. */
+  /** Returns bits 32 to 63 of a block's digest. */
   hi(block: number): number {
     return this.#words[block * WORDS + 1]!;
   }
@@ -63,7 +68,7 @@ export class PromptChain {
     return block < this.blocks && this.lo(block) === lo && this.hi(block) === hi;
   }
 
-  /** Number of leading blocks in common. */
+  /** Returns the number of leading blocks that both chains have. */
   common(other: PromptChain): number {
     if (other.group !== this.group) return 0;
     return firstWithout(Math.min(this.blocks, other.blocks), (block) =>
@@ -72,8 +77,8 @@ export class PromptChain {
   }
 
   /**
-   * Names of blocks in [from, to), in all spaces. A space with other block sizes contributes only
-   * blocks entirely inside the range.
+   * Returns the names of the blocks in [from, to), in all namespaces. In a namespace with another
+   * block size, only blocks entirely inside the range are named.
    */
   names(from: number, to: number): string[] {
     const names: string[] = [];
@@ -90,24 +95,27 @@ export class PromptChain {
   }
 }
 
-/** Computes the names by which a target's agent knows a prompt's blocks. */
+/** Computes the names that a target's agent gives to a prompt's blocks. */
 export interface BlockNamer {
-  /** Returns null if the blocks cannot be named. `output`: tokens after the prompt. */
+  /**
+   * Returns the names of a request's blocks. `output`: tokens that follow the prompt. Returns null
+   * if the blocks cannot be named.
+   */
   chain(target: Target, request: RouteRequest, output?: Uint32Array): PromptChain | null;
-  /** Group of the target's chains. Null if none of its blocks can be named. */
+  /** Returns the group of the target's chains. Null if no block of the target can be named. */
   group(target: Target): string | null;
 }
 
-/** Maximum namespaces (shards of a model) named per target. */
+/** Maximum namespaces (one per shard of a model) of a target. Further ones are ignored. */
 const SPACES_MAX = 4;
 
 type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
 
 /**
- * Computes digests from tokens and the namespace keys announced by the target's agent. A prompt
- * given as hashes has no names. A namespace key does not reveal its salt or adapter: a prompt with
- * a salt has names only in namespaces with chain keys, one with LoRA only in a namespace of that
- * LoRA.
+ * Creates a namer that computes digests from tokens and from the namespace keys that the target's
+ * agent announces. A prompt given as hashes has no names. A namespace key does not reveal its salt
+ * or adapter. Therefore a prompt with a salt has names only in namespaces with chain keys, and a
+ * prompt with LoRA only in a namespace of that LoRA.
  */
 export function createDigestNamer(hashing: Hashing): BlockNamer {
   return {
@@ -153,11 +161,11 @@ function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
   return tokens;
 }
 
-/** Counts how many chains contain each block, keyed by 64 bits of the digest. */
+/** Counts the chains that contain each block. Blocks are identified by 64 bits of their digest. */
 export class BlockUses {
   readonly #counts = new HashSlots<number>(0);
 
-  /** Number of distinct blocks. */
+  /** Number of distinct blocks with at least one use. */
   get size(): number {
     return this.#counts.size;
   }
@@ -168,7 +176,7 @@ export class BlockUses {
     }
   }
 
-  /** The blocks must have been added before. */
+  /** Removes one use of each block in [from, to). The blocks must have been added before. */
   remove(chain: PromptChain, from: number, to: number): void {
     for (let block = from; block < to; block++) {
       const [lo, hi, count] = [chain.lo(block), chain.hi(block), this.of(chain, block)];
@@ -181,7 +189,7 @@ export class BlockUses {
     return this.#counts.get(chain.lo(block), chain.hi(block)) ?? 0;
   }
 
-  /** Index of the first block without a use. `chain.blocks` if all are in use. */
+  /** Returns the index of the chain's first unused block; `chain.blocks` if all are in use. */
   firstFree(chain: PromptChain): number {
     return firstWithout(chain.blocks, (block) => this.of(chain, block) > 0);
   }

@@ -4,9 +4,9 @@ import type { BlockNamer } from "./prompt-chain.ts";
 import type { PolicySettings, ReasoningTokens } from "./settings.ts";
 
 /**
- * Marks answer blocks that lie entirely inside reasoning as transient. Chat templates drop
- * reasoning from the next prompt, so these blocks are not requested again. Some templates open the
- * reasoning in the prompt.
+ * Marks answer blocks that contain only reasoning as transient. Chat templates drop reasoning from
+ * the next prompt, so no request will use these blocks again. With some templates, the prompt
+ * already opens the reasoning.
  */
 export class Reasoning implements Policy {
   readonly queue: CommandQueue;
@@ -58,7 +58,10 @@ export class Reasoning implements Policy {
     });
   }
 
-  /** Engines store blocks some time after the answer ends, so missing blocks are retried. */
+  /**
+   * Handles a receipt. Retries missing blocks, because engines store blocks some time after an
+   * answer.
+   */
   #settled(
     prompt: RoutedPrompt,
     names: readonly string[],
@@ -78,7 +81,7 @@ export class Reasoning implements Policy {
   }
 }
 
-/** Token ranges inside reasoning, without the boundary tokens. */
+/** Returns the token ranges inside reasoning, without the tokens that open and close it. */
 function insideOf(output: Uint32Array, ids: ReasoningTokens, isOpen: boolean): [number, number][] {
   const inside: [number, number][] = [];
   let from = isOpen ? 0 : -1;

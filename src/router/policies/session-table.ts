@@ -4,7 +4,7 @@ import type { Target } from "../workers.ts";
 import { BlockUses, firstWithout, type PromptChain } from "./prompt-chain.ts";
 import type { PolicySettings } from "./settings.ts";
 
-/** One branch of a session: the prompts of an agent or of one of its sub-agents. */
+/** One branch of a session: successive prompts of an agent or of one of its sub-agents. */
 export interface Branch {
   chain: PromptChain;
   target: Target;
@@ -12,42 +12,40 @@ export interface Branch {
 }
 
 export interface Session {
-  /** Null: the request has no session id. */
+  /** Session id. Null: the request has none. */
   readonly id: string | null;
   readonly branches: Branch[];
-  /** Requests in progress. */
+  /** Number of requests in progress. */
   live: number;
-  /** Time of the last activity, on the clock of `Moment.heardMs`. */
+  /** Time of the latest activity. Same clock as `Moment.heardMs`. */
   heardMs: number;
 }
 
-/** Result of recording a request. */
+/** Result of recording a request in the session table. */
 export interface Noted {
   readonly session: Session;
   readonly branch: Branch;
-  /** The branch's previous prompt. Null: the branch is new. */
+  /** Previous prompt of the request's branch. Null: the branch is new. */
   readonly before: PromptChain | null;
-  /**
-   * The branch that the request diverged from, if it has blocks that the request does not share.
-   */
+  /** Branch from which the request diverged. Null if the request contains all its blocks. */
   readonly left: Branch | null;
-  /** Leading blocks that a branch of the session already had. */
+  /** Number of leading blocks that an earlier prompt of the session already had. */
   readonly kept: number;
 }
 
 /**
- * Latest prompts of active sessions, the workers that served them, and which blocks sessions share.
- * At its limits, the longest idle sessions are evicted.
+ * Latest prompts of active sessions, with the workers that served them, and the blocks that
+ * sessions share. At a limit, the sessions that were idle longest are evicted.
  */
 export class SessionTable {
   readonly #settings: PolicySettings["sessions"];
   readonly #sessions = new Map<string, Session>();
-  /** Requests without a session id, each kept as a session with one prompt. */
+  /** Requests without a session id. Each is stored as a session with one prompt. */
   readonly #anonymous = new Map<string, Session>();
   readonly #uses = new BlockUses();
   readonly #dropped: (session: Session) => void;
   #blocks = 0;
-  /** Time of the last eviction at a limit. */
+  /** Time of the latest eviction because of a limit. */
   #crowdedMs = Number.NEGATIVE_INFINITY;
 
   constructor(settings: PolicySettings["sessions"], dropped: (session: Session) => void) {
@@ -59,7 +57,7 @@ export class SessionTable {
     return this.#sessions.size;
   }
 
-  /** Blocks of all branches; shared blocks are counted once per branch. */
+  /** Number of blocks in all branches. A block counts once for each branch that has it. */
   get blocks(): number {
     return this.#blocks;
   }
@@ -68,12 +66,12 @@ export class SessionTable {
     return this.#sessions.get(id) ?? null;
   }
 
-  /** Named sessions, longest idle first. */
+  /** Returns the sessions that have an id, the longest idle first. */
   all(): Iterable<Session> {
     return this.#sessions.values();
   }
 
-  /** True if no session that may still be active was evicted. */
+  /** Returns true if no evicted session may still be active at `heardMs`. */
   isComplete(heardMs: number): boolean {
     return heardMs - this.#crowdedMs > this.#settings.sessionMs;
   }
@@ -124,7 +122,7 @@ export class SessionTable {
     return { session, branch, before: null, left: isKnown ? left : null, kept };
   }
 
-  /** Removes a branch that will not be continued. */
+  /** Removes a branch that later requests will not continue. */
   dropBranch(session: Session, branch: Branch): void {
     const at = session.branches.indexOf(branch);
     if (at < 0) return;
@@ -134,8 +132,8 @@ export class SessionTable {
   }
 
   /**
-   * Index of the branch's first block that no other session uses. The blocks after it are unshared
-   * as well.
+   * Returns the index of the branch's first block that no other session uses. No other session uses
+   * any later block of the branch either.
    */
   ownFrom(session: Session, branch: Branch): number {
     const { chain } = branch;
@@ -149,7 +147,8 @@ export class SessionTable {
   }
 
   /**
-   * Index of the chain's first block that no session uses. The blocks after it are unused as well.
+   * Returns the index of the chain's first block that no session uses. No session uses any later
+   * block of the chain either.
    */
   firstFree(chain: PromptChain): number {
     return this.#uses.firstFree(chain);
@@ -160,7 +159,7 @@ export class SessionTable {
     if (session !== undefined) this.#forget(this.#sessions, id, session);
   }
 
-  /** Removes sessions that are idle for too long and have no requests in progress. */
+  /** Removes sessions that have been idle too long and have no requests in progress. */
   expire(heardMs: number): void {
     this.#expireIn(this.#sessions, heardMs - this.#settings.sessionMs);
     this.#expireIn(this.#anonymous, heardMs - this.#settings.anonymousMs);
@@ -197,7 +196,7 @@ export class SessionTable {
   }
 }
 
-/** The branch with the longest common prefix; the latest among equals. */
+/** Returns the branch with the longest common prefix; of equal ones, the latest. */
 function nearestOf(session: Session, chain: PromptChain): { branch: Branch | null; kept: number } {
   let branch: Branch | null = null;
   let kept = 0;
@@ -213,26 +212,26 @@ function nearestOf(session: Session, chain: PromptChain): { branch: Branch | nul
 
 interface PrefixBlock {
   readonly key: number;
-  /** Index of the block in its prompts. */
+  /** Index of the block in the prompts that contain it. */
   readonly block: number;
-  /** Prompts that began with it, one per conversation. Halved over time. */
+  /** Number of prompts that began with this block, one per conversation. Decreases over time. */
   readonly uses: number;
   readonly names: readonly string[];
-  /** The worker that served it last. */
+  /** Worker that served the latest of these prompts. */
   readonly worker: WorkerId;
 }
 
 type Entry = { -readonly [Member in keyof PrefixBlock]: PrefixBlock[Member] };
 
-/** Blocks recorded for an unknown chain. Doubles at each further use. */
+/** Blocks stored when a prompt first extends a chain. Each further use doubles the number. */
 const GROWTH_BLOCKS = 64;
 const GENERATION_MS = 600_000;
 const LIST_MS = 2_000;
 
 /**
- * Common prompt prefixes. A chain is extended only if it was seen before, so the unique end of a
- * prompt costs only its first blocks. Uses decay by generations: when a generation is full or old
- * it is replaced, and an entry that is used again moves to the new one with half of its uses.
+ * Common prompt prefixes. A chain is extended only when it is used again, so the unique end of a
+ * prompt takes little memory. Entries are in two generations. A generation that is full or old is
+ * replaced. An entry that is used again moves to the new generation with half of its uses.
  */
 export class RecentPrefixes {
   readonly #blocksMax: number;
@@ -242,7 +241,7 @@ export class RecentPrefixes {
   #listedMs = Number.NEGATIVE_INFINITY;
   #list: readonly PrefixBlock[] = [];
 
-  /** `blocksMax`: entries in both generations. */
+  /** `blocksMax`: maximum entries in both generations together. */
   constructor(blocksMax: number) {
     this.#blocksMax = blocksMax;
   }
@@ -252,8 +251,8 @@ export class RecentPrefixes {
   }
 
   /**
-   * Records a prompt served by `worker`. Its first `kept` blocks were counted with an earlier
-   * prompt of the conversation.
+   * Records a prompt that `worker` served. Does not count its first `kept` blocks: an earlier
+   * prompt of the conversation counted them.
    */
   note(chain: PromptChain, kept: number, worker: WorkerId, nowMs: number): void {
     this.#turn(nowMs);
@@ -274,7 +273,7 @@ export class RecentPrefixes {
     }
   }
 
-  /** Blocks with at least `usesMin` uses, most used first, parents before children. */
+  /** Returns the blocks with at least `usesMin` uses, most used first, parents before children. */
   best(usesMin: number, nowMs: number): readonly PrefixBlock[] {
     if (nowMs - this.#listedMs < LIST_MS) return this.#list;
     const found: Entry[] = [];
@@ -305,7 +304,7 @@ export class RecentPrefixes {
   }
 }
 
-/** 53 bits of the block's digest. */
+/** Returns 53 bits of the block's digest, as a number. */
 function keyOf(chain: PromptChain, block: number): number {
   return chain.lo(block) + (chain.hi(block) & 0x1f_ffff) * 2 ** 32;
 }

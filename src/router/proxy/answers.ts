@@ -8,15 +8,17 @@ import type { ErrorShape } from "./endpoint.ts";
 export interface ProxyError {
   readonly status: number;
   readonly message: string;
-  /** OpenAI's error class: `invalid_request_error`, `server_error`, `overloaded_error`, ... */
+  /**
+   * OpenAI's error class, such as `invalid_request_error`, `server_error` or `overloaded_error`.
+   */
   readonly type: string;
-  /** Stable code for programs. */
+  /** Code that programs can rely on. It never changes for the same error. */
   readonly code: string;
   readonly param?: string;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** Anthropic's error class of each HTTP status. */
+/** Anthropic's error class for each HTTP status. */
 const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
   400: "invalid_request_error",
   401: "authentication_error",
@@ -36,7 +38,7 @@ export function errorBody(
     const error = { type: ANTHROPIC_TYPES[status] ?? "api_error", message, code };
     return { type: "error", error };
   }
-  // vLLM and SGLang repeat the status as `code`, OpenAI sends a text. Clients show either one.
+  // vLLM and SGLang repeat the HTTP status as `code`; OpenAI sends a text. Clients show either one.
   return { error: { message, type, param: param ?? null, code, status } };
 }
 
@@ -46,12 +48,12 @@ export function refuse(error: ProxyError, shape: ErrorShape = "openai"): Respons
   return new Response(body, { status: error.status, headers });
 }
 
-/** Builds the last event of a broken stream. No event follows it, not even `[DONE]`. */
+/** Builds the last event of a broken stream. Nothing follows the event, not even `[DONE]`. */
 export function errorEvent(error: ProxyError, shape: ErrorShape): Uint8Array<ArrayBuffer> {
   const { message, code } = error;
   const body = errorBody(error, shape);
-  // Clients of the Responses API read the event's `message`; OpenAI's client throws if it finds
-  // `error`.
+  // Clients of the Responses API read the event's `message`. OpenAI's own client throws if the
+  // event has an `error` member.
   const event =
     shape === "responses" ? { type: "error", message, code, param: null, ...body } : body;
   const name = shape === "openai" ? "" : "event: error\n";
@@ -76,13 +78,13 @@ export function busy(message: string, status: number, retryAfterSeconds: number)
   return { status, message, type: "overloaded_error", code: "busy", headers };
 }
 
-/** Makes errors that differ only in their message. */
+/** Returns a function that makes errors which differ only in their message. */
 function errors(status: number, type: string, code: string): (message: string) => ProxyError {
   return (message) => ({ status, message, type, code });
 }
 
 export const late = errors(408, "invalid_request_error", "body_timeout");
-/** A fault of the proxy itself; no worker was involved. */
+/** Error of the proxy itself, not of a worker. */
 export const ownFault = errors(500, "server_error", "internal");
 export const workerFailed = errors(502, "server_error", "worker_failed");
 export const unavailable = errors(503, "server_error", "no_worker");

@@ -22,20 +22,20 @@ export type Attempted =
   | {
       readonly kind: "failed";
       readonly failure: AttemptFailure;
-      /** The worker that failed: the prefill worker, or the worker that was to answer. */
+      /** Worker that failed: the prefill worker, or the worker chosen to answer. */
       readonly worker: WorkerId;
     };
 
-/** A worker's answer, read up to its first piece or held. */
+/** A worker's answer. It is read up to its first piece, or held back completely. */
 export interface WorkerAnswer {
   readonly answer: UpstreamAnswer;
   readonly first: UpstreamPiece;
-  /** Null: an event stream, of which only `first` was read. */
+  /** The held answer. Null: the answer is an event stream, of which only `first` was read. */
   readonly held: HeldAnswer | null;
 }
 
 export interface AttemptFailure {
-  /** `silent`: the worker stopped answering health checks while it had the request. */
+  /** `silent`: the worker stopped answering health checks after it had received the request. */
   readonly stage: FailureStage | "silent";
   readonly why: string;
 }
@@ -53,12 +53,15 @@ const VLLM_ASK: Fields = {
   remote_port: null,
 };
 /**
- * Limits the answer of a prefill worker: it lists block names, which the longest prompts have many
- * of.
+ * Maximum bytes of a prefill worker's answer. It lists block names, of which long prompts have
+ * many.
  */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
 
-/** Sends a request to the chosen worker, and to its prefill worker before or at the same time. */
+/**
+ * Sends a request to the chosen worker. With a separate prefill worker, runs the prefill there
+ * before or at the same time.
+ */
 export class Attempt {
   readonly #parts: ProxyParts;
   readonly #incoming: ProxyRequest;
@@ -75,12 +78,12 @@ export class Attempt {
     const hints = (part: ServedPart, isSourceKnown = false) =>
       kvHintFields(this.#parts, this.#incoming, { decision, part, isSourceKnown });
     const isSglang = named.model.engine === "sglang";
-    // SGLang accepts a bootstrap room only on its two own APIs.
+    // SGLang accepts a bootstrap room only in its chat and completion APIs.
     const isApart = !isSglang || prompt === "chat" || prompt === "completions";
     if (prefill === null || prefill.url === null || !isApart) {
       return this.#send(target, hints("whole"), signal);
     }
-    // SGLang transfers the blocks itself.
+    // SGLang's workers transfer the blocks between each other.
     if (isSglang) return this.#meet(target, prefill, hints("prefill"), hints("decode", true));
     const fields = await this.#prefillVllm(prefill, outputLimit, hints("prefill"));
     this.#count(fields !== null);
@@ -89,15 +92,15 @@ export class Attempt {
     return this.#send(target, mergeTransfer(fields, hints("decode", namesSource(fields))), signal);
   }
 
-  /** Whether the client arranges the KV transfer itself. */
+  /** True if the client itself arranges the KV transfer. */
   get #hasOwnTransfer(): boolean {
     const { fields } = this.#incoming.body;
     return fields.kv_transfer_params != null || fields.bootstrap_room != null;
   }
 
   /**
-   * Sends the request to both workers at once. The decode worker would wait for ever if the prefill
-   * failed, so a failed prefill ends the decode request too.
+   * Sends the request to the prefill and the decode worker at the same time. If the prefill fails,
+   * cancels the decode request, which would otherwise wait for the blocks for ever.
    */
   async #meet(
     target: Target,
@@ -133,7 +136,8 @@ export class Attempt {
     const usage = wantsUsage(this.#incoming) ? usageMember(body.fields.stream_options) : {};
     const answer = await this.#open(target, { set: { ...usage, ...fields } }, signal);
     if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
-    // Engines send the head of a stream at once, so only the first byte of the body shows progress.
+    // Engines send the head of a stream at once, so only the first byte of the body proves
+    // progress.
     const first = await answer.read();
     if (isEventStream(answer.headers)) return { kind: "answer", answer, first, held: null };
     if (first.kind !== "failed") tracker.prefilled();
@@ -142,13 +146,13 @@ export class Attempt {
     return { kind: "answer", answer, first, held };
   }
 
-  /** Opens the client's request at a worker, with changes to its body. */
+  /** Sends the client's request to a worker, with changes to its body. */
   #open(target: Target, { set, remove = [] }: BodyChanges, signal: AbortSignal) {
     const { settings, table, upstream } = this.#parts;
     const { path, headers, tracker, named, body: given, hints, spec } = this.#incoming;
     const sent = towardsWorker(headers, settings.authorization);
     if (!sent.has("x-request-id")) sent.set("x-request-id", tracker.id);
-    // One server may serve several ranks. vLLM and SGLang both read the rank from this header.
+    // One server may serve several ranks. vLLM and SGLang read the rank from this header.
     const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
     if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
     const hasSalt = spec.takesSalt && hints.isSaltFromHeader && hints.cacheSalt !== null;
@@ -160,10 +164,11 @@ export class Attempt {
   }
 
   /**
-   * Runs the prefill on vLLM: sends the prompt to the prefill worker for one token, and returns the
-   * KV parameters of its answer for the decode worker. A prefill worker that accepts hints stores
-   * its blocks in Hearth and may return no parameters. Null: the prefill failed, and the decode
-   * worker computes the prompt itself. `outputLimit` is the request field that limits output.
+   * Runs the prefill on vLLM: sends the prompt to the prefill worker with a limit of one output
+   * token, and returns the KV parameters of its answer for the decode worker. A prefill worker that
+   * accepts hints stores its blocks in Hearth and may return no parameters. Returns null if the
+   * prefill failed; the decode worker then computes the prompt. `outputLimit`: request field that
+   * limits output.
    */
   async #prefillVllm(
     prefill: Target,
@@ -176,7 +181,7 @@ export class Attempt {
       ...hints,
       [outputLimit]: 1,
       ...("max_completion_tokens" in body.fields ? { max_completion_tokens: 1 } : {}),
-      // Do not store a one-token response, and do not compute it in the background.
+      // The one-token response must not be stored or run in the background.
       ...(outputLimit === "max_output_tokens" ? { store: false, background: false } : {}),
       stream: false,
       kv_transfer_params: { ...VLLM_ASK, ...(isFields(hinted) ? hinted : {}) },
@@ -194,8 +199,9 @@ export class Attempt {
   }
 
   /**
-   * Runs the prefill on SGLang: both workers get the request at once, with a bootstrap room for the
-   * transfer. Resolves when the prefill worker has answered: true if the prefill succeeded.
+   * Runs the prefill on SGLang. Both workers receive the request at the same time, with a bootstrap
+   * room for the transfer. Resolves when the prefill worker has answered; true if the prefill
+   * succeeded.
    */
   async #prefillSglang(prefill: Target, set: Fields, signal: AbortSignal): Promise<boolean> {
     const answer = await this.#open(prefill, { set }, signal);
@@ -207,7 +213,7 @@ export class Attempt {
     }
   }
 
-  /** Fields with the bootstrap address and room, for both requests. */
+  /** Returns the fields with bootstrap address and room, which both requests must contain. */
   #meetingOf(prefill: Target): Fields {
     const { random } = this.#parts;
     const host = URL.parse(prefill.url!)?.hostname ?? "";
@@ -224,14 +230,17 @@ export class Attempt {
   }
 }
 
-/** Whether the prefill worker's connector named the agent that has the blocks. */
+/** Returns true if the prefill worker's connector named the agent that has the prompt's blocks. */
 function namesSource({ kv_transfer_params: said }: Fields): boolean {
   const { hearth } = (said ?? {}) as Fields;
   const { source } = (hearth ?? {}) as Fields;
   return typeof source === "string" && source !== "";
 }
 
-/** Merges two sets of KV transfer parameters. The proxy's hints take precedence. */
+/**
+ * Merges KV transfer parameters of the prefill worker with the proxy's hints, which take
+ * precedence.
+ */
 function mergeTransfer(fields: Fields, hints: Fields): Fields {
   const [said, hinted] = [fields.kv_transfer_params, hints.kv_transfer_params];
   if (said === undefined || hinted === undefined) return { ...fields, ...hints };

@@ -1,15 +1,18 @@
 import { type Json, stringifyJson } from "../../core/index.ts";
 import { type Fields, isFields } from "./request-body.ts";
 
-/** The fields of a chat completion request that determine its prompt. */
+/** Fields of a chat completion request that determine its prompt. */
 export type ChatRequest = { readonly messages: Json[] } & Record<string, Json>;
 
-/** Matches a fraction, an exponent, or more digits than a double holds. */
+/**
+ * Matches numbers that a double may not reproduce as written: with a fraction, an exponent, or 16
+ * or more digits.
+ */
 const ODD_NUMBER = /[0-9](?:\.[0-9]|[eE][-+]?[0-9]|[0-9]{15})/;
 
 declare global {
   interface JSON {
-    /** ECMAScript "JSON.parse source text access"; missing from the bundled types. */
+    /** `JSON.parse` with source text access (ECMAScript proposal). The bundled types lack it. */
     parse(
       text: string,
       reviver: (key: string, value: unknown, context: { readonly source?: string }) => unknown,
@@ -18,8 +21,8 @@ declare global {
 }
 
 /**
- * Returns the fields of a body with each number spelled as the client wrote it: `1.0` in a tool's
- * schema or arguments makes another prompt than `1`.
+ * Returns the fields of a body with each number written as the client wrote it. In a tool's schema
+ * or arguments, `1.0` gives a different prompt than `1`.
  */
 export function exactFields(text: string, fields: Fields): Fields {
   if (!ODD_NUMBER.test(text)) return fields;
@@ -34,7 +37,7 @@ export function textOf(value: Json | undefined): string | null {
   return typeof value === "string" ? value : null;
 }
 
-/** Builds a tool of the chat API. Null fields are left out, as vLLM does. */
+/** Builds a tool of the chat API. Omits null fields, as vLLM does. */
 export function toolOf(name: Json, description: Json, parameters: Json, more: Fields): Json {
   const given = Object.entries(more).filter(([, value]) => value !== null);
   const kept = { name, description, parameters, ...Object.fromEntries(given) };
@@ -42,8 +45,8 @@ export function toolOf(name: Json, description: Json, parameters: Json, more: Fi
 }
 
 /**
- * Thrown if the engine renders the request in its own way or refuses it, so that its prompt is
- * unknown.
+ * Thrown if the prompt is unknown, because the engine rejects the request or renders it by rules
+ * that the proxy does not implement.
  */
 class UnknownPrompt extends Error {}
 
@@ -62,20 +65,20 @@ function templateKwargsOf({ chat_template_kwargs: kwargs }: Fields): Record<stri
 
 interface MessagesOptions {
   /**
-   * Whether inline system messages move to the front. vLLM does so if the model's template refuses
-   * a system message that is not the first message.
+   * If true, system messages between other messages move to the front. vLLM does so if the model's
+   * template refuses a system message that is not the first message.
    */
   readonly mergesSystem: boolean;
-  /** The template's `reasoning_effort` for `thinking.type` "disabled". */
+  /** Value of the template's `reasoning_effort` for `thinking.type` "disabled". */
   readonly disabledEffort: "none" | "low";
 }
 
-/** First line that Claude Code sends, with a hash of each request. vLLM removes it. */
+/** Start of a line that Claude Code sends with a hash of each request. vLLM removes the line. */
 const BILLING = "x-anthropic-billing-header";
 
 /**
  * Builds the chat request that vLLM 0.32 derives from a request to Anthropic's Messages API
- * (`AnthropicServingMessages.to_chat_completion_request`). Null: the prompt is unknown.
+ * (`AnthropicServingMessages.to_chat_completion_request`). Returns null if the prompt is unknown.
  */
 export function chatOfMessages(body: Fields, options: MessagesOptions): ChatRequest | null {
   const { messages, tools = null, tool_choice: choice = null } = body;
@@ -96,7 +99,7 @@ export function chatOfMessages(body: Fields, options: MessagesOptions): ChatRequ
   });
 }
 
-/** Whether a request has system messages among its other messages. */
+/** Returns true if a request has system messages among its other messages. */
 export function hasInlineSystem({ messages }: Fields): boolean {
   return Array.isArray(messages) && messages.some((one) => isFields(one) && one.role === "system");
 }
@@ -118,14 +121,17 @@ function systemOf(
   messages: readonly Fields[],
   { mergesSystem }: MessagesOptions,
 ): Json[] {
-  // The top-level text is kept unchanged; of its blocks the billing line is removed.
+  // A system prompt given as one text stays unchanged. In a list of blocks, the billing line is
+  // removed.
   const first = system === null ? "" : typeof system === "string" ? system : systemText(system);
   const inline = mergesSystem ? messages.filter(({ role }) => role === "system") : [];
   const text = [first, ...inline.map(({ content }) => systemText(content))].join("");
   return text === "" ? [] : [{ role: "system", content: text }];
 }
 
-/** Converts one message. A message with tool results becomes several. */
+/**
+ * Converts one message of the Messages API. A message with tool results becomes several messages.
+ */
 function messagesOf(message: Fields, { mergesSystem }: MessagesOptions): Json[] {
   const { role, content } = message;
   if (role === "system") {
@@ -182,7 +188,7 @@ function imageOf({ type, url, media_type = "image/jpeg", data = "" }: Fields): F
   return { type: "image_url", image_url: { url: address } };
 }
 
-/** Converts a tool's result: its text, followed by messages with its images and references. */
+/** Converts a tool result: its text, then messages with its images and references. */
 function resultsOf({ tool_use_id: id = "", content = "" }: Fields): Json[] {
   const items = Array.isArray(content) ? content.filter((item) => isFields(item)) : [];
   const texts = items.flatMap(({ type, text = "" }) => (type === "text" ? [`${text}`] : []));
@@ -228,7 +234,7 @@ function toolsOf(tools: Json, messages: readonly Fields[]): Json[] | null {
         (block) => isFields(block) && /^tool_(?:addition|removal)$/.test(`${block.type}`),
       ),
   );
-  // The conversation adds or removes tools.
+  // A later message adds or removes tools, so the prompt is unknown.
   if (isChanged) throw new UnknownPrompt();
   if (tools === null) return null;
   return blocksOf(tools).map(({ name = null, description = null, input_schema, ...more }) => {
@@ -239,13 +245,13 @@ function toolsOf(tools: Json, messages: readonly Fields[]): Json[] | null {
   });
 }
 
-/** Name of a free-form tool's text in the function that vLLM shows to the model. */
+/** Parameter name under which vLLM shows the text of a free-form tool to the model. */
 const CUSTOM_INPUT = "input";
 
 /**
  * Builds the chat request that vLLM 0.32 derives from a request to OpenAI's Responses API
- * (`construct_input_messages`, `construct_tool_dicts`). Null: the prompt is unknown, for example if
- * the request continues a stored response.
+ * (`construct_input_messages`, `construct_tool_dicts`). Returns null if the prompt is unknown, for
+ * example if the request continues a stored response.
  */
 export function chatOfResponses(body: Fields): ChatRequest | null {
   const { input = null, instructions = null, tools = null, reasoning = null } = body;
@@ -272,7 +278,7 @@ export function chatOfResponses(body: Fields): ChatRequest | null {
 
 type Message = Record<string, Json>;
 
-/** Whether the last message or reasoning is incomplete, so that the model continues it. */
+/** Returns true if the last message or reasoning is incomplete, so that the model continues it. */
 function isUnfinished(item: Json | undefined): boolean {
   if (!isFields(item)) return false;
   const { type = "message", status } = item;
@@ -298,7 +304,7 @@ function isCall({ type }: Fields): boolean {
   return type === "function_call" || type === "custom_tool_call";
 }
 
-/** Adds a tool call to the previous message, or returns a new message. Null: it was added. */
+/** Adds a tool call to the previous message and returns null, or returns a new message for it. */
 function callInto(before: Message | null, item: Fields): Message | null {
   const { type, call_id: id = null, name = null, namespace = null } = item;
   if (typeof id !== "string" || typeof name !== "string") throw new UnknownPrompt();
@@ -315,7 +321,9 @@ function callInto(before: Message | null, item: Fields): Message | null {
   return null;
 }
 
-/** Adds an item to the previous message, or returns a new message. Null: it was added. */
+/**
+ * Adds a message item to the previous message and returns null, or returns a new message for it.
+ */
 function messageOf(before: Message | null, item: Fields): Message | null {
   switch (item.type) {
     case "reasoning":
@@ -341,7 +349,8 @@ function messageOf(before: Message | null, item: Fields): Message | null {
 }
 
 /**
- * Sets a field of the previous assistant message, or returns a new message if that field is taken.
+ * Sets a field of the previous assistant message and returns null, or returns a new message if that
+ * field is already set.
  */
 function addTo(before: Message | null, member: "content" | "reasoning", text: string) {
   if (before === null || (before[member] ?? null) !== null)
@@ -373,7 +382,7 @@ function responsesTools(tool: Json): Json[] {
       return functions.flatMap((one) => responsesTools({ ...one, name: `${name}__${one.name}` }));
     }
     default:
-      // The model never sees tools that the server runs.
+      // The server runs these tools, and the model never sees them.
       return [];
   }
 }

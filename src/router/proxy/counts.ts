@@ -2,7 +2,7 @@ import type { Json } from "../../core/index.ts";
 import type { Fields } from "./request-body.ts";
 import type { Tokens } from "./tokens/index.ts";
 
-/** How a request ended from the client's point of view. */
+/** Results of a request from the client's point of view. */
 export const PROXY_OUTCOMES = [
   "done",
   "client_left",
@@ -18,41 +18,47 @@ export class ProxyCounts {
     ProxyOutcome,
     number
   >;
-  /** Requests that were sent to another worker. */
+  /** Number of times a request was sent to another worker. */
   retries = 0;
-  /** Prefills that ran on a prefill worker, and prefills left to the decode worker. */
+  /**
+   * Prefills that succeeded on a prefill worker. `prefillsFailed`: those that the decode worker ran
+   * instead.
+   */
   prefills = 0;
   prefillsFailed = 0;
   outputTokens = 0;
-  /** Answers whose prompt token count was compared with the proxy's count. */
+  /** Comparisons of the proxy's prompt token count with the engine's, by result. */
   readonly checks = { equal: 0, different: 0 };
 }
 
 export interface ProxySnapshot extends Readonly<ProxyCounts> {
   readonly active: number;
-  /** Workers excluded now because of their health, and exclusions since the start. */
+  /**
+   * Number of workers excluded now because of their health. `timesOut`: exclusions since the start.
+   */
   readonly workersOut: number;
   readonly timesOut: number;
-  /** Engine processes that answer pings in addition to their server's `/health`. */
+  /** Number of engine processes that answer pings, in addition to their server's `/health`. */
   readonly pulses: number;
   readonly tokens: Tokens["counts"];
 }
 
-/** The engine counted other prompt tokens than the proxy. */
+/** The engine counted a different number of prompt tokens than the proxy (`here`). */
 export interface TokenDifference {
   readonly model: string;
   readonly here: number;
   readonly engine: number;
-  /** Hash of the request's field names and its order of roles. Contains no text of the request. */
+  /** Hash of the request's field names and message roles. Reveals no text of the request. */
   readonly shape: string;
 }
 
-/** Fields whose values are keywords of the API and never text of a user. */
+/** Fields whose values are keywords of the API, not text of a user. */
 const SHOWN: ReadonlySet<string> = new Set(["role", "type", "reasoning_effort"]);
 const DEPTH_MAX = 5;
 
 /**
- * Hashes the field names of a request. Equal for requests with equal fields, whatever their values.
+ * Hashes the structure of a request. Requests with equal field names, types and keywords have equal
+ * hashes, whatever their text.
  */
 export function shapeHash(fields: Fields): string {
   const text = JSON.stringify(shapeOf(fields, "", 0));

@@ -15,7 +15,10 @@ import { type ProxyParts, type ProxyRequest, routeRequestOf } from "./exchange.t
 import { hashOf } from "./request-body.ts";
 import type { WorkerHealth } from "./worker-health.ts";
 
-/** A worker's answer that the client gets, complete or from its first piece on. */
+/**
+ * The worker's answer that the client receives. It is either complete or read up to its first
+ * piece.
+ */
 export interface Won extends WorkerAnswer {
   readonly kind: "won";
   readonly decision: RouteDecision;
@@ -31,26 +34,27 @@ export type Dispatched =
 export interface DispatchParts extends ProxyParts {
   readonly health: Pick<WorkerHealth, "out" | "listen">;
   readonly onRouted: (incoming: ProxyRequest, decision: RouteDecision) => void;
-  /** Called if a request could not be sent to a worker at all. */
+  /** Called if the proxy could not send a request to any worker. */
   readonly onUnsendable: (worker: WorkerId, why: string) => void;
 }
 
 /**
- * Finds a worker that answers.
- * If a worker cannot be connected to, another one is tried, up to `retriesMax` times. If a worker
- * had the request and died or became silent before its first byte, the request is resent once only,
- * since the request itself may have killed the worker. The same holds for an answer that breaks off
- * before the client has seen any of it. A worker that is only late is not replaced, since it may be
- * computing.
+ * Finds a worker that answers the request. If the proxy cannot connect to a worker, it tries
+ * another one, up to `retriesMax` times. If a worker received the request but died or became silent
+ * before its first byte, the request is resent once, because the request itself may have killed the
+ * worker. The same applies if an answer breaks off before the client has received any of it. A late
+ * worker is not replaced, because it may be computing.
  */
 export class Dispatch {
   readonly #parts: DispatchParts;
   readonly #incoming: ProxyRequest;
   readonly #failed: WorkerId[] = [];
-  /** Unavailable answer, returned if no worker gives a better one. */
+  /**
+   * Answer with a status of `retryStatuses`. The client gets it if no worker gives a better one.
+   */
   #unavailable: Won | null = null;
   #error: ProxyError | null = null;
-  /** The request was sent to a second worker although the first one had received it. */
+  /** True if a second worker was tried although the first one had received the request. */
   #isResent = false;
 
   constructor(parts: DispatchParts, incoming: ProxyRequest) {
@@ -79,8 +83,8 @@ export class Dispatch {
   }
 
   /**
-   * Sends the request, and gives the worker up if it becomes silent while another one could serve
-   * the request.
+   * Sends the request to the chosen worker. Cancels it if the worker becomes silent while another
+   * worker could serve the request.
    */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
     const { health, down } = this.#parts;
@@ -106,7 +110,7 @@ export class Dispatch {
     return { kind: "failed", worker: silent!, failure: { stage: "silent", why } };
   }
 
-  /** Whether another healthy worker could take the request. */
+  /** Returns true if another healthy worker could serve the request. */
   #hasOther(chosen: WorkerId): boolean {
     const { table, health, down, settings } = this.#parts;
     const { named, hints } = this.#incoming;
@@ -118,7 +122,7 @@ export class Dispatch {
         model === named.base &&
         url !== null &&
         role !== "prefill" &&
-        // A stale worker may be healthy: only its events are missing.
+        // A stale worker may be healthy: only its KV events are missing.
         (state === "live" || state === "stale") &&
         !resting.has(worker) &&
         !health.out.has(worker),
@@ -126,7 +130,8 @@ export class Dispatch {
   }
 
   /**
-   * Decides on an attempt's result. Null: the failure is recorded, and another worker may be tried.
+   * Evaluates the result of an attempt. Returns the final result, or null if the attempt failed and
+   * another worker may be tried.
    */
   #evaluate(decision: RouteDecision, attempted: Attempted): Dispatched | null {
     const { settings, down } = this.#parts;
@@ -165,7 +170,8 @@ export class Dispatch {
   }
 
   /**
-   * Whether the request may be resent: once if a worker had received it, never if an answer began.
+   * Returns true if the request may be resent: once if a worker had received it, never after an
+   * answer began.
    */
   #mayResend(stage: AttemptFailure["stage"]): boolean {
     if (stage !== "sent" && stage !== "silent") return false;
@@ -180,7 +186,7 @@ export class Dispatch {
     return { kind: "left" };
   }
 
-  /** No worker is left: returns the best result so far. */
+  /** Returns the best result so far, because no worker is left to try. */
   #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
     if (this.#unavailable !== null) return this.#unavailable;
     if (this.#error !== null) return { kind: "lost", error: this.#error, outcome: "worker_failed" };
@@ -195,7 +201,7 @@ export class Dispatch {
     return { kind: "lost", error, outcome: "no_worker" };
   }
 
-  /** Asks the router for a worker. Null: the client disconnected meanwhile. */
+  /** Requests a worker from the router. Returns null if the client disconnected meanwhile. */
   async #route(): Promise<RouteOutcome | null> {
     const { router, down, health } = this.#parts;
     const unreachable = this.#withoutUrl();
@@ -206,7 +212,7 @@ export class Dispatch {
         routeRequestOf(this.#incoming, all),
         this.#incoming.signal,
       );
-      // A worker that failed a moment ago is better than none.
+      // A worker that failed recently is better than none, so allow excluded workers.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;
       const fewer = [...this.#failed, ...unreachable];
       return await router.bestWorker(routeRequestOf(this.#incoming, fewer), this.#incoming.signal);
@@ -216,7 +222,7 @@ export class Dispatch {
     }
   }
 
-  /** Workers without a URL, which accept no requests from the proxy. */
+  /** Returns the model's workers without a URL. The proxy cannot send requests to them. */
   #withoutUrl(): WorkerId[] {
     const { base } = this.#incoming.named;
     const targets = this.#parts.table.targets.filter(({ model }) => model === base);

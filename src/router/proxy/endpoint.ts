@@ -1,7 +1,10 @@
-/** Shape of errors and of the event that ends a broken stream. */
+/** API whose format applies to errors and to the event that ends a broken stream. */
 export type ErrorShape = "openai" | "responses" | "anthropic";
 
-/** Where a request carries its prompt. `none`: nowhere, or only the worker can find it. */
+/**
+ * API by whose rules the prompt is read from the body. `none`: the body has no prompt, or only the
+ * worker can determine it.
+ */
 export type PromptPlace =
   | "chat"
   | "chat_batch"
@@ -11,15 +14,15 @@ export type PromptPlace =
   | "embeddings"
   | "none";
 
-/** A path whose requests each go to one worker. */
+/** A path whose requests are each forwarded to one worker. */
 export interface EndpointSpec {
   readonly path: string;
   readonly prompt: PromptPlace;
-  /** Whether the worker computes. Such a request counts as load until it ends. */
+  /** If true, the worker computes for the request, so it counts as load until it ends. */
   readonly isWork: boolean;
-  /** The field that limits output. Null: KV is neither transferred nor hinted at. */
+  /** Request field that limits output. Null: the proxy neither transfers KV nor sends KV hints. */
   readonly outputLimit: "max_tokens" | "max_output_tokens" | null;
-  /** Whether the engine takes `cache_salt`. */
+  /** If true, the engine accepts `cache_salt` on this path. */
   readonly takesSalt: boolean;
   readonly shape: ErrorShape;
 }
@@ -27,7 +30,7 @@ export interface EndpointSpec {
 export type Endpoint =
   | { readonly kind: "ask"; readonly spec: EndpointSpec; readonly path: string }
   | { readonly kind: "models"; readonly id: string | null }
-  /** A stored response of OpenAI's Responses API. */
+  /** Request about a stored response of OpenAI's Responses API. */
   | { readonly kind: "stored"; readonly id: string; readonly path: string }
   | { readonly kind: "health" | "load" | "version"; readonly path: string };
 
@@ -67,10 +70,10 @@ const SPECS: readonly EndpointSpec[] = [
 
 const SPEC_OF: ReadonlyMap<string, EndpointSpec> = new Map(SPECS.map((spec) => [spec.path, spec]));
 
-/** All paths whose requests are forwarded to a worker; used by authorization rules and tests. */
+/** Paths whose requests are forwarded to a worker. Used by authorization rules and tests. */
 export const FORWARDED_PATHS: readonly string[] = SPECS.map(({ path }) => path);
 
-/** Paths that the proxy answers itself, or with any worker. */
+/** Paths that the proxy answers itself, or forwards to any worker. */
 const SIDE_PATHS: Readonly<
   Record<string, { kind: "health" | "load" | "version"; methods: readonly string[] }>
 > = {
@@ -93,14 +96,17 @@ function targetOf(url: string): { readonly path: string; readonly query: string 
   return { path: url.slice(start, query), query: url.slice(query) };
 }
 
-/** The error shape of the API that a URL belongs to. */
+/** Returns the error format of the API that a URL belongs to. */
 export function shapeOf(url: string): ErrorShape {
   const { path } = targetOf(url);
   if (path.startsWith(RESPONSES)) return "responses";
   return SPEC_OF.get(path)?.shape ?? "openai";
 }
 
-/** The endpoint of a request, or the reason why there is none. */
+/**
+ * Returns the endpoint of a request. `unknown`: no such path. `method`: the path does not allow the
+ * method.
+ */
 export function endpointOf(method: string, url: string): Endpoint | "unknown" | "method" {
   const { path, query } = targetOf(url);
   const spec = SPEC_OF.get(path);

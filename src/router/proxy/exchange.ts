@@ -12,7 +12,7 @@ import type { ResponseHomes } from "./side-paths.ts";
 import type { Upstream } from "./upstream.ts";
 import type { DownWorkers } from "./worker-health.ts";
 
-/** Objects that all parts of the proxy share. */
+/** Objects that all parts of the proxy use. */
 export interface ProxyParts {
   readonly clock: Clock;
   readonly random: Random;
@@ -25,10 +25,10 @@ export interface ProxyParts {
   readonly down: DownWorkers;
 }
 
-/** A generation request with everything known before a worker is chosen. */
+/** A generation request, with everything known before a worker is chosen. */
 export interface ProxyRequest {
   readonly spec: EndpointSpec;
-  /** Path with query. */
+  /** Request path with its query. */
   readonly path: string;
   readonly headers: Headers;
   readonly body: RequestBody;
@@ -36,13 +36,14 @@ export interface ProxyRequest {
   readonly hints: Hints;
   readonly prompt: SeenPrompt;
   readonly tracker: RequestTracker;
-  /** Fires if the client disconnects or the proxy gives the request up. */
+  /** Fires if the client disconnects or the proxy cancels the request. */
   readonly signal: AbortSignal;
 }
 
 /**
- * Whether the proxy requests the usage of a stream although the client did not, to compare its
- * prompt token count. Engines that do not know `stream_options` list it in `strip_fields`.
+ * Returns true if the proxy adds a usage request to a stream whose client sent none. The proxy
+ * compares the usage with its own prompt token count. Engines that reject `stream_options` list it
+ * in `strip_fields`.
  */
 export function wantsUsage({ spec, body, named, prompt }: ProxyRequest): boolean {
   if (!body.isStream || prompt.tokens === null || !prompt.isCountKnown) return false;
@@ -54,7 +55,7 @@ export function wantsUsage({ spec, body, named, prompt }: ProxyRequest): boolean
   return isPlain && (options.include_usage ?? false) === false;
 }
 
-/** Builds the request to the router. `excluded` names workers that must not be chosen. */
+/** Builds the request to the router. `excluded`: workers that must not be chosen. */
 export function routeRequestOf(
   incoming: ProxyRequest,
   excluded: readonly WorkerId[],
@@ -65,7 +66,8 @@ export function routeRequestOf(
   return {
     model: named.base,
     prompt: prompt.prompt,
-    // The router records nothing without an id: a request that computes nothing adds no load.
+    // Without an id the router records no load: a request for which the worker computes nothing
+    // adds none.
     ...(spec.isWork ? { requestId: tracker.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),
@@ -76,12 +78,12 @@ export function routeRequestOf(
   };
 }
 
-/** Tokens between two output reports: a block of the usual size. */
+/** Minimum tokens between two output reports to the router: a block of the usual size. */
 const OUTPUT_STEP = 16;
 
 /**
- * One request's state in the router. Each change is reported once, whatever order the events come
- * in.
+ * Reports one request's progress to the router. Each change is reported once, in whatever order the
+ * calls arrive.
  */
 export class RequestTracker {
   readonly id: string;
@@ -96,7 +98,7 @@ export class RequestTracker {
     [this.id, this.#router, this.#observers] = [id, router, observers];
   }
 
-  /** The router has chosen a worker. */
+  /** Records that the router has chosen a worker. */
   routed(): void {
     this.#isRouted = true;
     this.#isPrefilled = false;
@@ -110,21 +112,21 @@ export class RequestTracker {
     this.#router.markPrefillComplete(this.id);
   }
 
-  /** Reports the output tokens so far. */
+  /** Reports how many output tokens the request has produced so far. */
   output(tokens: number): void {
     if (!this.#isRouted || tokens - this.#reportedTokens < OUTPUT_STEP) return;
     this.#reportedTokens = tokens;
     this.#router.output(this.id, tokens);
   }
 
-  /** Frees the request at its worker. */
+  /** Frees the request in the router. It may be routed again. */
   leave(): void {
     if (!this.#isRouted) return;
     this.#isRouted = false;
     this.#router.free(this.id);
   }
 
-  /** Ends the request and notifies the observers. */
+  /** Frees the request and notifies the observers of its end. */
   end(end: RequestEnd): void {
     if (this.#isEnded) return;
     this.#isEnded = true;

@@ -1,4 +1,4 @@
-/** Headers of one connection (RFC 9110, 7.6.1); the next connection gets its own. */
+/** Headers that apply to one connection only (RFC 9110, 7.6.1). They are not forwarded. */
 const OF_CONNECTION: ReadonlySet<string> = new Set([
   "connection",
   "keep-alive",
@@ -11,14 +11,14 @@ const OF_CONNECTION: ReadonlySet<string> = new Set([
   "upgrade",
 ]);
 
-/** Headers of the request to the proxy; the request to the worker gets its own. */
+/** Headers that the proxy sets itself for the request to the worker. */
 const OF_REQUEST: ReadonlySet<string> = new Set(["host", "content-length", "expect"]);
 
-/** A token of RFC 9110, 5.6.2. */
+/** Matches a header name: a token of RFC 9110, 5.6.2. */
 const NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 /**
- * Characters that a field value must not contain (RFC 9110, 5.5), as in `validateHeaderValue` of
- * node:http.
+ * Matches characters that a header value must not contain (RFC 9110, 5.5), as in
+ * `validateHeaderValue` of node:http.
  */
 const NOT_IN_VALUE = /[^\t\x20-\x7e\x80-\xff]/;
 
@@ -33,7 +33,7 @@ export function unsendableHeader(headers: Headers): string | null {
   return null;
 }
 
-/** Header names listed in a `Connection` header. */
+/** Returns the header names listed in a `Connection` header. */
 function named(connection: string | null | undefined): ReadonlySet<string> {
   const names = (connection ?? "").toLowerCase().split(",");
   return new Set(names.map((name) => name.trim()).filter((name) => name !== ""));
@@ -43,7 +43,9 @@ export type HeaderPairs = [name: string, value: string][];
 
 export type Authorization = "pass" | "drop" | { readonly value: string };
 
-/** Headers of the client that the worker gets. Length and host are those of the new request. */
+/**
+ * Returns the client's headers to forward to the worker. Omits length and host, which are set anew.
+ */
 export function towardsWorker(headers: Headers, authorization: Authorization): Map<string, string> {
   const more = named(headers.get("connection"));
   const sent = new Map<string, string>();
@@ -59,8 +61,8 @@ export function towardsWorker(headers: Headers, authorization: Authorization): M
 }
 
 /**
- * Headers of a request that the proxy makes for all clients. They carry no client's credentials,
- * since other clients see the answer.
+ * Returns the headers of a request that the proxy makes for all clients. They contain no client's
+ * credentials, because other clients see the answer.
  */
 export function ownHeaders(authorization: Authorization): Map<string, string> {
   const sent = new Map([["accept", "application/json"]]);
@@ -68,7 +70,7 @@ export function ownHeaders(authorization: Authorization): Map<string, string> {
   return sent;
 }
 
-/** Headers of the worker that the client gets: all except those of the connection. */
+/** Returns the worker's headers to forward to the client: all except those of the connection. */
 export function towardsClient(raw: HeaderPairs): HeaderPairs {
   const connection = raw.filter(([name]) => name.toLowerCase() === "connection");
   const more = named(connection.map(([, value]) => value).join(","));

@@ -2,21 +2,24 @@ import { isWorkerId, type Json, type WorkerId } from "../../core/index.ts";
 import type { RouteOverrides } from "../index.ts";
 import { type Fields, isFields } from "./request-body.ts";
 
-/** Hints of a request beside its prompt, from headers and from fields that agents use. */
+/** Values from a request's headers and fields that affect routing, other than its prompt. */
 export interface Hints {
   readonly sessionId: string | null;
   readonly parentSessionId: string | null;
   readonly isSessionEnd: boolean;
-  /** Larger values are served first. */
+  /** Priority in the wait queue. Higher values are served first. */
   readonly priority: number | null;
   readonly cacheSalt: string | null;
-  /** The salt comes from a header that overrides the body, so the body must be changed. */
+  /** True if a header gives the salt. It overrides the body, so the body must be changed. */
   readonly isSaltFromHeader: boolean;
   readonly expectedOutputTokens: number | null;
   readonly overrides: RouteOverrides;
 }
 
-/** Session headers of Dynamo, Claude Code, and Codex, which renamed its own twice. */
+/**
+ * Headers that name a session: those of Dynamo, Claude Code, and Codex, which renamed its header
+ * twice.
+ */
 const SESSION_HEADERS = [
   "x-dynamo-session-id",
   "x-claude-code-session-id",
@@ -29,7 +32,7 @@ const PARENT_HEADERS = [
   "x-codex-parent-thread-id",
   "x-parent-session-id",
 ];
-/** Longer names are cut, since tables keep them. */
+/** Maximum length of a name, because tables store it. Longer names are cut. */
 const NAME_MAX = 256;
 const PRIORITY_MAX = 2 ** 31 - 1;
 
@@ -50,9 +53,9 @@ export function hintsOf(headers: Headers, body: Fields, clientsMayRoute: boolean
 }
 
 /**
- * The session of a request. An agent within a session has its own prompts; Claude Code's agent id
- * distinguishes it. Without a session header, the user fields of OpenAI's and Anthropic's APIs are
- * used.
+ * Returns the session id of a request. Claude Code's agent id is part of it, because each agent of
+ * a session has its own prompts. Without a session header, uses the user fields of OpenAI's and
+ * Anthropic's APIs.
  */
 function sessionOf(headers: Headers, body: Fields): string | null {
   const session = first(SESSION_HEADERS.map((name) => headers.get(name)));
@@ -67,7 +70,7 @@ function priorityOf(headers: Headers, agent: Fields): number | null {
   const strict = numberOf(headers.get("x-dynamo-request-strict-priority") ?? agent.strict_priority);
   const usual = numberOf(headers.get("x-dynamo-request-priority") ?? agent.priority);
   if (strict === null) return usual;
-  // A strict tier ranks above every priority of a lower tier.
+  // A strict tier ranks above every priority of the tiers below it.
   return strict * 2 ** 32 + (usual ?? 0);
 }
 

@@ -5,7 +5,7 @@ import type { PromptMark } from "./observer.ts";
 import { type Fields, isFields } from "./request-body.ts";
 import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
 
-/** The part of a request that a worker serves. */
+/** Part of a request that a worker serves. */
 export type ServedPart = "whole" | "prefill" | "decode";
 
 interface Action {
@@ -13,34 +13,39 @@ interface Action {
   readonly payload: Fields;
 }
 
-/** docs/reference/kv-hints.md defines envelope, actions and payloads. */
+/**
+ * Version of the hint format. docs/reference/kv-hints.md defines envelope, actions and payloads.
+ */
 const VERSION = "1";
 const ID_CHARACTERS_MAX = 128;
-/** Marks used per request. As in Anthropic's API, the last ones count. */
+/** Maximum marks used per request. As in Anthropic's API, the last ones are used. */
 const MARKS_MAX = 4;
-/** Default and maximum lifetime of a mark, Anthropic's values. */
+/** Default TTL of a mark (`_MAX`: maximum). These are Anthropic's values. */
 const PIN_TTL_SECONDS = 300;
 const PIN_TTL_SECONDS_MAX = 3_600;
 const RETAIN_PRIORITY_MAX = 99;
 const RETAIN_TTL_SECONDS = 600;
 const DEMOTE_TTL_SECONDS = 3_600;
-/** A worker is a source if it holds at least this many more tokens than the chosen worker. */
+/**
+ * Minimum additional tokens that a worker must have cached, compared with the chosen one, to be
+ * named as a source.
+ */
 const SOURCE_TOKENS_MIN = 512;
 const SOURCES_MAX = 4;
-/** Owner of pins if a request names no tenant. The policy `cache_control` uses the same. */
+/** Owner of pins in requests that name no tenant. The policy `cache_control` uses the same name. */
 const NO_TENANT = "api";
 
-/** The worker to hint, and its part of the request. */
+/** A worker's part of a request, for which hints are built. */
 interface Task {
   readonly decision: RouteDecision;
   readonly part: ServedPart;
-  /** For `decode`: the prefill worker named the agent that has its blocks. */
+  /** For `decode`: true if the prefill worker named the agent that has its blocks. */
   readonly isSourceKnown?: boolean;
 }
 
 /**
- * Request fields that carry KV hints to a worker. Empty if the worker accepts none or there are
- * none.
+ * Returns the request fields that carry KV hints to a worker. Empty if the worker accepts no hints
+ * or there are none to send.
  */
 export function kvHintFields(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fields {
   const carrier = carrierOf(incoming, workerOf(task));
@@ -62,15 +67,19 @@ function workerOf({ decision, part }: Task): Target {
   return part === "prefill" && decision.prefill !== null ? decision.prefill : decision.target;
 }
 
-/** SGLang passes `custom_params` to its scheduler; values must be texts or numbers. */
+/**
+ * Adds the hints to `custom_params`, which SGLang passes to its scheduler. Its values must be texts
+ * or numbers, so the hints are sent as JSON text.
+ */
 function customParams({ body }: ProxyRequest, envelope: Fields): Fields {
   const own = body.fields.custom_params ?? {};
   return isFields(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
 }
 
 /**
- * Resolves `auto`. A worker whose agent publishes block names has a Hearth connector. vLLM's OpenAI
- * server passes `kv_transfer_params` to it, SGLang's passes `custom_params`.
+ * Returns the field that carries hints to a worker. With `auto`: none unless the worker's agent
+ * publishes block names, which proves that the engine has a Hearth connector. vLLM's OpenAI server
+ * passes `kv_transfer_params` to the connector, SGLang passes `custom_params`.
  */
 function carrierOf({ named }: ProxyRequest, target: Target): Exclude<KvHintsCarrier, "auto"> {
   const { kvHints, engine } = named.model;
@@ -101,7 +110,10 @@ function envelopeOf(parts: ProxyParts, incoming: ProxyRequest, task: Task): Fiel
   };
 }
 
-/** The prefill worker stores the prompt; the decode worker stores the answer. */
+/**
+ * Returns the hint actions for a worker. The prefill worker receives those for the prompt, the
+ * decode worker those for the answer.
+ */
 function actionsOf(
   parts: ProxyParts,
   incoming: ProxyRequest,
@@ -137,8 +149,8 @@ function answerActions({ hints, prompt: { reasoning, marks } }: ProxyRequest): A
     const payload = { open_token: reasoning.start, close_token: reasoning.end };
     actions.push({ type: "transient", payload });
   }
-  // The first mark ends the prefix that sessions share: system prompt and tools. That prefix stays
-  // in RAM.
+  // The first mark ends the prefix that sessions share: system prompt and tools. Only later blocks
+  // are demoted.
   const shared = marks[0];
   if (hints.isSessionEnd && hints.sessionId !== null && shared !== undefined) {
     const session_id = hints.sessionId;
@@ -153,7 +165,10 @@ function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Fields {
   return { prefix_tokens: tokens, ttl_seconds, owner };
 }
 
-/** Workers that hold more of the prompt than the chosen one, largest first. */
+/**
+ * Returns a prefetch action that names workers with more of the prompt cached than the chosen one,
+ * those with the most tokens first.
+ */
 function sourcesOf(
   { router, table }: ProxyParts,
   incoming: ProxyRequest,
@@ -163,7 +178,8 @@ function sourcesOf(
   const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
   if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
   const { requestId: _, ...request } = routeRequestOf(incoming, []);
-  // The router already counts this request as held by the chosen worker, hence `terms`.
+  // The router already counts this request's prompt as cached by the chosen worker, so use the
+  // tokens from the decision.
   const least = terms.cachedTokens + SOURCE_TOKENS_MIN;
   const others = router
     .getPotentialLoads(request)
@@ -182,7 +198,7 @@ function sourcesOf(
   return [{ type: "prefetch", payload: { prefix_tokens: others[0]!.tokens, sources } }];
 }
 
-/** Whether a request has several prompts. Hints describe one prompt. */
+/** Returns true if a request has several prompts. Hints can describe only one. */
 function isBatch(prompt: Json): boolean {
   return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
 }

@@ -9,27 +9,27 @@ import { getText } from "./upstream.ts";
 
 type Card = Fields;
 
-/** Time to wait for a worker's model list. After it, the proxy describes the model itself. */
+/** Time in ms to wait for a worker's model list. After it, the proxy describes the model itself. */
 const LIST_TIMEOUT_MS = 2_000;
-/** Lifetime of a worker's model list, in milliseconds. */
+/** Time in ms for which a worker's model list is cached. */
 const CARD_TTL_MS = 30_000;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const CARDS_MAX = 4_096;
 
 /**
- * Answers `GET /v1/models` with the workers' descriptions of the models that the router can reach.
- * All clients see the same cards, so the proxy sends no client's credentials.
+ * Answers `GET /v1/models` with the models that the router can reach, as their workers describe
+ * them. All clients see the same answer, so the proxy sends no client's credentials to the workers.
  */
 export class ModelList {
   readonly #parts: ProxyParts;
-  /** Model cards by id, as one of the model's workers described them. */
+  /** Model descriptions by model id, as received from one of the model's workers. */
   readonly #cards = new Map<string, { readonly card: Card; readonly atMs: number }>();
 
   constructor(parts: ProxyParts) {
     this.#parts = parts;
   }
 
-  /** Answers with all models, or with the one of that id. */
+  /** Answers with all models, or with the model `id`. */
   async answer(id: string | null, names: ModelNames, signal: AbortSignal): Promise<Response> {
     const known = names.list();
     const wanted = id === null ? known : known.filter((one) => one.id === id);
@@ -44,7 +44,7 @@ export class ModelList {
     return reported ?? { id, object: "model", created: 0, owned_by: "hearth", root: id, parent };
   }
 
-  /** Asks one worker of each model without a recent card. */
+  /** Requests the model list from one worker of each model that has no recent description. */
   async #refresh(signal: AbortSignal): Promise<void> {
     const oldest = this.#parts.clock.monotonicMs() - CARD_TTL_MS;
     const urls = new Map<string, string>();
@@ -76,15 +76,15 @@ function cardsOf(text: string): Card[] {
   return data.filter((card) => isFields(card) && typeof card.id === "string") as Card[];
 }
 
-/** The model that a client's `model` field names. */
+/** Model and adapter that a client's `model` field refers to. */
 export interface NamedModel {
-  /** Model name that workers serve. */
+  /** Model name under which workers are registered. */
   readonly base: string;
   readonly loraName: string | null;
   readonly model: ProxyModel;
 }
 
-/** Names of models and of their adapters. */
+/** Resolves the names of models and their adapters. */
 export class ModelNames {
   readonly #table: WorkerTable;
   readonly #models: ReadonlyMap<string, ProxyModel>;
@@ -96,14 +96,17 @@ export class ModelNames {
     this.#adapters = new Map(models.flatMap((model) => model.loras.map((lora) => [lora, model])));
   }
 
-  /** Model of requests that name none: the only one that is served. Null: there are several. */
+  /**
+   * Returns the model of requests that name none: the only one served. Null if there are several or
+   * none.
+   */
   only(): NamedModel | null {
     const [name, ...others] = new Set(this.#served().map(({ model }) => model));
     if (name === undefined || others.length > 0) return null;
     return { base: name, loraName: null, model: this.#modelOf(name) };
   }
 
-  /** Finds a model by name. Null: no worker serves it, and it is not configured. */
+  /** Finds a model by name. Returns null if no worker serves it and it is not configured. */
   find(name: string, loraPath: unknown): NamedModel | null {
     const loraName = typeof loraPath === "string" && loraPath !== "" ? loraPath : null;
     if (this.#isServed(name) || this.#models.has(name)) {
@@ -114,7 +117,9 @@ export class ModelNames {
     return this.#withSuffix(name);
   }
 
-  /** Lists all names that clients may request, adapters with the model they belong to. */
+  /**
+   * Returns all names that clients may request. An adapter is listed with its model as `parent`.
+   */
   list(): { readonly id: string; readonly parent: string | null }[] {
     const served = new Set(this.#served().map((target) => target.model));
     const adapters = [...this.#adapters].filter(([, model]) => served.has(model.name));
@@ -124,7 +129,7 @@ export class ModelNames {
     ];
   }
 
-  /** Resolves SGLang's name of an adapter, `model:adapter`. */
+  /** Resolves SGLang's form of an adapter name, `model:adapter`. */
   #withSuffix(name: string): NamedModel | null {
     const colon = name.lastIndexOf(":");
     const base = name.slice(0, Math.max(0, colon));
@@ -145,10 +150,10 @@ export class ModelNames {
   }
 }
 
-/** Separator that engines put between the text parts of one message. */
+/** Separator that each engine puts between the text parts of one message. */
 const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
-/** Reads the tokenizers of models. Rejects with CONFIG_INVALID if one cannot be used. */
+/** Loads the tokenizers of models. Rejects with CONFIG_INVALID if one cannot be used. */
 export function tokensFor(
   { clock, settings, onTokens }: Pick<ProxyOptions, "clock" | "settings" | "onTokens">,
   models: readonly ProxyModel[],
@@ -163,7 +168,10 @@ export function tokensFor(
   });
 }
 
-/** Throws CONFIG_INVALID with the file's name if `tokensFor` would reject. */
+/**
+ * Checks the tokenizer files of models. Throws CONFIG_INVALID with a file's name if it cannot be
+ * used.
+ */
 export function checkModels(models: readonly ProxyModel[]): void {
   for (const files of tokenFiles(models)) checkTokenModel(files);
 }

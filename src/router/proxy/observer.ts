@@ -1,12 +1,12 @@
 import type { RouteDecision } from "../index.ts";
 
-/** A cache mark in a prompt. */
+/** A `cache_control` mark in a prompt. */
 export interface PromptMark {
-  /** Tokens from the start of the prompt to the end of the marked part. */
+  /** Number of tokens from the start of the prompt to the end of the marked part. */
   readonly tokens: number;
-  /** Type of the mark in `cache_control`: `ephemeral`. */
+  /** Type of the mark in `cache_control`, for example `ephemeral`. */
   readonly type: string;
-  /** Lifetime in seconds from "5m" or "1h". Null: absent or not readable. */
+  /** TTL in seconds, from "5m" or "1h". Null: absent or unreadable. */
   readonly ttlSeconds: number | null;
 }
 
@@ -22,34 +22,41 @@ export interface PromptSeen {
   readonly cacheSalt: string | null;
   readonly sessionId: string | null;
   readonly parentSessionId: string | null;
-  /** The client says that the session has ended. */
+  /** True if the client says that the session has ended. */
   readonly isSessionEnd: boolean;
-  /** Null: the prompt could not be tokenised as the engine does it. */
+  /** The prompt's tokens. Null: the proxy could not tokenise the prompt as the engine does. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
-  /** Reasoning tokens of the model. Null: its vocabulary has none, or is not known. */
+  /**
+   * Token ids that open and close the model's reasoning. Null: the vocabulary has none, or it is
+   * unknown.
+   */
   readonly reasoning: ReasoningTokens | null;
   readonly decision: RouteDecision;
 }
 
 export interface RequestEnd {
-  /** `worker`: it failed. `client`: it disconnected. `refused`: no worker accepted the request. */
+  /**
+   * `worker`: the worker failed. `client`: the client disconnected. `refused`: no worker accepted
+   * the request.
+   */
   readonly how: "done" | "client" | "worker" | "refused";
   readonly outputTokens: number;
 }
 
-/** Receives the requests that pass through the proxy, in order. Must not throw. */
+/** Receives events of the requests that pass through the proxy, in order. Must not throw. */
 export interface ProxyObserver {
   /**
-   * A request has a worker and is known to the router. Called again if it moves to another worker.
+   * The router has chosen a worker for a request. Called again if the request moves to another
+   * worker.
    */
   prompt?(seen: PromptSeen): void;
   /**
-   * The output tokens of the first choice, while the router still knows the request. The proxy
-   * reads and tokenises answers only if an observer implements this. If the worker reported no
-   * tokens, the text is tokenised again, so tokens may differ at boundaries.
+   * Receives the output tokens of the first choice, before the router frees the request. The proxy
+   * reads and tokenises answers only if an observer has this method. If the worker reports no
+   * tokens, the proxy tokenises the text, so tokens may differ at boundaries.
    */
   readonly answered?: ((requestId: string, output: Uint32Array) => void) | undefined;
-  /** The router has forgotten the request. */
+  /** The request has ended, and the router has freed it. */
   ended?(requestId: string, end: RequestEnd): void;
 }

@@ -13,26 +13,29 @@ import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
 import { type EncodeOptions, roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
 
-/** A prompt in the form that the router takes. */
+/** A request's prompt in the form that the router accepts. */
 export interface SeenPrompt {
   readonly prompt: RouteRequest["prompt"];
-  /** The engine's tokens of the prompt. Null: not known. */
+  /** Tokens of the prompt as the engine sees them. Null: unknown. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
-  /** Whether the engine must count the same tokens. False with images and with several prompts. */
+  /**
+   * True if the engine must count the same number of tokens. False with images and with several
+   * prompts.
+   */
   readonly isCountKnown: boolean;
-  /** Tokens that open and close the model's reasoning. Null: not known. */
+  /** Token ids that open and close the model's reasoning. Null: unknown. */
   readonly reasoning: ReasoningTokens | null;
 }
 
 type PromptTokens = Omit<SeenPrompt, "reasoning">;
 
 const TOKEN_MAX = 2 ** 32 - 1;
-/** Types of tools that the client runs. */
+/** Types of tools that the client runs, not the server. */
 const CLIENT_TOOLS: ReadonlySet<unknown> = new Set(["function", "custom", "namespace"]);
 const NO_HASHES = new BigUint64Array(0);
 
-/** Extracts the prompts of requests. If a request has several, the first one counts. */
+/** Extracts the prompts of requests. If a request has several prompts, uses the first one. */
 export class Prompts {
   readonly #tokens: Tokens;
   readonly #habits: TemplateTraits;
@@ -75,7 +78,10 @@ export class Prompts {
     }
   }
 
-  /** Prompt of the first of several conversations. The engine's count covers all of them. */
+  /**
+   * Returns the prompt of the first of several conversations. The engine's token count covers all
+   * of them.
+   */
   async #first(body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
     const { messages } = body.fields;
     const [first, ...others] = Array.isArray(messages) ? messages : [];
@@ -83,7 +89,10 @@ export class Prompts {
     return counted(await this.#conversation(firstOf(body.fields), body, model), isOnly);
   }
 
-  /** Prompt of a conversation translated from another API. Null: it could not be translated. */
+  /**
+   * Tokenises a conversation translated from another API. Returns null if it could not be
+   * translated.
+   */
   async #conversation(
     chat: ChatRequest | null,
     body: RequestBody,
@@ -122,7 +131,7 @@ export class Prompts {
   }
 }
 
-/** A prompt whose length alone is known. */
+/** Returns a prompt of which only the length is known. */
 function unseen(tokens: number): PromptTokens {
   const prompt = { kind: "hashes", hashes: NO_HASHES, tokens } as const;
   return { prompt, tokens: null, marks: [], isCountKnown: false };
@@ -141,14 +150,17 @@ function counted(prompt: PromptTokens, isCountKnown: boolean): PromptTokens {
 }
 
 /**
- * Whether the request has tools that vLLM runs itself. vLLM then counts the prompt of each turn.
+ * Returns true if the request has tools that vLLM runs itself. vLLM then counts the prompt of each
+ * turn.
  */
 function hasServerTools({ tools = null }: Readonly<Record<string, Json>>): boolean {
   if (!Array.isArray(tools)) return false;
   return tools.some((tool) => !CLIENT_TOOLS.has((tool as { type?: unknown } | null)?.type));
 }
 
-/** Encoding options of a completion. The tokenizer's special tokens are added by default. */
+/**
+ * Returns the encoding options of a completion. Default: the tokenizer's special tokens are added.
+ */
 function encodingOf(fields: Readonly<Record<string, Json>>): EncodeOptions {
   const {
     truncate_prompt_tokens: kept,
@@ -187,7 +199,7 @@ function isToken(value: Json): boolean {
   return typeof value === "number" && Number.isInteger(value) && value >= 0 && value <= TOKEN_MAX;
 }
 
-/** The request of the first of several conversations, or of the only one. */
+/** Returns the request of the first of several conversations, or of the only one. */
 function firstOf(fields: Readonly<Record<string, Json>>): ChatRequest | null {
   const { messages } = fields;
   if (!Array.isArray(messages)) return null;
@@ -195,23 +207,26 @@ function firstOf(fields: Readonly<Record<string, Json>>): ChatRequest | null {
   return { ...fields, messages: Array.isArray(first) ? first : messages };
 }
 
-/** The text grows only at its end when a conversation continues. */
+/** Returns a text of the conversation. It grows only at its end when the conversation continues. */
 function conversationText({ tools = null, messages = null }: Readonly<Record<string, Json>>) {
   return `${stringifyJson(tools)}${stringifyJson(messages).replace(/\]$/, ",")}`;
 }
 
-/** vLLM's probe of a template: a system message in front, and another one between messages. */
+/**
+ * Conversation with which vLLM tests a template: one system message in front, another between
+ * messages.
+ */
 const INLINE_SYSTEM = JSON.stringify({
   messages: ["system", "user", "system", "user"].map((role) => ({ role, content: "t" })),
   add_generation_prompt: false,
 });
 
-/** Values of Anthropic's `output_config.effort`. */
+/** Accepted values of Anthropic's `output_config.effort`. */
 const EFFORTS = ["low", "medium", "high", "xhigh", "max"] as const;
 
 /**
- * How a model's template treats requests of Anthropic's Messages API. Found as vLLM finds it, by
- * rendering small conversations, each once per model.
+ * Finds out how a model's template treats requests of Anthropic's Messages API. Renders small
+ * conversations, as vLLM does, each once per model.
  */
 class TemplateTraits {
   readonly #tokens: Tokens;
@@ -222,14 +237,14 @@ class TemplateTraits {
     this.#tokens = tokens;
   }
 
-  /** Whether the template refuses a system message that is not the first one. */
+  /** Returns true if the template refuses a system message that is not the first message. */
   mergesSystem(model: string): Promise<boolean> {
     return remembered(this.#merges, model, async () => {
       return (await this.#tokens.chat(model, INLINE_SYSTEM)) === null;
     });
   }
 
-  /** The `reasoning_effort` that vLLM renders for disabled thinking. */
+  /** Returns the `reasoning_effort` that vLLM passes to the template if thinking is disabled. */
   disabledEffort(model: string): Promise<"none" | "low"> {
     return remembered(this.#efforts, model, async () => {
       const none = await this.#effort(model, "none");

@@ -31,29 +31,34 @@ export interface ProxyOptions {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly settings: ProxySettings;
-  /** Called with faults of the proxy itself. */
+  /** Called with exceptions that are faults of the proxy itself. */
   readonly onFault: (thrown: unknown) => void;
   /**
-   * Called if a worker is excluded because of its health, with the reason, and with null if it is
-   * used again.
+   * Called with the reason if a worker is excluded because of its health, and with null if the
+   * proxy uses the worker again.
    */
   readonly onWorker?: (worker: WorkerId, why: string | null) => void;
   /** Called if this process has no free file descriptor for a connection to a worker. */
   readonly onShort?: () => void;
-  /** Called if a prompt could not be tokenised, or if an engine counted other tokens. */
+  /**
+   * `failed`: called if a prompt could not be tokenised. `differ`: called if an engine counted a
+   * different number of tokens.
+   */
   readonly onTokens?: {
     failed(model: string, why: string): void;
     differ(difference: TokenDifference): void;
   };
 }
 
-/** The client's side of a request. */
+/** Callback of the server that received the request. */
 export interface ProxyCaller {
-  /** Called once the whole body has arrived. The answer may take any time from here on. */
+  /**
+   * Called when the whole body has arrived. Computing the answer may take any time from then on.
+   */
   readonly onBody?: () => void;
 }
 
-/** Serves the APIs of OpenAI, Anthropic and vLLM in front of a router's workers. */
+/** Serves the APIs of OpenAI, Anthropic and vLLM by forwarding requests to a router's workers. */
 export class OpenAiProxy implements AsyncDisposable {
   readonly #options: ProxyOptions;
   readonly #upstream: Upstream;
@@ -68,7 +73,7 @@ export class OpenAiProxy implements AsyncDisposable {
   readonly #homes = new ResponseHomes();
   readonly #side: SidePaths;
   readonly #bodies: RequestBodyLimits;
-  /** Prefix of request ids, unique to this run of this proxy. */
+  /** Prefix of this proxy's request ids, unique to this run. */
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
   #nextId = 1;
@@ -101,15 +106,17 @@ export class OpenAiProxy implements AsyncDisposable {
     };
   }
 
-  /** Opens the proxy and reads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used. */
+  /**
+   * Opens the proxy and loads the tokenizers. Rejects with CONFIG_INVALID if one cannot be used.
+   */
   static async open(options: ProxyOptions): Promise<OpenAiProxy> {
     return new OpenAiProxy(options, await tokensFor(options, options.settings.models));
   }
 
   /**
-   * Answers a request. Never rejects. The request must be the server's own with its body unread,
-   * since its signal reports that the client disconnected. The server must allow long silences:
-   * engines send nothing while they compute a prompt.
+   * Answers a request. Never rejects. `request` must be the server's own object with its body
+   * unread, because its signal reports that the client disconnected. The server must allow long
+   * silences: engines send nothing while they compute a prompt.
    */
   async fetch(request: Request, caller: ProxyCaller = {}): Promise<Response> {
     const { method, url, headers } = request;
@@ -134,8 +141,8 @@ export class OpenAiProxy implements AsyncDisposable {
   }
 
   /**
-   * Replaces the models and reads their files again. Requests in flight keep the old ones. Rejects
-   * with CONFIG_INVALID and changes nothing if a tokenizer cannot be used.
+   * Replaces the models and rereads their files. Requests in progress use the previous models. If a
+   * tokenizer cannot be used, rejects with CONFIG_INVALID and changes nothing.
    */
   async setModels(models: readonly ProxyModel[]): Promise<void> {
     const tokens = await tokensFor(this.#options, models);
@@ -146,7 +153,10 @@ export class OpenAiProxy implements AsyncDisposable {
     if (this.#isDraining) tokens[Symbol.dispose]();
   }
 
-  /** Answers new requests from now on as if all workers were busy. */
+  /**
+   * Rejects new requests from now on with the status for busy workers. Requests in progress
+   * continue.
+   */
   drain(): void {
     this.#isDraining = true;
   }
@@ -167,7 +177,10 @@ export class OpenAiProxy implements AsyncDisposable {
     };
   }
 
-  /** Cuts off answers in flight. To let them finish, wait until `active` is 0 before. */
+  /**
+   * Closes the proxy and cuts off answers in progress. To let them finish, wait until `active` is 0
+   * before.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isDraining = true;
     for (const controller of this.#active.values()) controller.abort();
@@ -185,7 +198,7 @@ export class OpenAiProxy implements AsyncDisposable {
       case "health":
         return Promise.resolve(this.#side.health(this.#isDraining));
       case "load":
-        // vLLM's `server_load`: the number of requests in flight.
+        // In vLLM's `/load`, `server_load` is the number of requests in progress.
         return Promise.resolve(Response.json({ server_load: this.#active.size }));
       case "version":
         return this.#side.version(endpoint.path, request.signal);
@@ -223,7 +236,7 @@ export class OpenAiProxy implements AsyncDisposable {
       this.#active.delete(id);
       tracker.end(end);
     };
-    // Once a worker has begun to answer, no other worker needs the body.
+    // The body is needed only until a worker has begun to answer.
     using share = this.#bodies.budget.open();
     try {
       const incoming = await this.#read(endpoint, { request, share }, tracker, controller.signal);
@@ -241,7 +254,9 @@ export class OpenAiProxy implements AsyncDisposable {
     }
   }
 
-  /** Reads a request and everything needed to route it, or returns the error. */
+  /**
+   * Reads a request and everything needed to route it. Returns an error if the request is invalid.
+   */
   async #read(
     { spec, path }: Extract<Endpoint, { kind: "ask" }>,
     { request, share }: { readonly request: Request; readonly share: BodyShare },
@@ -268,7 +283,7 @@ export class OpenAiProxy implements AsyncDisposable {
     );
   }
 
-  /** Sends a request that continues a stored response to the worker that has it. */
+  /** Restricts a request that continues a stored response to the worker that has the response. */
   #atHome(hints: Hints, { fields }: RequestBody): Hints {
     const worker = this.#homes.of(fields.previous_response_id);
     if (worker === null || hints.overrides.worker !== undefined) return hints;
@@ -283,7 +298,7 @@ export class OpenAiProxy implements AsyncDisposable {
     const { outcomes } = this.#counts;
     if (lost.kind === "left") {
       outcomes.client_left++;
-      // The client has disconnected and does not read this answer.
+      // The client has disconnected and will not read this answer.
       return new Response(null, { status: 499 });
     }
     outcomes[lost.outcome]++;
@@ -323,7 +338,10 @@ export class OpenAiProxy implements AsyncDisposable {
     return relay.respond();
   }
 
-  /** Compares the proxy's prompt token count with the engine's `usage.prompt_tokens`. */
+  /**
+   * Compares the proxy's prompt token count with the engine's `usage.prompt_tokens`, and counts the
+   * result.
+   */
   #compare({ named, prompt, body }: ProxyRequest, engine: number | null): void {
     if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
     const { length: here } = prompt.tokens;
@@ -337,7 +355,9 @@ export class OpenAiProxy implements AsyncDisposable {
     this.#options.onTokens?.differ({ model: named.model.name, here, engine, shape });
   }
 
-  /** Reports the output to observers before the router forgets the request. */
+  /**
+   * Passes the output tokens to observers. The caller frees the request in the router afterwards.
+   */
   async #answered(model: string, tracker: RequestTracker, watch: OutputWatch): Promise<void> {
     const output = await watch.tokens(model, this.#tokens, this.#tokens.reasoning(model));
     if (output === null) return;

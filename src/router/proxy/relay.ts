@@ -10,25 +10,25 @@ import { EventCutter, HiddenUsage, OutputCount, type OutputWatch } from "./worke
 export interface RelayOptions {
   readonly won: Won;
   readonly tracker: RequestTracker;
-  /** Headers added to the worker's. */
+  /** Headers to add to the worker's headers. */
   readonly headers: HeaderPairs;
-  /** Error shape of the client's API. */
+  /** API whose error format the client expects. */
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
-  /** Whether to remove the usage at the end of a stream, since the client did not ask for it. */
+  /** If true, removes the usage at the end of a stream, because the client did not request it. */
   readonly hidesUsage: boolean;
-  /** Called once, when nothing more is sent to the client. */
+  /** Called once, when nothing more will be sent to the client. */
   readonly ended: (end: RelayEnd) => void;
 }
 
 export interface RelayEnd extends RequestEnd {
-  /** Prompt tokens as the worker counted them. Null: not reported. */
+  /** Number of prompt tokens as the worker counted them. Null: the worker did not report it. */
   readonly promptTokens: number | null;
 }
 
 type Bytes = Uint8Array<ArrayBuffer>;
 
-/** Passes a worker's answer on unchanged and reports its progress to the router. */
+/** Forwards a worker's answer unchanged and reports its progress to the router. */
 export class Relay {
   readonly #options: RelayOptions;
   readonly #count: OutputCount;
@@ -47,8 +47,8 @@ export class Relay {
   }
 
   /**
-   * Responds. A stream is passed on at once. Any other answer is complete, or too long to be held
-   * back.
+   * Returns the response for the client. Forwards a stream as it arrives. Any other answer is
+   * complete, or was too long to hold back.
    */
   respond(): Response {
     const { won, tracker, headers: more } = this.#options;
@@ -116,7 +116,10 @@ export class Relay {
     return next === null ? this.#options.won.answer.read() : Promise.resolve(next);
   }
 
-  /** Returns the bytes that may be passed on now, or null. */
+  /**
+   * Counts a piece of the answer. Returns the bytes that may be forwarded now, or null if there are
+   * none.
+   */
   #account(bytes: Bytes): Bytes | null {
     if (this.#cutter === null) return bytes;
     const { tracker, watch } = this.#options;
@@ -136,7 +139,10 @@ export class Relay {
     this.#end("done");
   }
 
-  /** Ends a broken answer. Clients that read events get an error event and no `[DONE]`. */
+  /**
+   * Ends an answer that the worker broke off. Clients of event streams receive an error event and
+   * no `[DONE]`.
+   */
   #break(
     controller: ReadableStreamDefaultController<Bytes>,
     { stage, why }: Extract<UpstreamPiece, { kind: "failed" }>,
@@ -151,7 +157,10 @@ export class Relay {
     } else controller.error(new Error(error.message));
   }
 
-  /** The client disconnected. Many clients do so after `[DONE]`, when they have everything. */
+  /**
+   * Ends the answer after the client disconnected. Many clients disconnect after `[DONE]`, which
+   * counts as done.
+   */
   #left(): void {
     this.#end(this.#count.isDone ? "done" : "client");
   }
@@ -164,7 +173,10 @@ export class Relay {
   }
 }
 
-/** The worker's headers for the client, with additional ones. Null: a header cannot be sent. */
+/**
+ * Returns the headers for the client: the worker's and additional ones. Null if a header cannot be
+ * sent.
+ */
 export function clientHeaders(raw: HeaderPairs, more: HeaderPairs): Headers | null {
   const headers = new Headers();
   try {
@@ -175,17 +187,17 @@ export function clientHeaders(raw: HeaderPairs, more: HeaderPairs): Headers | nu
   }
 }
 
-/** Whether an answer is an uncompressed event stream, which the proxy can read. */
+/** Returns true if an answer is an uncompressed event stream, so that the proxy can read it. */
 export function isEventStream(headers: HeaderPairs): boolean {
   const find = (name: string) => headers.find(([one]) => one.toLowerCase() === name)?.[1];
   const isPlain = (find("content-encoding") ?? "identity") === "identity";
   return isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
 }
 
-/** HTTP statuses whose answers have no body. */
+/** HTTP statuses whose answers must not have a body. */
 const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304]);
 
-/** Passes an answer on as it arrives, for requests that are neither load nor counted. */
+/** Forwards an answer as it arrives. For requests that add no load and are not counted. */
 export function passOn(answer: UpstreamAnswer, headers: Headers): Response {
   const { status } = answer;
   if (WITHOUT_BODY.has(status)) {

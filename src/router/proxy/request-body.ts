@@ -13,7 +13,10 @@ export function isFields(value: unknown): value is { [key: string]: Json } {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The members of a JSON text. Null: it is not an object. `parseJson` keeps large integers exact. */
+/**
+ * Parses a JSON text and returns its members. Null if it is not an object. `parseJson` keeps large
+ * integers exact.
+ */
 export function fieldsIn(text: string, parse: (text: string) => Json = JSON.parse): Fields | null {
   try {
     const value = parse(text);
@@ -23,35 +26,37 @@ export function fieldsIn(text: string, parse: (text: string) => Json = JSON.pars
   }
 }
 
-/** A request's body, as bytes and parsed. */
+/** A request's body, as received and parsed. */
 export interface RequestBody {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly text: string;
   readonly fields: Fields;
-  /** Model named in the body. Null: none. */
+  /** Model named in the body. Null: the body names none. */
   readonly model: string | null;
   readonly isStream: boolean;
 }
 
-/** Hash of a body. A client that repeats a request gets the same hash. */
+/** Returns a hash of a body, so that a repeated request can be recognised. */
 export function hashOf({ bytes }: Pick<RequestBody, "bytes">): bigint {
   return Bun.hash.xxHash3(bytes);
 }
 
-/** Maximum nesting. Real prompts are flat. */
+/** Maximum nesting depth. Real prompts have little nesting. */
 const DEPTH_MAX = 200;
 const CLOSING_BRACE = 0x7d;
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
 
-/** Limits of request bodies, and the error settings if the budget is used up. */
+/**
+ * Limits of request bodies, and the HTTP status and retry time if the memory budget is exhausted.
+ */
 export interface RequestBodyLimits extends BodyLimits {
   readonly busyStatus: number;
   readonly retryAfterSeconds: number;
 }
 
 /**
- * Reads the body of a generation request, or returns the error. Its bytes count against the budget
- * until the caller disposes `share`.
+ * Reads the body of a generation request, or returns the error. The bytes count against the memory
+ * budget until the caller disposes `share`.
  */
 export async function readRequestBody(
   request: Request,
@@ -79,8 +84,8 @@ export async function readRequestBody(
 }
 
 /**
- * Errors of unreadable bodies. The connection closes after each, since the rest of the body may
- * still arrive on it.
+ * Returns the error for a body that could not be read. The connection must close, because the rest
+ * of the body may still arrive on it.
  */
 function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
   const { bytesMax, timeoutMs, busyStatus, retryAfterSeconds } = limits;
@@ -100,19 +105,19 @@ function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
 export interface BodyChanges {
   readonly set?: Fields;
   readonly remove?: readonly string[];
-  /** Fields to remove from every object in the body. */
+  /** Fields to remove from every object in the body, at any depth. */
   readonly strip?: readonly string[];
 }
 
 /**
- * Applies changes to a body. If fields are only added, they are appended and all other bytes stay
- * as received. A body is rewritten only if a field is removed or replaced.
+ * Applies changes to a body. If fields are only added, appends them and leaves all other bytes as
+ * received. Serialises the body anew only if a field is removed or replaced.
  */
 export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<ArrayBuffer> {
   const { set = {}, remove = [], strip = [] } = changes;
   const names = Object.keys(set);
   const isTaken = [...names, ...remove].some((name) => Object.hasOwn(body.fields, name));
-  // Compares parsed names, since the text may spell them with escapes.
+  // Compare parsed names: the text may contain them with escapes.
   const isStripped = strip.length > 0 && hasAny(body.fields, strip);
   if (!isTaken && !isStripped) return names.length === 0 ? body.bytes : append(body, set);
   const kept: Record<string, Json> = {};

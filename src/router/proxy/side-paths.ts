@@ -9,8 +9,8 @@ import { addressAt } from "./upstream.ts";
 import type { WorkerHealth } from "./worker-health.ts";
 
 /**
- * Answers requests without a prompt: by the proxy itself, or by a worker that is not chosen by
- * load.
+ * Answers requests without a prompt. Some are answered by the proxy itself, others by a worker that
+ * is chosen without regard to load.
  */
 export class SidePaths {
   readonly #parts: ProxyParts;
@@ -21,15 +21,15 @@ export class SidePaths {
   }
 
   /**
-   * Answers a health check without a body, as vLLM does: 200 while the proxy accepts requests and a
-   * worker is healthy.
+   * Answers a health check with an empty body, as vLLM does. Status 200 while the proxy accepts
+   * requests and at least one worker is healthy.
    */
   health(isDraining: boolean): Response {
     const isWell = !isDraining && this.#served().some((target) => this.#isWell(target));
     return new Response(null, { status: isWell ? 200 : 503 });
   }
 
-  /** Answers with the version of a worker's engine. The client's credentials are not forwarded. */
+  /** Answers with the version of a worker's engine. Does not forward the client's credentials. */
   async version(path: string, signal: AbortSignal): Promise<Response> {
     const { settings } = this.#parts;
     const served = this.#served();
@@ -39,7 +39,8 @@ export class SidePaths {
   }
 
   /**
-   * Forwards a request about a stored response to the worker that has it, or to the only worker.
+   * Forwards a request about a stored response to the worker that has the response. If that worker
+   * is unknown, forwards to the first worker in the table.
    */
   async stored(
     { id, path }: Extract<Endpoint, { kind: "stored" }>,
@@ -88,18 +89,21 @@ export class SidePaths {
 }
 
 const HOMES_MAX = 65_536;
-/** Bytes searched for the id, which is near the start of an answer or of its first event. */
+/**
+ * Number of bytes to search for the response id. It is near the start of an answer or of its first
+ * event.
+ */
 const LOOK_BYTES = 1_024;
 const ID = /"id": ?"(resp_[A-Za-z0-9_-]{1,128})"/;
 
 /**
- * Maps stored responses (`store` of the Responses API) to the workers that keep them, so that later
- * requests reach the same worker. Keeps the latest 65,536.
+ * Records which worker has each stored response (`store` of the Responses API), so that later
+ * requests reach the same worker. Keeps the latest 65,536 responses.
  */
 export class ResponseHomes {
   readonly #homes = new Map<string, WorkerId>();
 
-  /** Records the response id in the first bytes of an answer. */
+  /** Finds the response id in the first bytes of an answer and records its worker. */
   note(bytes: Uint8Array, worker: WorkerId): void {
     const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     const id = ID.exec(text.toString("latin1", 0, LOOK_BYTES))?.[1];
@@ -109,7 +113,10 @@ export class ResponseHomes {
     this.#homes.set(id, worker);
   }
 
-  /** The worker of a response. Null: it came through another router, or was forgotten. */
+  /**
+   * Returns the worker that has a response. Null if it came through another router, or was dropped
+   * at the limit.
+   */
   of(id: unknown): WorkerId | null {
     return typeof id === "string" ? (this.#homes.get(id) ?? null) : null;
   }

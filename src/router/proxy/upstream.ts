@@ -9,31 +9,30 @@ import { type Clock, messageOf } from "../../core/index.ts";
 import { isShortOfDescriptors } from "../../observability/index.ts";
 import { type Authorization, type HeaderPairs, ownHeaders } from "./headers.ts";
 
-/** One request to a worker. */
+/** An HTTP request to a worker. */
 export interface UpstreamOrder {
   readonly method: "GET" | "POST";
-  /** `http:` or `https:` URL with path. */
+  /** `http:` or `https:` URL, including the path. */
   readonly url: string;
   readonly headers: ReadonlyMap<string, string>;
   readonly body: Uint8Array | null;
   readonly waits: UpstreamWaits;
 }
 
-/** Timeouts of one request. */
+/** Timeouts of a request, in ms. */
 export interface UpstreamWaits {
   readonly connectMs: number;
-  /** Time from the last byte of the request to the first byte of the body. */
+  /** Maximum time from the last byte of the request to the first byte of the answer's body. */
   readonly firstByteMs: number;
-  /** Time between two pieces of the body while a reader waits. */
+  /** Maximum time between two pieces of the body. Runs only while a reader waits. */
   readonly idleMs: number;
 }
 
 /**
- * Stage at which a request failed.
- * `unsendable`: the request cannot be made, or this process has no descriptor; no worker was tried.
- * `connect`: nothing was sent. `sent`: the worker had the request and disconnected. `garbled`: the
- * answer is not HTTP that the parser accepts. `late`: no data within the timeout. `closed`: the
- * proxy closed the connection.
+ * Stage at which a request failed. `unsendable`: the request cannot be made, or this process has no
+ * free descriptor; no worker was tried. `connect`: nothing was sent. `sent`: the worker had
+ * received the request and disconnected. `garbled`: the answer is not valid HTTP. `late`: no data
+ * arrived within the timeout. `closed`: the proxy closed the connection.
  */
 export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
 
@@ -53,25 +52,26 @@ export interface UpstreamAnswer {
   readonly status: number;
   readonly headers: HeaderPairs;
   /**
-   * Reads the next piece. One caller at a time. After `end` or `failed`, returns the same again.
+   * Reads the next piece. Only one read at a time. Returns `end` or `failed` again if called after
+   * it.
    */
   read(): Promise<UpstreamPiece>;
   /** Closes the connection immediately. */
   close(): void;
 }
 
-/** A request that the proxy makes for itself or for all clients. */
+/** A request that the proxy itself makes, not for one client. */
 export interface OwnOrder {
-  /** The worker's `url`. */
+  /** `url` of the worker, without the path. */
   readonly url: string;
   readonly path: string;
   readonly authorization: Authorization;
-  /** Timeout of each step. */
+  /** Timeout in ms of each step: connecting, the first byte, and each further piece. */
   readonly timeoutMs: number;
   readonly bytesMax: number;
 }
 
-/** Gets a whole answer of a worker as text. Never rejects. */
+/** Fetches a complete answer of a worker as text. Never rejects. */
 export async function getText(
   upstream: Upstream,
   { url, path, authorization, timeoutMs, bytesMax }: OwnOrder,
@@ -89,9 +89,12 @@ export async function getText(
   return { kind: "text", status: answer.status, text };
 }
 
-/** Maximum idle connections kept per worker. */
+/** Maximum idle connections to keep per worker. */
 const IDLE_SOCKETS_MAX = 64;
-/** A connection that was closed while idle breaks within this time of its next use. */
+/**
+ * Time in ms after reuse within which a connection breaks if the worker closed it while it was
+ * idle.
+ */
 const STALE_MS = 1_000;
 
 interface Agents {
@@ -100,8 +103,8 @@ interface Agents {
 }
 
 /**
- * Sends requests to workers over HTTP/1.1. Bodies are passed as sent, not decompressed. `fetch` is
- * not used: the runtime limits it to 256 concurrent requests, and a stream of tokens takes minutes.
+ * Sends requests to workers over HTTP/1.1. Forwards bodies without decompressing them. Does not use
+ * `fetch`, which the runtime limits to 256 concurrent requests: a stream of tokens takes minutes.
  */
 export class Upstream implements Disposable {
   readonly #clock: Clock;
@@ -117,12 +120,13 @@ export class Upstream implements Disposable {
   }
 
   /**
-   * Sends a request. Never rejects. The signal closes the connection, also while the body arrives.
+   * Sends a request. Resolves when the answer's head has arrived. Never rejects. The signal closes
+   * the connection, even while the body arrives.
    */
   async open(order: UpstreamOrder, signal: AbortSignal): Promise<UpstreamAnswer | UpstreamFailure> {
     const outcome = await this.#open(order, signal);
-    // Without a free descriptor the runtime's client reports ECONNREFUSED although no worker
-    // refused.
+    // Without a free descriptor, the runtime's client reports ECONNREFUSED. No worker refused the
+    // connection then.
     const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
     if (!isConnect || !isShortOfDescriptors()) return outcome;
     this.#onShort();
@@ -139,16 +143,17 @@ export class Upstream implements Disposable {
     const first = new Exchange(order, this.#clock, this.#agents);
     const outcome = await first.run(signal);
     if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
-    // A worker may close an idle connection just as it is reused. The request then fails at once.
+    // A worker may close an idle connection just as it is reused. The request then fails at once
+    // and may be resent.
     if (this.#clock.monotonicMs() - startMs > STALE_MS) return outcome;
     const second = await new Exchange(order, this.#clock, null).run(signal);
-    // The worker is gone, and may have had the request before.
+    // The worker is gone. It may have received the first request, so report `sent`.
     const isGone = second.kind === "failed" && second.stage === "connect";
     return isGone ? ({ ...second, stage: "sent" } as const) : second;
   }
 }
 
-/** One request and its answer. Without agents it opens a connection of its own. */
+/** One request and its answer. If `agents` is null, it opens a new connection. */
 class Exchange {
   readonly #order: UpstreamOrder;
   readonly #clock: Clock;
@@ -174,7 +179,7 @@ class Exchange {
         this.#outgoing = this.#send(() => signal.removeEventListener("abort", onAbort));
       } catch (thrown) {
         signal.removeEventListener("abort", onAbort);
-        // Not connected yet: the request or the worker's URL is at fault, not the worker.
+        // No connection exists yet, so the request or the worker's URL is invalid.
         this.#settle(failed("unsendable", messageOf(thrown)));
       }
     });
@@ -267,15 +272,15 @@ function failed(stage: FailureStage, why: string): UpstreamFailure {
 }
 
 /**
- * The body of an answer in pieces. The socket is paused while a piece is unread, so that a slow
- * reader holds back its sender.
+ * The body of an answer, in pieces. Pauses the socket while a piece is unread, so that a slow
+ * reader slows down the sender.
  */
 class BodyQueue {
   readonly #message: IncomingMessage;
   readonly #clock: Clock;
   readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
   readonly #idleMs: number;
-  /** Timeout of the first piece. */
+  /** Timeout of the next read, in ms. */
   #waitMs: number;
   #end: UpstreamPiece | null = null;
   #waiting: ((piece: UpstreamPiece) => void) | null = null;
@@ -309,7 +314,7 @@ class BodyQueue {
     });
   }
 
-  /** Ends the body with a failure. Pieces already received are read first. */
+  /** Ends the body with a failure. The reader first receives the pieces that arrived before. */
   fail(stage: FailureStage, why: string): void {
     this.#finish({ kind: "failed", stage, why });
   }
@@ -333,7 +338,8 @@ class BodyQueue {
 }
 
 /**
- * Error codes of a broken connection. Any other error after the request was sent is a parser error.
+ * Error codes of a broken connection. After the request was sent, any other error is a parser
+ * error.
  */
 const BROKEN: ReadonlySet<string> = new Set([
   "ECONNRESET",
@@ -345,14 +351,14 @@ const BROKEN: ReadonlySet<string> = new Set([
   "ConnectionClosed",
 ]);
 
-/** The failure stage of an error after the whole request was sent. */
+/** Returns the failure stage of an error that occurred after the whole request was sent. */
 function stageOfError({ code }: NodeJS.ErrnoException): "sent" | "garbled" {
   return code === undefined || BROKEN.has(code) ? "sent" : "garbled";
 }
 
 /**
- * Reads a whole body as text. Null: it failed, or is longer than the limit; the connection is
- * closed.
+ * Reads a whole body as text. Returns null and closes the connection if the read fails or the body
+ * is longer than `bytesMax`.
  */
 export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise<string | null> {
   const parts: Uint8Array[] = [];
@@ -370,15 +376,18 @@ export async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise
   }
 }
 
-/** The start of an answer that is not a stream, held back until it is complete or too long. */
+/**
+ * The held-back start of an answer that is not a stream: the whole answer, or the part up to the
+ * limit.
+ */
 export interface HeldAnswer {
   readonly pieces: readonly Uint8Array<ArrayBuffer>[];
   readonly isWhole: boolean;
 }
 
 /**
- * Reads an answer to its end, or to more than `bytesMax`, so that a broken answer is detected before
- * any of it is passed on.
+ * Reads an answer to its end, or until more than `bytesMax` bytes arrived. Thus a broken answer is
+ * detected before any of it is forwarded.
  */
 export async function holdAnswer(
   answer: UpstreamAnswer,
@@ -396,7 +405,7 @@ export async function holdAnswer(
   return { pieces, isWhole: true };
 }
 
-/** The address of a path at a worker. The worker's `url` may end with `/v1`. */
+/** Returns the URL of a path at a worker. The worker's `url` may end with `/v1`. */
 export function addressAt(url: string, path: string): string {
   return `${url.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
 }

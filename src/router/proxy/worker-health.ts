@@ -12,7 +12,7 @@ import { getText } from "./upstream.ts";
 
 type HealthParts = Pick<ProxyParts, "clock" | "random" | "table" | "settings" | "upstream">;
 
-/** Excludes workers whose servers do not answer health checks. */
+/** Checks workers, and excludes those whose servers or engine processes do not answer. */
 export class WorkerHealth implements AsyncDisposable {
   readonly #parts: HealthParts;
   readonly #onChange: (worker: WorkerId, why: string | null) => void;
@@ -21,10 +21,12 @@ export class WorkerHealth implements AsyncDisposable {
   readonly #closing = new Set<Promise<void>>();
   readonly #timer: Disposable | null;
   #out: ReadonlyMap<WorkerId, string> = new Map();
-  /** Exclusions since the start. */
+  /** Number of exclusions since the start. */
   times = 0;
 
-  /** `onChange`: called if a worker is excluded, with the reason, and with null if it is used again. */
+  /**
+   * `onChange`: called with the reason if a worker is excluded, and with null if it is used again.
+   */
   constructor(parts: HealthParts, onChange: (worker: WorkerId, why: string | null) => void) {
     [this.#parts, this.#onChange] = [parts, onChange];
     const everyMs = parts.settings.healthEveryMs;
@@ -32,17 +34,17 @@ export class WorkerHealth implements AsyncDisposable {
     if (everyMs !== null) this.#check();
   }
 
-  /** Workers that must not be chosen while others are available, with the reasons. */
+  /** Excluded workers with the reasons. They are chosen only if no other worker is available. */
   get out(): ReadonlyMap<WorkerId, string> {
     return this.#out;
   }
 
-  /** Engine processes that answer pings. */
+  /** Number of engine processes that answer pings. */
   get pulses(): number {
     return [...this.#probes.values()].reduce((sum, { pulses }) => sum + pulses, 0);
   }
 
-  /** Calls the listener after each change until disposed. The listener must not throw. */
+  /** Calls the listener after each change, until disposed. The listener must not throw. */
   listen(listener: () => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
@@ -77,7 +79,10 @@ export class WorkerHealth implements AsyncDisposable {
     this.#closing.add(closing);
   }
 
-  /** A server may have several ranks. All ranks of a silent process are excluded. */
+  /**
+   * Recomputes the excluded workers and reports changes. A server may have several ranks; if one of
+   * its processes is silent, all its ranks are excluded.
+   */
   #changed(): void {
     const out = new Map<WorkerId, string>();
     for (const { url, worker } of this.#parts.table.targets) {
@@ -103,16 +108,18 @@ export class WorkerHealth implements AsyncDisposable {
 }
 
 const ANSWER_BYTES_MAX = 64 * 1024;
-/** If a timer fires this late, this process was stalled, not the worker. */
+/**
+ * Delay of a timer, in ms, above which this process was stalled. The worker is then not to blame.
+ */
 const LATE_MS = 500;
 const SERVER_ERROR = 500;
 
 type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "failure"; why: string };
 
 /**
- * Checks the health of one server by `GET /health`, and by pinging its engine processes if it
- * reports that they publish KV events. Any status below 500 means alive, since some servers have no
- * such path. Requests and their delays do not count.
+ * Checks the health of one server by `GET /health`. If the server reports that its engine processes
+ * publish KV events, also pings these processes. Any status below 500 means healthy, because some
+ * servers lack the path. Forwarded requests and their delays have no influence.
  */
 class ServerProbe implements AsyncDisposable {
   readonly url: string;
@@ -128,19 +135,19 @@ class ServerProbe implements AsyncDisposable {
     [this.url, this.#parts, this.#onChange] = [url, parts, onChange];
   }
 
-  /** Why the worker must not be chosen. Null: it may be. */
+  /** Reason why the worker must not be chosen. Null: the worker is healthy. */
   get why(): string | null {
     if (this.#failure !== null) return this.#failure;
     const silent = this.#pulses.find(({ isSilent }) => isSilent);
     return silent === undefined ? null : `the engine process behind ${silent.endpoint} is silent`;
   }
 
-  /** Engine processes that answer pings. */
+  /** Number of engine processes that answer pings. */
   get pulses(): number {
     return this.#pulses.filter(({ isHeard }) => isHeard).length;
   }
 
-  /** Runs a health check unless one is in flight. */
+  /** Runs a health check, unless one is in progress. */
   async check(): Promise<void> {
     if (this.#isAsking) return;
     this.#isAsking = true;
@@ -149,7 +156,7 @@ class ServerProbe implements AsyncDisposable {
     this.#isAsking = false;
     if (this.#closing.signal.aborted || verdict.kind === "unknown") return;
     const before = this.why;
-    // A restarted engine may publish at another address.
+    // The engine may have restarted and publish at another address, so query the addresses again.
     if (this.#failure !== null && this.#pulses.length === 0) this.#hasSources = false;
     this.#failure = verdict.kind === "failure" ? verdict.why : null;
     if ((before === null) !== (this.why === null)) this.#onChange();
@@ -174,7 +181,7 @@ class ServerProbe implements AsyncDisposable {
       return isLocal ? { kind: "unknown" } : { kind: "failure", why };
     }
     if (got.kind === "failed") {
-      // The fault is local: no worker was asked.
+      // The fault is in this process: no request was sent.
       if (got.stage === "unsendable") return { kind: "unknown" };
       return { kind: "failure", why: `GET /health failed: ${got.why}` };
     }
@@ -183,8 +190,8 @@ class ServerProbe implements AsyncDisposable {
   }
 
   /**
-   * Looks up the engine's publishers, once per run of an engine, since a restart may change or end
-   * them.
+   * Queries where the engine publishes KV events, and starts to ping these endpoints. Queries again
+   * after an engine process has ended, because the next one may publish elsewhere or not at all.
    */
   async #findPulses(): Promise<void> {
     if (this.#hasSources && this.#pulses.some(({ isGone }) => isGone)) {
@@ -212,8 +219,8 @@ class ServerProbe implements AsyncDisposable {
 }
 
 /**
- * Time from the last sign of life to `isSilent`: at most `silenceMs` plus one `pingMs` plus
- * `GRACE_MS`, 3.9 s in all.
+ * Timeouts of pings. `isSilent` becomes true at most `silenceMs` + `pingMs` + `GRACE_MS` (3.9 s)
+ * after the last sign of life.
  */
 const LIMITS = {
   pingMs: 700,
@@ -222,12 +229,15 @@ const LIMITS = {
   redialFirstMs: 100,
   redialMaxMs: 1_000,
 };
-/** A router that stalled itself finds all connections silent, and reconnects within this time. */
+/**
+ * Time in ms to reconnect before a process counts as silent. If the router itself was stalled, all
+ * connections seem silent, but reconnect within this time.
+ */
 const GRACE_MS = 700;
 
 /**
- * Pings the socket where an engine's core process publishes KV events. ZeroMQ's own thread answers
- * whatever the engine computes, so a long prefill is not silent. A stopped process is silent
+ * Pings the socket on which an engine's core process publishes KV events. A ZeroMQ thread answers
+ * even while the engine computes a long prefill. If the process is stopped, the pings get no answer
  * although its HTTP server still answers.
  */
 class EngineProbe implements AsyncDisposable {
@@ -245,7 +255,8 @@ class EngineProbe implements AsyncDisposable {
   ) {
     [this.endpoint, this.#clock, this.#onChange] = [endpoint, clock, onChange];
     this.#subscriber = connectSubscriber({
-      // Subscribes to no topic, so no events arrive; the router follows them elsewhere.
+      // Subscribe to no topic, so that no events arrive here. Another connection receives the
+      // events.
       endpoint,
       clock,
       random,
@@ -261,24 +272,21 @@ class EngineProbe implements AsyncDisposable {
     return this.#subscriber.state.status === "connected";
   }
 
-  /**
-   * Whether the process was heard before and is silent now, without the connection having ended.
-   */
+  /** True if the process answered before and is silent now, and the connection has not ended. */
   get isSilent(): boolean {
     return this.#isSilent;
   }
 
   /**
-   * Whether the process ended or its socket is closed. The pulse then says nothing about health.
+   * True if the process has ended or closed its socket. Its silence then does not count as a
+   * failure.
    */
   get isGone(): boolean {
     const { status, connections, isHung } = this.#subscriber.state;
     return status !== "connected" && connections > 0 && !isHung && this.#grace === null;
   }
 
-  /**
-   * Checks the connection. Needed because a refused connection ends a silence without a callback.
-   */
+  /** Ends a silence if the process has ended meanwhile: a refused connection causes no callback. */
   check(): void {
     if (this.#isSilent && this.isGone) this.#set(false);
   }
@@ -292,7 +300,7 @@ class EngineProbe implements AsyncDisposable {
     this.#grace ??= this.#clock.after(GRACE_MS, () => {
       this.#grace = null;
       const { status, isHung, connections } = this.#subscriber.state;
-      // An endpoint that was never heard may be behind a firewall.
+      // An endpoint that never answered may be behind a firewall, so its silence does not count.
       if (status === "connecting" && connections > 0) this.#set(isHung);
     });
   }
@@ -308,22 +316,23 @@ class EngineProbe implements AsyncDisposable {
   }
 }
 
-/** The endpoint where one rank of an engine publishes KV events, as seen from other hosts. */
+/** Endpoint where one rank of an engine publishes KV events, reachable from other hosts. */
 export interface EventSource {
   readonly rank: number;
   readonly events: string;
-  /** The replay endpoint. Null: the publisher keeps no events. */
+  /** Endpoint that replays past events. Null: the publisher keeps no events. */
   readonly replay: string | null;
 }
 
-/** Maximum publishers in an answer. One rank has one. */
+/** Maximum publishers in an answer. Each rank has one. */
 const RANKS_MAX = 256;
 const TCP = /^tcp:\/\/(\*|[A-Za-z0-9.:_[\]-]+):([1-9][0-9]{0,4})$/;
 const ANY_HOSTS: ReadonlySet<string> = new Set(["*", "0.0.0.0", "[::]", "::"]);
 
 /**
- * Publishers that vLLM's `GET /kv_event_sources` lists, in order of rank, with the host of `url`
- * for every address. A publisher that connects to a listener cannot be reached and is left out.
+ * Parses the answer of vLLM's `GET /kv_event_sources`. Returns the publishers in order of rank,
+ * each address with the host of `url`. Omits publishers that connect to a listener, because they
+ * cannot be reached.
  */
 export function eventSources(text: string, url: string): EventSource[] {
   const host = URL.parse(url)?.hostname;
@@ -343,7 +352,7 @@ function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
   return events === null ? [] : [{ rank, events, replay: reachable(replay_endpoint, host) }];
 }
 
-/** The endpoint with the host replaced. Null: other hosts cannot reach it. */
+/** Returns the endpoint with its host replaced. Null if other hosts cannot reach it. */
 function reachable(endpoint: unknown, host: string): string | null {
   const match = typeof endpoint === "string" ? TCP.exec(endpoint) : null;
   if (match === null) return null;
@@ -356,34 +365,37 @@ const LONGEST_MS = 30_000;
 const WORKERS_MAX = 4_096;
 const CLIENT_ERROR = 400;
 /**
- * Different requests in a row that a worker must fail before it is excluded. A single request may
- * be what breaks it.
+ * Number of different requests that a worker must fail in a row before it is excluded. One request
+ * alone may be the cause of its failure.
  */
 export const REQUESTS_MAX = 5;
 
 interface Down {
   readonly untilMs: number;
   readonly forMs: number;
-  /** One request tries the worker until this time. */
+  /** If true, one request tries the worker, and other requests do not use it until `untilMs`. */
   readonly isTried: boolean;
 }
 
 /**
- * Circuit breaker of workers that could not be connected to, or failed different requests in a row.
- * A worker is excluded for one second, then twice as long after each failure, up to 30 seconds.
- * After each pause, a single request tries the worker.
+ * Circuit breaker for workers that refused connections, or failed several different requests in a
+ * row. A worker is excluded for one second, then twice as long after each failure, up to 30
+ * seconds. After each pause, a single request tries the worker.
  */
 export class DownWorkers {
   readonly #clock: Clock;
   readonly #down = new Map<WorkerId, Down>();
-  /** Hashes of the requests that a worker failed since it last completed one. */
+  /** Hashes of the requests that each worker failed since it last completed one. */
   readonly #broken = new Map<WorkerId, Set<bigint>>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** A request is sent to the worker. After a pause, other requests wait for its result. */
+  /**
+   * Reports that a request is being sent to the worker. If its pause has ended, other requests do
+   * not use the worker until the result is known.
+   */
   tried(worker: WorkerId): void {
     const nowMs = this.#clock.monotonicMs();
     const down = this.#down.get(worker);
@@ -391,7 +403,7 @@ export class DownWorkers {
     this.#down.set(worker, { ...down, untilMs: nowMs + down.forMs, isTried: true });
   }
 
-  /** The worker could not be connected to. */
+  /** Reports that the proxy could not connect to the worker. Excludes the worker. */
   failed(worker: WorkerId): void {
     const nowMs = this.#clock.monotonicMs();
     const before = this.#down.get(worker);
@@ -401,7 +413,10 @@ export class DownWorkers {
     this.#down.set(worker, { untilMs: nowMs + forMs, forMs, isTried: false });
   }
 
-  /** The worker broke off a request, or answered with a server error. */
+  /**
+   * Reports that the worker broke off a request or answered with a server error. Excludes the
+   * worker after `REQUESTS_MAX` different requests, or if it was being tried.
+   */
   broke(worker: WorkerId, request: bigint): void {
     const requests = this.#broken.get(worker) ?? new Set();
     if (requests.size === 0) makeRoom(this.#broken);
@@ -411,18 +426,18 @@ export class DownWorkers {
     if (requests.size >= REQUESTS_MAX || isTried) this.failed(worker);
   }
 
-  /** The worker answers. */
+  /** Reports that the worker answers. Ends its exclusion. */
   worked(worker: WorkerId): void {
     this.#down.delete(worker);
   }
 
-  /** An answer is complete, or the worker broke it off. */
+  /** Reports the end of an answer: complete, or broken off by the worker or the client. */
   ended(worker: WorkerId, request: bigint, how: RequestEnd["how"], status: number): void {
     if (how === "worker") this.broke(worker, request);
     else if (how === "done" && status < CLIENT_ERROR) this.#broken.delete(worker);
   }
 
-  /** Workers that are excluded now. */
+  /** Returns the workers that are excluded now. */
   now(): WorkerId[] {
     if (this.#down.size === 0) return [];
     const nowMs = this.#clock.monotonicMs();

@@ -4,10 +4,10 @@ import type { ReasoningTokens } from "./observer.ts";
 import { type Fields, fieldsIn, isFields } from "./request-body.ts";
 import type { Tokens } from "./tokens/index.ts";
 
-/** Longer answers are not read to their end. */
+/** Maximum characters of an answer to collect. The output of a longer answer is unknown. */
 const TEXT_MAX = 512 * 1024;
 
-/** Collects the output of a worker for observers that need its tokens. */
+/** Collects the output of a worker, for observers that need its tokens. */
 export class OutputWatch {
   readonly #isStream: boolean;
   readonly #decoder = new TextDecoder();
@@ -20,7 +20,7 @@ export class OutputWatch {
     this.#isStream = isStream;
   }
 
-  /** Adds whole events, or the whole answer. */
+  /** Adds complete events of a stream, or a complete answer. */
   add(bytes: Uint8Array): void {
     const text = this.#decoder.decode(bytes, { stream: true });
     this.#length += text.length;
@@ -32,7 +32,10 @@ export class OutputWatch {
     }
   }
 
-  /** The tokens of the output. Null: no output, too long, or no tokenizer. */
+  /**
+   * Returns the output's tokens. Null if the output is empty or too long, or the model has no
+   * tokenizer.
+   */
   async tokens(
     model: string,
     tokens: Tokens,
@@ -52,15 +55,15 @@ async function cut(model: string, tokens: Tokens, text: string): Promise<Uint32A
   return text === "" ? null : ((await tokens.output(model, text))?.tokens ?? null);
 }
 
-/** Output of the first choice in one event or answer. */
+/** Output of the first choice in one event or in an answer. */
 interface OutputPart {
   readonly reasoning: string;
   readonly content: string;
-  /** Token ids, if the worker reports them (vLLM with `return_token_ids`). */
+  /** Token ids. Empty unless the worker reports them (vLLM with `return_token_ids`). */
   readonly tokens: readonly number[];
 }
 
-/** Parses whole events, or an answer that is not a stream. Unreadable parts are ignored. */
+/** Parses complete events, or an answer that is not a stream. Ignores unreadable parts. */
 function outputParts(text: string, isStream: boolean): OutputPart[] {
   const values = isStream
     ? text.split(/\r?\n/).flatMap((line) => (line.startsWith("data:") ? [line.slice(5)] : []))
@@ -77,7 +80,7 @@ function partOf(choice: Fields): OutputPart {
   const fields = isFields(inner) ? inner : {};
   const tokens = Array.isArray(choice.token_ids) ? choice.token_ids : [];
   return {
-    // vLLM renamed this field; SGLang uses the older name.
+    // vLLM renamed this field to `reasoning`; SGLang uses the older name.
     reasoning: textOf(fields.reasoning ?? fields.reasoning_content),
     content: textOf(choice.text ?? fields.content),
     tokens: (tokens as number[]).filter((token) => Number.isInteger(token) && token >= 0),
@@ -90,10 +93,15 @@ function textOf(value: unknown): string {
 
 const DATA = Buffer.from("data:");
 const USAGE = Buffer.from('"usage":');
-/** Names in OpenAI's older APIs; then names in the Responses API and Anthropic's API. */
+/**
+ * JSON keys of token counts: in OpenAI's older APIs, then in the Responses API and Anthropic's API.
+ */
 const OUTPUTS = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
 const PROMPTS = [Buffer.from('"prompt_tokens":'), Buffer.from('"input_tokens":')];
-/** Anthropic's `input_tokens` excludes tokens read from and written to the cache. */
+/**
+ * Keys to add to Anthropic's `input_tokens`, which excludes tokens read from or written to the
+ * cache.
+ */
 const CACHED = [
   Buffer.from('"cache_read_input_tokens":'),
   Buffer.from('"cache_creation_input_tokens":'),
@@ -101,11 +109,11 @@ const CACHED = [
 const LF = 0x0a;
 const DIGITS_MAX = 12;
 
-/** Byte patterns of the events of an API's streams. */
+/** Byte patterns that identify events in the streams of an API. */
 interface Marks {
-  /** Found in the last event of a complete stream. */
+  /** Pattern in the last event of a complete stream. */
   readonly end: Buffer;
-  /** Found in each event with output. Null: in every event but the last. */
+  /** Pattern in each event with output. Null: every event but the last has output. */
   readonly output: Buffer | null;
 }
 
@@ -117,10 +125,10 @@ const MARKS: Readonly<Record<ErrorShape, Marks>> = {
 
 /**
  * Counts generated tokens. Engines send one event per step, so each event with output counts as one
- * token until the worker reports a number, in `usage` at the end or in each event.
+ * token until the worker reports a number in `usage`, at the end or in each event.
  */
 export class OutputCount {
-  /** Whether the last event arrived. A client that disconnects now has everything. */
+  /** True if the last event arrived. A client that disconnects now has the whole answer. */
   isDone = false;
   readonly #marks: Marks;
   #events = 0;
@@ -135,12 +143,12 @@ export class OutputCount {
     return this.#reported ?? this.#events;
   }
 
-  /** Prompt tokens as the worker reported them. Null: not reported. */
+  /** Number of prompt tokens as the worker reported it. Null: not reported. */
   get promptTokens(): number | null {
     return this.#prompt;
   }
 
-  /** Adds whole events. Returns whether one had output. */
+  /** Adds complete events. Returns true if one of them had output. */
   addEvents(bytes: Uint8Array<ArrayBuffer>): boolean {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
     const before = this.#events;
@@ -166,7 +174,10 @@ export class OutputCount {
     else if (line.includes(end)) this.isDone = true;
   }
 
-  /** Reads `usage` of an answer or event. The first event of some streams reports 0. */
+  /**
+   * Reads the `usage` of an answer or event. Ignores 0, which the first event of some streams
+   * reports.
+   */
   addUsage(view: Buffer): void {
     const at = view.lastIndexOf(USAGE);
     if (at < 0) return;
@@ -193,27 +204,33 @@ function lastNumber(view: Buffer, key: Buffer): number | null {
 }
 
 const DATA_PREFIX = "data:";
-/** Matches a usage with values. Some engines write `null` into every event. */
+/** Matches a usage that has values. Some engines write `null` in every event. */
 const USAGE_OBJECT = /"usage": ?\{/;
 
-/** Request field that makes an engine report its token counts, merged with the client's options. */
+/**
+ * Returns the request field that makes an engine report its token counts, merged with the client's
+ * options.
+ */
 export function usageMember(options: Json | undefined): Readonly<Record<string, Json>> {
   const incoming = typeof options === "object" && options !== null ? options : {};
-  // Without `include_usage` this option has no effect, so the client expects no usage in each
-  // event.
+  // Without `include_usage`, `continuous_usage_stats` has no effect, so the client does not expect
+  // usage in each event.
   const isContinuous =
     "continuous_usage_stats" in incoming ? { continuous_usage_stats: false } : {};
   return { stream_options: { ...incoming, ...isContinuous, include_usage: true } };
 }
 
-/** Removes the usage event from a stream whose client did not ask for it. */
+/** Removes the usage event from a stream whose client did not request it. */
 export class HiddenUsage {
-  /** An engine configured to report usage with each event does so for every client. */
+  /**
+   * True if the engine reports usage with each event. It then does so for every client, and nothing
+   * is removed.
+   */
   #isForced = false;
 
   /**
-   * Returns whole events without usage, or null if none are left. Events without usage are not
-   * parsed.
+   * Returns complete events without the usage event. Null if none are left. Parses only events that
+   * contain usage.
    */
   take(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> | null {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -237,22 +254,22 @@ export class HiddenUsage {
 
 const CR = 0x0d;
 
-/** Longer events are passed on in parts. */
+/** Maximum bytes of an incomplete event to hold back. Longer events are forwarded in parts. */
 const HELD_MAX = 256 * 1024;
 
 /**
- * Splits a stream of server-sent events after whole events, so that a partial event is never passed
- * on. Bytes are neither changed nor reordered.
+ * Splits a stream of server-sent events after complete events, so that no partial event is
+ * forwarded. Neither changes nor reorders bytes.
  */
 export class EventCutter {
   #held: Uint8Array<ArrayBuffer>[] = [];
   #heldBytes = 0;
-  /** Whether the next byte begins a line. An empty line ends an event. */
+  /** True if the current line is empty so far. An empty line ends an event. */
   #isLineEmpty = true;
-  /** What the preceding CR ended. A following LF belongs to the same line end. */
+  /** Kind of line end that the preceding CR was. A following LF belongs to the same line end. */
   #ended: "nothing" | "line" | "event" = "nothing";
 
-  /** Returns all whole events received so far, in order. */
+  /** Adds bytes. Returns the complete events that can be forwarded now, in order. */
   push(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer>[] {
     const cut = this.#endOfEvents(bytes);
     if (cut === 0) {
@@ -277,7 +294,10 @@ export class EventCutter {
     this.#heldBytes += bytes.length;
   }
 
-  /** Offset after the last event that ends in `bytes`. 0: none. */
+  /**
+   * Returns the offset of the byte that follows the last event that ends in `bytes`. 0 if none ends
+   * there.
+   */
   #endOfEvents(bytes: Uint8Array): number {
     let [end, isEmpty, ended] = [0, this.#isLineEmpty, this.#ended];
     for (let at = 0; at < bytes.length; at++) {
@@ -302,7 +322,7 @@ export class EventCutter {
   }
 }
 
-/** Offset of the end of the line that continues at `at`. */
+/** Returns the offset of the line end of the line that contains offset `at`. */
 function nextLineEnd(bytes: Uint8Array, at: number): number {
   const lf = bytes.indexOf(LF, at);
   const end = lf < 0 ? bytes.length : lf;

@@ -8,20 +8,26 @@ import { type MessageFields, readFields } from "../message.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { OwnedSum } from "./shared-load.ts";
 
-/** Periodic announcement of a router to its replicas. */
+/** Message in which a router periodically announces its state to the other routers (replicas). */
 export interface Announcement {
   /**
-   * `hello`: the router is new and asks the others to announce themselves. `bye`: it is shutting
-   * down.
+   * `hello`: the router has just started or reconnected, and the others should announce themselves.
+   * `bye`: the router is shutting down.
    */
   readonly kind: "here" | "hello" | "bye";
   readonly router: RouterId;
   readonly everyMs: number;
-  /** Active requests it owns. All their events were sent earlier. */
+  /**
+   * Count and checksum of the sender's active requests. All events of these requests were sent
+   * before the announcement.
+   */
   readonly requests: OwnedSum;
-  /** Some of the followed sources; later announcements carry the others. */
+  /**
+   * Index state of some of the workers that the sender follows. Later announcements contain the
+   * others.
+   */
   readonly snapshots: readonly SeenSnapshot[];
-  /** Thresholds that were set at run time. */
+  /** Busy thresholds that were set at run time. */
   readonly thresholds: readonly SetThresholds[];
 }
 
@@ -31,7 +37,10 @@ export interface SeenSnapshot {
   readonly digests: readonly ResidencyDigest[];
 }
 
-/** Thresholds of one model. The latest entry wins, by time, then by router id. */
+/**
+ * Busy thresholds of one model. The entry set last replaces earlier ones; at equal times, the entry
+ * with the greater router id.
+ */
 export interface SetThresholds {
   readonly model: string;
   readonly thresholds: BusyThresholds;
@@ -75,10 +84,12 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
   return Buffer.from(stringifyJson(message));
 }
 
-/** Reason a message is rejected. Thrown and caught in this file only. */
+/** Thrown when a received message is invalid, and caught in this file. */
 class Refused extends Error {}
 
-/** Parses an untrusted message. Returns null if it is malformed or of another cluster. */
+/**
+ * Parses a message from an untrusted sender. Returns null if it is malformed or of another cluster.
+ */
 export function readAnnouncement(data: Uint8Array, cluster: string): Announcement | null {
   const fields = readFields(data, BYTES_MAX);
   try {
@@ -165,14 +176,13 @@ function must(holds: boolean): asserts holds {
 }
 
 /**
- * Identifies one run of a router: a u64 in decimal digits. A router ignores messages with its own
- * id.
+ * Id of one run of a router: a u64 in decimal digits. A router ignores messages with its own id.
  */
 export type RouterId = Brand<string, "RouterId">;
 
 const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;
 
-/** At most 53 bits, like the ids of Dynamo's publishers. */
+/** Returns a random router id of at most 53 bits, like the ids of Dynamo's publishers. */
 export function newRouterId(random: Random): RouterId {
   const high = BigInt(random.u32() >>> 11);
   return String((high << 32n) | BigInt(random.u32()) | 1n) as RouterId;
@@ -182,21 +192,24 @@ export function isRouterId(text: unknown): text is RouterId {
   return typeof text === "string" && ROUTER_ID.test(text);
 }
 
-/** Initial tolerance: announcements may differ while events are in flight. */
+/**
+ * Initial number of differing announcements to tolerate, because load events may still be in
+ * flight.
+ */
 export const DIFFERS_MIN = 2;
 
-/** A replica, as last announced. */
+/** State of another router, from its latest messages. */
 export class Replica {
   readonly router: RouterId;
   everyMs: number;
   heardMs: number;
-  /** Only its load events were received so far, no announcement. */
+  /** True until the first announcement arrives. Load events may arrive earlier. */
   isNew = true;
-  /** Consecutive announcements whose request sums differed from the local ones. */
+  /** Number of consecutive announcements whose request checksums differed from the local ones. */
   differs = 0;
   /**
-   * Differing announcements to tolerate before its request list is fetched. Doubles each time the
-   * list did not help.
+   * Number of consecutive differing announcements at which this router fetches the other's request
+   * list. Doubles after each fetch; reset when the checksums match.
    */
   tolerance = DIFFERS_MIN;
   isAsked = false;
@@ -207,7 +220,7 @@ export class Replica {
   }
 }
 
-/** Maximum routers of a cluster. Messages of further routers are ignored. */
+/** Maximum number of other routers. Messages of further routers are ignored. */
 const REPLICAS_MAX = 64;
 const KNOWN_SNAPSHOTS_MAX = 65_536;
 
@@ -223,8 +236,8 @@ export class ReplicaTable {
   }
 
   /**
-   * Records a message. Returns null at the limit of routers. `everyMs` applies until the router
-   * announces its own interval.
+   * Records that a message of `router` arrived. Returns null if it is new and the limit of routers
+   * is reached. `everyMs`: assumed announcement interval until the router announces its own.
    */
   heard(router: RouterId, everyMs: number, nowMs: number): Replica | null {
     const known = this.#members.get(router);
@@ -248,7 +261,9 @@ export class ReplicaTable {
     }
   }
 
-  /** Returns the router with the latest snapshot of this source run. */
+  /**
+   * Returns the router that announced the latest state of this run of a source. Null if none did.
+   */
   holderOf(source: ResidencySource): RouterId | null {
     let best: { router: RouterId; sequence: number } | null = null;
     for (const { router, snapshots } of this.#members.values()) {
@@ -264,7 +279,7 @@ function nameOf({ worker, rank }: ResidencySource): string {
   return `${worker}/${rank}`;
 }
 
-/** Latest thresholds per model that were set at run time, at any router. */
+/** Latest busy thresholds of each model, set at run time at any router. */
 export class ThresholdTable {
   readonly #latest = new Map<string, SetThresholds>();
 
@@ -276,7 +291,7 @@ export class ThresholdTable {
     return this.#latest.get(model)?.thresholds ?? null;
   }
 
-  /** Returns true if the entry is newer than the known one. */
+  /** Stores the entry and returns true if it is newer than the known one. */
   take(set: SetThresholds): boolean {
     const known = this.#latest.get(set.model);
     if (known === undefined && this.#latest.size >= THRESHOLDS_MAX) return false;

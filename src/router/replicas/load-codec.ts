@@ -33,7 +33,7 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputPr
   return { router: fields.router, news };
 }
 
-/** Encodes Dynamo's event envelope. Our own members are added beside Dynamo's. */
+/** Encodes load events in Dynamo's event envelope. Hearth's members are added to Dynamo's. */
 export function encodeLoadEvents(
   router: RouterId,
   number: number,
@@ -67,14 +67,14 @@ function addOf(request: SharedRequest): ActiveSequenceData {
 }
 
 export interface NewsContext {
-  /** Maps a Dynamo worker number to a worker. Null: unknown. */
+  /** Returns the worker with a Dynamo worker number. Null: the number is unknown. */
   readonly nameOf: (workerId: bigint) => WorkerId | null;
   readonly blockTokens: number;
 }
 
 /**
- * Decodes events of our own and of Dynamo's routers. Returns null if the message is malformed or
- * mixes routers.
+ * Decodes load events of Hearth's and Dynamo's routers. Returns null if the message is malformed or
+ * has events of more than one router.
  */
 export function readLoadEvents(
   data: Uint8Array,
@@ -91,7 +91,7 @@ export function readLoadEvents(
   return { router: routerId.toString() as RouterId, news };
 }
 
-/** Returns null if the worker is unknown. */
+/** Converts one decoded event. Returns null if the worker is unknown. */
 function newsOf(
   event: ActiveSequenceEvent,
   { nameOf, blockTokens }: NewsContext,
@@ -112,7 +112,8 @@ function newsOf(
 }
 
 /**
- * A request as sent to replicas. Names worker and rank, since target ids differ between routers.
+ * An active request as sent to other routers. It names worker and rank, because target ids differ
+ * between routers.
  */
 export interface SharedRequest {
   readonly id: string;
@@ -122,12 +123,12 @@ export interface SharedRequest {
   readonly promptTokens: number;
   readonly prefillTokens: number;
   readonly expectedOutputTokens: number | null;
-  /** True until its first output token. */
+  /** True until the request's first output token. */
   readonly isPrefilling: boolean;
   readonly outputTokens: number;
 }
 
-/** One load event of a router. */
+/** Load event that a router publishes to the others. */
 export type LoadEvent =
   | { readonly kind: "add"; readonly request: SharedRequest }
   | ({ readonly kind: "prefill_complete" } & NewsOf)
@@ -135,18 +136,18 @@ export type LoadEvent =
 
 export interface NewsOf {
   readonly id: string;
-  /** Null: the worker has left. */
+  /** Worker of the request. Null: the worker has left. */
   readonly worker: WorkerId | null;
   readonly rank: number;
 }
 
-/** Cumulative output tokens per request. Only the latest number of a request counts. */
+/** Output tokens that each request has produced so far. A later number replaces an earlier one. */
 export type OutputProgress = readonly (readonly [id: string, tokens: number])[];
 
 /** NATS subjects between the routers of a cluster. */
 interface ReplicaSubjects {
   readonly state: string;
-  /** Dynamo's topic, with Dynamo's events. */
+  /** Subject of load events: Dynamo's topic, with Dynamo's event format. */
   readonly load: string;
   readonly output: string;
   readonly requestsOf: (router: RouterId) => string;
@@ -175,16 +176,16 @@ interface RequestListsOptions {
   readonly context: NewsContext;
 }
 
-/** Header with the position of the next page. Absent on the last page. */
+/** Reply header that gives the position of the next page. Absent on the last page. */
 const NEXT = "Hearth-Next";
 const PAGE_REQUESTS = ACTIVE_SEQUENCES_MAX;
 const PAGE_BYTES = 256 * 1024;
-/** Maximum pages accepted for one list. */
+/** Maximum pages accepted for one request list. */
 const PAGES_MAX = 4_096;
 
 /**
- * Serves and fetches lists of a router's active requests, for replicas that joined late or lost
- * events.
+ * Serves this router's list of active requests to other routers, and fetches theirs. Needed by
+ * routers that joined late or lost events.
  */
 export class RequestLists implements Disposable {
   readonly #options: RequestListsOptions;
@@ -203,8 +204,8 @@ export class RequestLists implements Disposable {
   }
 
   /**
-   * Fetches the list of `router` and adopts it: requests missing from it end. Resolves false on
-   * failure.
+   * Fetches the request list of `router` and applies it. Requests of `router` that are not in the
+   * list end. Resolves false if the fetch fails.
    */
   async take(router: RouterId, signal: AbortSignal): Promise<boolean> {
     const { owners, load } = this.#options;

@@ -46,15 +46,15 @@ import {
 import { OwnerTable, SharedLoad } from "./shared-load.ts";
 
 export const REPLICA_DEFAULTS = {
-  /** Announcement interval. */
+  /** Interval of this router's announcements. */
   everyMs: 1_000,
-  /** Missed announcements after which a router is gone. */
+  /** Number of missing announcements after which another router counts as gone. */
   goneBeats: 5,
   /**
-   * Time for which the requests of a gone router still count, since other routers may free them.
+   * Time for which the requests of a gone router still count as load. Another router may free them.
    */
   orphanMs: 60_000,
-  /** Minimum interval between output messages. */
+  /** Minimum interval between messages about output tokens. */
   outputMs: 250,
   answerMs: 2_000,
 };
@@ -62,7 +62,7 @@ export const REPLICA_DEFAULTS = {
 export type ReplicaSettings = Readonly<typeof REPLICA_DEFAULTS>;
 
 export interface ReplicaGroupOptions {
-  /** Owned by the caller. */
+  /** Bus between the routers. The caller closes it. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly random: Random;
@@ -73,24 +73,29 @@ export interface ReplicaGroupOptions {
   readonly index: PrefixIndex;
   readonly table: WorkerTable;
   readonly ingest: ResidencyIngest;
-  /** Load of this router's own requests. */
+  /** Options for counting load. */
   readonly load: ActiveLoadOptions;
   readonly settings: ReplicaSettings;
   /**
-   * Applies thresholds set at another router. Returns false if no worker of that model is known
-   * yet.
+   * Applies busy thresholds that were set at another router. Returns false if this router knows no
+   * worker of that model yet.
    */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
 
 export type ReplicaStats = ReplicaGroup["stats"];
 
-/** Upper limit of the tolerance, in announcements. */
+/**
+ * Maximum number of differing announcements to tolerate before the next fetch of a request list.
+ */
 const DIFFERS_MAX = 64;
 const ANSWER_WITHIN_MS = 100;
 const OUTPUT_MAX = 1_024;
 
-/** Keeps this router in step with its replicas: all count the same load and agree on the index. */
+/**
+ * Exchanges load, thresholds and index digests with the other routers, so that all route by the
+ * same state.
+ */
 export class ReplicaGroup implements AsyncDisposable {
   readonly load: SharedLoad;
   readonly #options: ReplicaGroupOptions;
@@ -105,7 +110,7 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
   #answer: Disposable | null = null;
-  /** By Dynamo's number of the worker. */
+  /** Worker by the number that Dynamo uses for it. */
   readonly #names = new Map<bigint, WorkerId>();
   readonly #context: NewsContext;
   #numbers = 0;
@@ -114,10 +119,13 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #counts = {
     sent: 0,
     received: 0,
-    /** Events dropped because the bus queue was full. */
+    /** Load and output messages dropped because the bus queue was full. */
     dropped: 0,
     refused: 0,
-    /** Request lists fetched because sums differed or a router was new. */
+    /**
+     * Request lists fetched from other routers, because checksums differed or a router had just
+     * joined.
+     */
     lists: 0,
     orphansEnded: 0,
   };
@@ -169,14 +177,17 @@ export class ReplicaGroup implements AsyncDisposable {
     };
   }
 
-  /** Publishes thresholds that were set at this router. */
+  /** Publishes busy thresholds that were set at this router to the other routers. */
   publishThresholds(model: string, thresholds: BusyThresholds): void {
     const { clock, self } = this.#options;
     this.#thresholds.take({ model, thresholds, wallMs: Math.trunc(clock.wallMs()), router: self });
     this.#announce("here");
   }
 
-  /** Announces the shutdown. Replicas keep counting its requests for `orphanMs`. */
+  /**
+   * Announces the shutdown and stops. The other routers keep counting this router's requests as
+   * load for `orphanMs`.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#stopping.signal.aborted) return;
     this.#stopping.abort();
@@ -215,9 +226,10 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #announce(kind: Announcement["kind"]): void {
     const { bus, self, settings, cluster } = this.#options;
-    // Do not queue announcements while disconnected: they would be outdated on delivery.
+    // Announcements queued while disconnected would be outdated when they are sent.
     if (bus.state.status !== "connected") return;
-    // Send pending output first, so that the announced sums match the events received before.
+    // Send pending output first: receivers compare the announced checksum with the events received
+    // so far.
     this.#publishOutput();
     const announcement = {
       ...{ kind, router: self, everyMs: settings.everyMs },
@@ -228,7 +240,9 @@ export class ReplicaGroup implements AsyncDisposable {
     bus.publish(this.#subjects.state, encodeAnnouncement(announcement, cluster), { isSpare: true });
   }
 
-  /** The next sources in rotation. */
+  /**
+   * Returns the index state of the next few sources. Successive calls rotate through all sources.
+   */
   #someSnapshots(): SeenSnapshot[] {
     const { ingest, index } = this.#options;
     const known = ingest.sources().filter(({ isKnown }) => isKnown);
@@ -247,7 +261,8 @@ export class ReplicaGroup implements AsyncDisposable {
     this.#beatMs = nowMs;
     this.#announce("here");
     for (const member of members.all) {
-      // After a suspension, missing announcements prove nothing.
+      // After this process was suspended, a missing announcement does not mean that the router is
+      // gone.
       if (hasStood) member.heardMs = nowMs;
       const silentMs = nowMs - member.heardMs;
       if (silentMs > member.everyMs * settings.goneBeats) this.#gone(member.router);
@@ -276,13 +291,19 @@ export class ReplicaGroup implements AsyncDisposable {
     if (said.kind === "hello") this.#answerSoon();
   }
 
-  /** Returns null for messages of this router and unreadable ones, which are counted. */
+  /**
+   * Returns a message of another router, and null for one of this router or an unreadable one.
+   * Counts unreadable messages.
+   */
   #ofOthers<Read extends { readonly router: RouterId }>(read: Read | null): Read | null {
     if (read === null) this.#counts.refused++;
     return read?.router === this.#options.self ? null : read;
   }
 
-  /** Returns null at the limit of routers. */
+  /**
+   * Records that a message of `router` arrived. Returns null if it is new and the limit of routers
+   * is reached.
+   */
   #heard(router: RouterId): Replica | null {
     const { members, clock, settings } = this.#options;
     this.#counts.received++;
@@ -300,7 +321,8 @@ export class ReplicaGroup implements AsyncDisposable {
     if (member.isAsked || isSame || (!isNew && member.differs < member.tolerance)) return;
     member.isAsked = true;
     member.differs = 0;
-    // Requests on workers unknown here never match, so fetch the list less often.
+    // A request on a worker unknown to this router makes the checksums differ permanently. Fetch
+    // the list less often each time.
     if (!isNew) member.tolerance = Math.min(member.tolerance * 2, DIFFERS_MAX);
     this.#counts.lists++;
     const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
@@ -374,7 +396,7 @@ interface SnapshotServerOptions {
   readonly random: Random;
   readonly index: PrefixIndex;
   readonly ingest: ResidencyIngest;
-  /** Contains `*` for worker and rank. */
+  /** Subject of snapshot requests, with `*` in place of worker and rank. */
   readonly subject: string;
 }
 
@@ -386,16 +408,16 @@ interface Kept {
   askedMs: number;
 }
 
-/** Maximum snapshots served concurrently. Further clients must wait or ask the worker. */
+/** Maximum snapshots served at one time. Further requests get the reply `busy`. */
 const KEPT_MAX = 4;
-/** A snapshot is dropped if no page of it was requested for this time. */
+/** Time without a request for a page after which a snapshot is dropped. */
 const KEPT_MS = 5_000;
 const RETRY_MS = 500;
 const PART_BYTES_MAX = 512 * 1024;
 
 /**
- * Serves snapshots of workers to other routers in the format of publishers, so that a router that
- * joins late does not have to query each worker.
+ * Serves snapshots of workers' blocks to other routers, in the format of agents. A router that
+ * joins late then does not have to query each agent.
  */
 class SnapshotServer implements Disposable {
   readonly #options: SnapshotServerOptions;

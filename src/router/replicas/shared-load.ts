@@ -12,26 +12,28 @@ export interface SharedLoadOptions extends ActiveLoadOptions {
   readonly table: WorkerTable;
   readonly owners: OwnerTable;
   readonly self: RouterId;
-  /** Receives this router's load events, in order. */
+  /** Publishes this router's load events to the other routers, in order. */
   readonly publish: (news: LoadEvent) => void;
-  /** Receives output progress, at most once per output block. */
+  /** Publishes a request's output tokens. Called at most once per output block. */
   readonly publishOutput: (id: string, tokens: number) => void;
 }
 
-/** Maximum ended request ids remembered, per set. */
+/** Maximum request ids in each set of ended requests. The oldest is dropped. */
 const ENDED_MAX = 65_536;
 
 /**
- * Load shared by all replicas of a router: local changes are published, and those of other routers
- * are applied as if local. A request may be routed by one router and freed by another.
+ * Load that all routers of a cluster count alike. Local changes are published; changes of other
+ * routers are applied as if they were local. One router may route a request and another free it.
  */
 export class SharedLoad extends ActiveLoad {
   readonly #options: SharedLoadOptions;
-  /** A request list in flight may still contain these ids. */
+  /** Ids of ended requests. A request list that was sent earlier may still contain them. */
   readonly #ended = new Set<string>();
-  /** Freed at one router before the event of their start arrived from another. */
+  /**
+   * Ids of requests whose `free` event arrived before their `add` event, from different routers.
+   */
   readonly #freedEarly = new Set<string>();
-  /** Events of workers unknown here. */
+  /** Number of events about workers that this router does not know. */
   unknownWorkers = 0;
 
   constructor(options: SharedLoadOptions) {
@@ -87,7 +89,10 @@ export class SharedLoad extends ActiveLoad {
     return this.#forget(super.dropTarget(target));
   }
 
-  /** Returns the request as sent to replicas. Null if it is not active or its worker has left. */
+  /**
+   * Returns a request in the form sent to other routers. Null if it is not active or its worker has
+   * left.
+   */
   share(id: string): SharedRequest | null {
     const { table, owners, blockTokens } = this.#options;
     const request = this.find(id);
@@ -106,7 +111,7 @@ export class SharedLoad extends ActiveLoad {
     return { ...of, expectedOutputTokens, isPrefilling, outputTokens: outputBlocks * blockTokens };
   }
 
-  /** Applies an event of `router`. */
+  /** Applies a load event received from `router`. */
   hear(router: RouterId, news: LoadEvent): void {
     switch (news.kind) {
       case "add":
@@ -133,8 +138,9 @@ export class SharedLoad extends ActiveLoad {
   }
 
   /**
-   * Applies one entry of a request list of `router`. The list may be older than what is known here,
-   * so known state wins, and requests that have ended are skipped.
+   * Applies one entry of a request list received from `router`. The list may be older than the
+   * local state. Therefore progress never decreases, and an ended request stays ended and is freed
+   * again at the others.
    */
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id, worker, rank } = request;
@@ -143,7 +149,7 @@ export class SharedLoad extends ActiveLoad {
     else this.#hearProgress(router, request);
   }
 
-  /** Ends requests that their router no longer owns, without publishing. Returns their number. */
+  /** Frees requests without publishing events. Returns the number freed. */
   end(ids: Iterable<string>): number {
     let count = 0;
     for (const id of [...ids]) {
@@ -207,7 +213,7 @@ function remember(ids: Set<string>, id: string): void {
   if (ids.size > ENDED_MAX) ids.delete(ids.values().next().value!);
 }
 
-/** Progress of a request. */
+/** Progress of a request: prefill or decode, and full output blocks so far. */
 interface Progress {
   readonly isPrefilling: boolean;
   readonly outputBlocks: number;
@@ -215,11 +221,11 @@ interface Progress {
 
 interface Owned extends Progress {
   readonly router: RouterId;
-  /** Increases with each entry; orders entries by their start. */
+  /** Number of the entry, increasing. Entries are ordered by it. */
   readonly number: number;
 }
 
-/** Number of requests a router owns, and a checksum of them and their progress. */
+/** Number of requests that a router owns, and a checksum of their ids and progress. */
 export interface OwnedSum {
   readonly requests: number;
   readonly mix: bigint;
@@ -229,8 +235,8 @@ const NONE: OwnedSum = { requests: 0, mix: 0n };
 const BEGUN: Progress = { isPrefilling: true, outputBlocks: 0 };
 
 /**
- * Owner of each active request, and its progress. The router that last reported a request owns it.
- * Sums per router let two routers check that they count the same requests.
+ * Owner and progress of each active request. A request's owner is the router that last reported it.
+ * By comparing counts and checksums per owner, two routers check that they count the same requests.
  */
 export class OwnerTable {
   readonly #owners = new Map<string, Owned>();
@@ -240,7 +246,7 @@ export class OwnerTable {
   get requests(): number {
     return this.#owners.size;
   }
-  /** Number of the latest entry. */
+  /** Highest entry number so far. */
   get latest(): number {
     return this.#numbers;
   }
@@ -253,20 +259,21 @@ export class OwnerTable {
     return this.#owners.get(id) ?? BEGUN;
   }
 
-  /** Records a new request. */
+  /** Adds a request, owned by `router`. Replaces an entry of the same id. */
   begin(id: string, router: RouterId): void {
     this.delete(id);
     this.#set(id, { router, number: ++this.#numbers, ...BEGUN });
   }
 
-  /** Records progress, which only increases. The reporting router becomes the owner. */
+  /** Records progress; values never decrease. `router` becomes the request's owner. */
   advance(id: string, router: RouterId, to: Partial<Progress>): void {
     const owned = this.#owners.get(id);
     if (owned === undefined) return;
     const isPrefilling = owned.isPrefilling && (to.isPrefilling ?? true);
     const outputBlocks = Math.max(owned.outputBlocks, to.outputBlocks ?? 0);
     const number = owned.router === router ? owned.number : ++this.#numbers;
-    // Re-insert, so that entries stay in order of their numbers.
+    // A new owner gives the entry a new number. Re-insert the entry to keep the map in order of
+    // numbers.
     if (number !== owned.number) this.delete(id);
     else this.#count(id, owned, -1);
     this.#set(id, { router, number, isPrefilling, outputBlocks });
@@ -283,7 +290,10 @@ export class OwnerTable {
     return this.#sums.get(router) ?? NONE;
   }
 
-  /** Yields the request ids of a router with numbers in (after, upTo], oldest first. */
+  /**
+   * Yields ids and entry numbers of a router's requests with numbers in (after, upTo], lowest
+   * first.
+   */
   *idsOf(router: RouterId, after = 0, upTo = this.#numbers): Generator<[string, number]> {
     for (const [id, owned] of this.#owners) {
       if (owned.number > upTo) return;

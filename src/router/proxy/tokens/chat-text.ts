@@ -2,7 +2,7 @@ import { HearthError } from "../../../core/index.ts";
 import type { TokenModel } from "./model.ts";
 import { type Dict, readJson, strip, textOf, type Value } from "./python/index.ts";
 
-/** Parameters of transformers' `apply_chat_template` that are not passed to templates. */
+/** Parameters of transformers' `apply_chat_template` itself. Templates do not receive them. */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...["padding", "truncation", "max_length", "return_tensors", "return_dict"],
   ...["return_assistant_tokens_mask", "tokenizer_kwargs", "continue_final_message", "tokenize"],
@@ -12,13 +12,13 @@ const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 export interface ChatText {
   readonly text: string;
-  /** Images and audio appear in the text as placeholders. */
+  /** True if the conversation has images or audio. The text contains a placeholder for each. */
   readonly hasMedia: boolean;
 }
 
 /**
- * Renders a conversation to the text that vLLM makes of it. Throws if vLLM refuses the request, or
- * if the template raises an error.
+ * Renders a conversation to the same text as vLLM. Throws if vLLM rejects the request, or if the
+ * template raises an error.
  */
 export function renderChat(model: TokenModel, body: ChatBody): ChatText {
   if (member(body.fields, "chat_template") !== null) {
@@ -54,7 +54,10 @@ export function renderChat(model: TokenModel, body: ChatBody): ChatText {
   return { text: openEnded(messages, render), hasMedia };
 }
 
-/** Template variables: the operator's, the request's, and fields passed by name. */
+/**
+ * Returns the variables for the template: the operator's, the request's, and request fields that
+ * templates read by name.
+ */
 function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   const given = member(fields, "chat_template_kwargs");
   if (given !== null && !(given instanceof Map)) {
@@ -79,7 +82,7 @@ function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   }
   const requested = merged(named, extra);
   const defaults = merged(model.templateKwargs, [["tools", toolsOf(fields)]]);
-  // Both variables exist in every template, as None if absent.
+  // Every template can read both variables. They are None unless the request sets them.
   const absent = new Map<string, Value>([
     ["tools", null],
     ["documents", null],
@@ -87,7 +90,7 @@ function variablesOf(model: TokenModel, fields: Dict): Map<string, Value> {
   return new Map([...absent, ...merged(defaults, requested)]);
 }
 
-/** Merges variables. Absent or null values override nothing. */
+/** Merges variables. Absent or null overrides keep the default. */
 function merged(
   defaults: ReadonlyMap<string, Value>,
   overrides: Iterable<readonly [string, Value]>,
@@ -102,8 +105,8 @@ function merged(
 const TAG = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /**
- * Renders a conversation whose last message the model continues. A marker after that message's text
- * shows where the prompt must end.
+ * Renders a conversation whose last message the model continues. Renders it with a marker at the
+ * end of that message's text, and cuts the result at the marker.
  */
 function openEnded(messages: readonly Dict[], render: (messages: Value[]) => string): string {
   const last = messages.at(-1)!;
@@ -123,15 +126,18 @@ function openEnded(messages: readonly Dict[], render: (messages: Value[]) => str
 }
 
 interface MessageForm {
-  /** Whether the template expects a message's content as parts. False: as one text. */
+  /** True if the template expects a message's content as a list of parts, false if as one text. */
   readonly wantsParts: boolean;
   /** Separator between the texts of one message. vLLM uses a line break. */
   readonly partSeparator: string;
-  /** Called for each part without a text, such as an image or audio. */
+  /** Called for each part that has no text, such as an image or audio. */
   readonly onMedia: () => void;
 }
 
-/** Builds a message as the template sees it. The order of its keys matters to `tojson`. */
+/**
+ * Builds a message as the template receives it. The order of its keys affects the output of
+ * `tojson`.
+ */
 function messageOf(message: Dict, form: MessageForm): Dict {
   const role = member(message, "role");
   if (typeof role !== "string") throw refusal("a message has no role");
@@ -151,7 +157,7 @@ function messageOf(message: Dict, form: MessageForm): Dict {
 
 function addCalls(made: Dict, message: Dict): void {
   const calls = member(message, "tool_calls");
-  // An empty list is left out, so that templates take the branch without tool calls.
+  // Omit an empty list, so that templates take the branch without tool calls.
   if (Array.isArray(calls) && calls.length > 0) made.set("tool_calls", calls.map(callOf));
   const reasoning = member(message, "reasoning") ?? member(message, "reasoning_content");
   if (typeof reasoning !== "string") return;
@@ -159,7 +165,7 @@ function addCalls(made: Dict, message: Dict): void {
   made.set("reasoning_content", reasoning);
 }
 
-/** Orders the keys of a tool call as vLLM's schema does. Unknown keys come last. */
+/** Returns a tool call with its keys in the order of vLLM's schema. Unknown keys come last. */
 function callOf(call: Value): Value {
   const given = call instanceof Map ? member(call, "function") : null;
   if (!(call instanceof Map && given instanceof Map)) throw refusal("a tool call has no function");
@@ -173,15 +179,15 @@ function callOf(call: Value): Value {
   return withRest(dict(["id", id], ["function", inner], ["type", "function"]), call);
 }
 
-/** Appends the keys of `from` that `made` lacks. */
+/** Appends the entries of `from` whose keys `made` lacks. */
 function withRest(made: Dict, from: Dict): Dict {
   for (const [key, value] of from) if (!made.has(key)) made.set(key, value);
   return made;
 }
 
 /**
- * Parses a tool call's arguments, since templates serialise them. A value that is not an object
- * counts as an empty object.
+ * Parses a tool call's arguments, because templates serialise them again. Returns an empty object
+ * if the value is not an object.
  */
 function argumentsOf(given: Value): Dict {
   if (typeof given !== "string") throw refusal("the arguments of a tool call are not a text");
@@ -197,7 +203,7 @@ function contentOf(message: Dict, role: string, form: MessageForm): Value {
   const parts = partsOf(message, role, form.onMedia);
   const texts = parts.map((part) => textOfPart(part));
   if (!form.wantsParts) return texts.filter((text) => text !== "").join(form.partSeparator);
-  // Most templates accept a tool's result only as one text.
+  // Most templates accept a tool's result only as one text, so join parts that are all texts.
   const isText = parts.every((part) => part.get("type") === "text");
   return role === "tool" && isText ? texts.join("\n") : parts;
 }
@@ -220,7 +226,10 @@ function partsOf(message: Dict, role: string, onMedia: () => void): Dict[] {
 
 const BILLING = "x-anthropic-billing-header";
 
-/** vLLM drops this line of Claude Code, which differs in every request. */
+/**
+ * Removes a line of Claude Code that differs in every request, as vLLM does. Returns no part if
+ * nothing is left.
+ */
 function withoutBilling(part: Dict): Dict[] {
   const text = part.get("text");
   if (typeof text !== "string" || !text.startsWith(BILLING)) return [part];
@@ -229,7 +238,7 @@ function withoutBilling(part: Dict): Dict[] {
   return rest === "" ? [] : [new Map(part).set("text", rest)];
 }
 
-/** Key of a part's text, by the part's type. */
+/** Key that contains the text of a part, for each type of part. */
 const TEXTS: Readonly<Record<string, string>> = {
   text: "text",
   input_text: "text",
@@ -237,14 +246,14 @@ const TEXTS: Readonly<Record<string, string>> = {
   refusal: "refusal",
   thinking: "thinking",
 };
-/** Keys of parts that vLLM knows. Templates see all other keys. */
+/** Keys of parts that vLLM consumes. Templates receive all other keys. */
 const KNOWN: ReadonlySet<Value> = new Set([
   ...["type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"],
   ...["image_url", "audio_url", "video_url", "input_audio", "image_pil", "image_embeds"],
   ...["audio_embeds", "video_embeds", "prompt_cache_breakpoint"],
 ]);
 
-/** A part as templates see it. Null: it has no text, and vLLM skips it. */
+/** Returns a part as templates receive it. Null if the part has no text and vLLM skips it. */
 function partOf(part: Value, onMedia: () => void): Dict | null {
   if (typeof part === "string") return dict(["type", "text"], ["text", part]);
   if (!(part instanceof Map)) throw refusal("a part of a message is not an object");
@@ -263,8 +272,8 @@ function partOf(part: Value, onMedia: () => void): Dict | null {
 }
 
 /**
- * Placeholder text of an image or audio, unique to its content. Tokens before it equal those of the
- * engine; tokens after it match earlier prompts with the same media.
+ * Returns a placeholder text for an image or audio, unique to its content. Tokens before it equal
+ * the engine's. Tokens after it match earlier prompts with the same media.
  */
 function mediaText(part: Dict): string {
   const text = JSON.stringify(plain(part));
@@ -278,8 +287,8 @@ function plain(value: Value): unknown {
 }
 
 /**
- * Converts developer messages for templates without that role: to one system message, merged with
- * other leading system messages.
+ * Converts developer messages for templates without that role. They become system messages. If
+ * system messages are not only at the front, all are merged into one at the front.
  */
 function withoutDeveloper(conversation: readonly Dict[]): Dict[] {
   const renamed = conversation.map((message) => {
@@ -304,8 +313,9 @@ function systemText(content: Value): string {
 }
 
 /**
- * Tools as vLLM's request schema serialises them: its order of keys, null for absent descriptions
- * and parameters, without unknown keys. Null: the request has no tools.
+ * Returns the tools as vLLM's request schema serialises them: in its order of keys, with null for
+ * absent descriptions and parameters, without unknown keys. Returns null if the request has no
+ * tools.
  */
 function toolsOf(fields: Dict): Value {
   const tools = member(fields, "tools");
@@ -339,13 +349,13 @@ function addGiven(to: Dict, key: string, value: Value): void {
   if (value !== null) to.set(key, value);
 }
 
-/** A request's fields, and its messages as sent. */
+/** Fields of a chat request, and its messages as the client sent them. */
 export interface ChatBody {
   readonly fields: Dict;
   readonly messages: readonly Dict[];
 }
 
-/** Parses a chat request. Throws UNSUPPORTED if engines refuse it too. */
+/** Parses a chat request. Throws UNSUPPORTED if engines reject the request too. */
 export function parseChat(text: string): ChatBody {
   let fields: Value;
   try {
@@ -373,7 +383,7 @@ function dict(...members: readonly (readonly [string, Value])[]): Dict {
   return new Map<Value, Value>(members);
 }
 
-/** A field's value. Null: absent or null. */
+/** Returns a field's value. Null if it is absent or null. */
 export function member(of: Dict, key: string): Value {
   return of.get(key) ?? null;
 }
@@ -382,7 +392,8 @@ const TRUE: ReadonlySet<unknown> = new Set([1, "1", "true", "t", "yes", "y", "on
 const FALSE: ReadonlySet<unknown> = new Set([0, "0", "false", "f", "no", "n", "off"]);
 
 /**
- * A boolean field, also in the other notations that vLLM accepts. Throws if it is not a boolean.
+ * Returns a boolean field, which may have any notation that vLLM accepts. Returns `otherwise` if it
+ * is absent. Throws if it is not a boolean.
  */
 export function boolean(of: Dict, key: string, otherwise: boolean): boolean {
   const value = of.get(key);

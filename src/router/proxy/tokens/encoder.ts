@@ -2,19 +2,21 @@ import type { Tokenizer } from "@huggingface/tokenizers";
 import { HearthError } from "../../../core/index.ts";
 
 export interface Truncation {
-  /** Tokens to keep. */
+  /** Maximum number of tokens to keep. */
   readonly tokens: number;
-  /** Side from which tokens are removed. Null: vLLM's default, the left. */
+  /** Side from which tokens are removed. Null: the left, as in vLLM. */
   readonly side: "left" | "right" | null;
 }
 
 export interface EncodeOptions {
-  /** Whether the tokenizer adds its special tokens around the text. */
+  /** If true, the tokenizer adds its special tokens around the text. */
   readonly addSpecial: boolean;
   readonly truncation: Truncation | null;
 }
 
-/** Tokenises text in pieces if that gives the same tokens, and caches the pieces. */
+/**
+ * Tokenises text. Splits it into pieces and caches the pieces' tokens if the result is the same.
+ */
 export class Encoder {
   readonly #tokenizer: Tokenizer;
   readonly #cutter: PieceCutter | null;
@@ -54,7 +56,8 @@ export class Encoder {
   }
 
   /**
-   * Truncates as the tokenizer does: removes the text's own tokens and keeps its special tokens.
+   * Truncates like the tokenizer: removes tokens of the text and keeps the special tokens around
+   * it.
    */
   #cutInside(
     text: string,
@@ -91,7 +94,10 @@ function startOf(whole: Uint32Array, inner: Uint32Array): number {
   return -1;
 }
 
-/** Checks token ids. A vocabulary without an unknown token returns undefined for unknown text. */
+/**
+ * Converts token ids. Throws UNSUPPORTED for undefined ids: tokenizers without an unknown token
+ * return them for text that is not in the vocabulary.
+ */
 function checked(ids: readonly (number | undefined)[]): Uint32Array<ArrayBuffer> {
   if (ids.some((id) => id === undefined)) {
     throw new HearthError("UNSUPPORTED", "the vocabulary has no token for a part of the text");
@@ -100,14 +106,17 @@ function checked(ids: readonly (number | undefined)[]): Uint32Array<ArrayBuffer>
 }
 
 /**
- * Splits a text before and after special tokens, so that each piece can be tokenised and cached
- * alone. A continued conversation adds only its latest messages.
+ * Splits a text before and after each special token, so that each piece can be tokenised and cached
+ * alone. When a conversation continues, only its latest messages are new pieces.
  */
 type PieceCutter = (text: string) => string[];
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** Types whose result for a piece does not depend on the text before it. */
+/**
+ * Types of normalizers and pre-tokenizers whose result for a piece does not depend on the text
+ * before it.
+ */
 const CONTEXT_FREE: ReadonlySet<string> = new Set([
   "ByteLevel",
   "Split",
@@ -124,20 +133,21 @@ const CONTEXT_FREE: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns null if a piece alone might have other tokens than within the text: if the first piece is
- * treated differently, or special tokens absorb adjacent blanks.
+ * Returns a function that splits texts at special tokens. Returns null if a piece alone might have
+ * other tokens than within the text, for example because special tokens absorb adjacent blanks.
  */
 export function createPieceCutter(definition: Fields): PieceCutter | null {
   if (!isContextFree(definition.normalizer) || !isContextFree(definition.pre_tokenizer))
     return null;
   const added = Array.isArray(definition.added_tokens) ? (definition.added_tokens as Fields[]) : [];
   if (added.some(({ lstrip, rstrip, single_word }) => lstrip || rstrip || single_word)) return null;
-  // Tokens matched against the raw text are found first, whatever surrounds them.
+  // Tokenizers find tokens of the raw text before anything else, regardless of the text around
+  // them.
   const exact = added.filter(({ normalized }) => definition.normalizer === null || !normalized);
   const texts = exact.map(({ content }) => content).filter((text) => typeof text === "string");
   const special = texts.filter((text) => text !== "");
   if (special.length === 0) return null;
-  // Tokenizers prefer the longest match.
+  // Tokenizers prefer the longest match, so longer tokens must come first in the pattern.
   special.sort((a, b) => b.length - a.length);
   const pattern = new RegExp(`(${special.map((text) => RegExp.escape(text)).join("|")})`);
   return (text) => text.split(pattern).filter((piece) => piece !== "");
@@ -154,10 +164,10 @@ function isContextFree(part: unknown): boolean {
   return type !== "ByteLevel" || add_prefix_space === false;
 }
 
-/** Longer texts are not cached: they would evict everything else. */
+/** Maximum characters of a cached text. A longer one would evict all other entries. */
 const TEXT_MAX = 256 * 1024;
 
-/** LRU cache of tokens by text, bounded by the number of tokens. */
+/** LRU cache of a text's tokens. Limited by the number of tokens. */
 class PieceCache {
   readonly #tokensMax: number;
   readonly #pieces = new Map<string, readonly number[]>();
@@ -187,7 +197,9 @@ class PieceCache {
   }
 }
 
-/** Cache cost of an entry. An entry without tokens uses memory too. */
+/**
+ * Returns the cost of an entry in tokens. An entry without tokens uses memory too, so it is not 0.
+ */
 function costOf(tokens: readonly number[]): number {
   return tokens.length + 8;
 }

@@ -12,23 +12,23 @@ type Fields = Readonly<Record<string, unknown>>;
 
 export interface ChatTemplate {
   readonly source: string;
-  /** Whether the template expects a message's content as parts. False: as one text. */
+  /** True if the template expects a message's content as a list of parts, false if as one text. */
   readonly wantsParts: boolean;
   render(variables: readonly (readonly [string, Value])[]): string;
 }
 
-/** A tokenizer and the templates that render a conversation to text. */
+/** A tokenizer, and the templates that render a conversation to text. */
 export interface TokenModel {
   readonly partSeparator: string;
   readonly reasoning: ReasoningTokens | null;
-  /** Variables that the operator passes to every template. */
+  /** Variables from the operator's settings, which every template receives. */
   readonly templateKwargs: ReadonlyMap<string, Value>;
-  /** The template to use. Some models have another one for requests with tools. */
+  /** Returns the template to use. Some models have a second template for requests with tools. */
   templateFor(hasTools: boolean): ChatTemplate | null;
   encode(text: string, options: EncodeOptions): Uint32Array<ArrayBuffer>;
 }
 
-/** Loads a model's files. Throws CONFIG_INVALID if a file is missing or not valid. */
+/** Loads the files of a model. Throws CONFIG_INVALID if a file is missing or invalid. */
 export function loadTokenModel(
   files: TokenModelFiles,
   cacheTokens: number,
@@ -59,7 +59,10 @@ export function loadTokenModel(
   };
 }
 
-/** Throws CONFIG_INVALID if `loadTokenModel` would. */
+/**
+ * Checks the files of a model by loading them. Throws CONFIG_INVALID if a file is missing or
+ * invalid.
+ */
 export function checkTokenModel(files: TokenModelFiles): void {
   loadTokenModel(files, 0, systemClock);
 }
@@ -83,7 +86,8 @@ function readJson(path: string): Fields {
 }
 
 /**
- * The tokenizer's configuration, with the special tokens that older models keep in a separate file.
+ * Reads the tokenizer's configuration. Adds the special tokens, which older models keep in a
+ * separate file.
  */
 function readConfig(folder: string): Fields {
   const [config, special] = ["tokenizer_config.json", "special_tokens_map.json"].map((name) => {
@@ -94,7 +98,7 @@ function readConfig(folder: string): Fields {
 }
 
 interface TemplateSource {
-  /** `default` if the model has a single template. */
+  /** Name of the template. `default` if the model has only one. */
   readonly name: string;
   readonly where: string;
   readonly source: string;
@@ -127,8 +131,8 @@ function readText(file: string): string {
 }
 
 /**
- * Compiles a template. Throws CONFIG_INVALID at start if it is broken, instead of failing with each
- * prompt.
+ * Compiles a template. Throws CONFIG_INVALID if it is invalid, so that an error appears at start
+ * and not with each prompt.
  */
 function compiled(
   { where, source }: TemplateSource,
@@ -148,7 +152,10 @@ function compiled(
   };
 }
 
-/** Special tokens such as `bos_token`. A configuration has them as texts or as objects. */
+/**
+ * Returns the special tokens, such as `bos_token`, by name. The configuration gives each as a text
+ * or an object.
+ */
 function specialTexts(config: Fields): [string, Value][] {
   const more = config.extra_special_tokens;
   const named = Object.entries(config).filter(([name]) => name.endsWith("_token"));
@@ -170,8 +177,8 @@ const KNOWN_REASONING = [
 ] as const;
 
 /**
- * Reasoning tokens that the operator named, else a known pair that the vocabulary has as single
- * tokens.
+ * Returns the ids of the tokens that open and close reasoning: those that the operator named,
+ * otherwise a known pair that is in the vocabulary. Null if there is none.
  */
 function reasoningOf(
   tokenizer: Tokenizer,

@@ -1,13 +1,16 @@
 import type { PromptMark, ReasoningTokens } from "../observer.ts";
 import type { EncodeOptions } from "./encoder.ts";
 
-/** Files of one model, read by the thread that uses them. */
+/** Paths and settings of one model. The thread that tokenises reads the files. */
 export interface TokenModelFiles {
   readonly name: string;
-  /** Folder of the tokenizer. */
+  /** Folder that contains the tokenizer. */
   readonly tokenizer: string;
   readonly chatTemplate: string | null;
-  /** JSON object passed to every template, as vLLM's flag of the same name. */
+  /**
+   * JSON object whose members every template receives, like vLLM's
+   * `--default-chat-template-kwargs`.
+   */
   readonly templateKwargs: string | null;
   /** Separator between the text parts of a message, for templates that expect one text. */
   readonly partSeparator: string;
@@ -26,7 +29,7 @@ export type TokenOrder =
       readonly id: number;
       readonly model: string;
       readonly text: string;
-      /** Null: the text is the body of a chat completion request, which has its own options. */
+      /** Null: the text is the body of a chat completion request, which contains the options. */
       readonly encode: EncodeOptions | null;
     };
 
@@ -39,13 +42,13 @@ export type TokenAnswer =
   | ({ readonly kind: "tokens"; readonly id: number } & PromptTokens)
   | { readonly kind: "failed"; readonly id: number; readonly why: string };
 
-/** The prompt of a request as its engine sees it. */
+/** Tokens of a request's prompt, as the engine sees them. */
 export interface PromptTokens {
   readonly tokens: Uint32Array<ArrayBuffer>;
   readonly marks: readonly PromptMark[];
   /**
-   * Whether the prompt has images or audio. Their placeholder texts have other tokens than the
-   * engine's.
+   * True if the prompt has images or audio. Their placeholders have other tokens than at the
+   * engine.
    */
   readonly hasMedia: boolean;
 }

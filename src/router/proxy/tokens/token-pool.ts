@@ -7,28 +7,28 @@ import { TokenServer } from "./token-server.ts";
 export interface TokenPoolOptions {
   readonly clock: Clock;
   readonly models: readonly TokenModelFiles[];
-  /** Number of threads. 0: tokenise on this thread. */
+  /** Number of threads that tokenise. 0: tokenise on the calling thread. */
   readonly threads: number;
   readonly cacheTokens: number;
-  /** Timeout of a prompt. A late prompt is routed without tokens. */
+  /** Timeout in ms of tokenising a prompt. A late prompt is routed without tokens. */
   readonly timeMs: number;
-  /** Called if a prompt could not be tokenised. `why` may quote the template's error. */
+  /** Called if a prompt could not be tokenised. `why` may contain the template's error message. */
   readonly onFailed?: (model: string, why: string) => void;
 }
 
-/** Maximum prompts waiting for threads. Further prompts are routed without tokens. */
+/** Maximum prompts in the queue of each thread. Further prompts are routed without tokens. */
 const WAITING_MAX = 256;
-/** A thread without an answer for this many times `timeMs` is replaced. */
+/** Multiple of `timeMs` after which a thread without an answer is replaced. */
 const HUNG_TIMES = 5;
 /**
- * A thread's queue may be this much longer than the shortest if the thread has the conversation
- * cached.
+ * Maximum difference between the queue of the thread that has a conversation cached and the
+ * shortest queue. Above it, another thread is chosen.
  */
 const LONGER_MAX = 4;
-/** Characters at the start of a prompt that identify its conversation. */
+/** Number of characters at the start of a prompt that identify its conversation. */
 const HEAD = 512;
 
-/** Tokenises prompts as the engine of their model does. */
+/** Tokenises prompts as the engine of their model does, on a pool of threads. */
 export class Tokens implements Disposable {
   readonly #options: TokenPoolOptions;
   readonly #backends: TokenBackend[] = [];
@@ -37,7 +37,7 @@ export class Tokens implements Disposable {
     prompts: 0,
     failed: 0,
     late: 0,
-    /** Threads that were replaced. */
+    /** Number of threads that were replaced. */
     restarts: 0,
   };
   #nextId = 1;
@@ -47,7 +47,7 @@ export class Tokens implements Disposable {
     this.#options = options;
   }
 
-  /** Opens every model's files. Rejects with CONFIG_INVALID if one cannot be used. */
+  /** Opens the files of all models. Rejects with CONFIG_INVALID if one cannot be used. */
   static async open(options: TokenPoolOptions): Promise<Tokens> {
     const pool = new Tokens(options);
     const { threads, models } = options;
@@ -66,14 +66,17 @@ export class Tokens implements Disposable {
     return { ...this.#counts };
   }
 
-  /** Null: the model's vocabulary has none, or is not loaded yet. */
+  /**
+   * Returns the token ids that open and close a model's reasoning. Null if its vocabulary has none,
+   * or is not loaded yet.
+   */
   reasoning(model: string): ReasoningTokens | null {
     return this.#reasoning.get(model) ?? null;
   }
 
   /**
-   * Tokens of a chat completion request. Null: too late, not possible for this prompt, or the model
-   * has no tokenizer.
+   * Returns the tokens of a chat completion request. Null if the timeout has passed, the prompt
+   * cannot be tokenised, or the model has no tokenizer.
    */
   chat(model: string, body: string): Promise<PromptTokens | null> {
     return this.#ask(model, body, null);
@@ -83,7 +86,7 @@ export class Tokens implements Disposable {
     return this.#ask(model, text, options);
   }
 
-  /** Tokens of output, without special tokens around it. */
+  /** Returns the tokens of a model's output, without special tokens around it. */
   output(model: string, text: string): Promise<PromptTokens | null> {
     return this.#ask(model, text, { addSpecial: false, truncation: null });
   }
@@ -122,7 +125,10 @@ export class Tokens implements Disposable {
     return null;
   }
 
-  /** Waits for an answer. Null: timeout. A hung thread is replaced. */
+  /**
+   * Sends an order to a thread and waits for the answer. Returns null after the timeout. Replaces a
+   * thread that hangs.
+   */
   #inTime(backend: TokenBackend, order: TokenOrder): Promise<TokenAnswer | null> {
     const { clock, timeMs } = this.#options;
     return new Promise((resolve) => {
@@ -138,7 +144,8 @@ export class Tokens implements Disposable {
   }
 
   /**
-   * Chooses a thread. The same conversation goes to the same thread, which has most of it cached.
+   * Chooses a thread. Prompts of one conversation go to the same thread, which has most of their
+   * pieces cached. Returns null if all queues are full.
    */
   #backendFor(text: string): TokenBackend | null {
     const shortest = Math.min(...this.#backends.map((backend) => backend.waiting));
@@ -160,18 +167,19 @@ export class Tokens implements Disposable {
   }
 }
 
-/** Answers token requests. A backend that has ended fails all of them. */
+/** Executes tokenising orders on one thread. After the thread has ended, all orders fail. */
 interface TokenBackend {
   ask(order: TokenOrder): Promise<TokenAnswer>;
-  /** Unanswered requests. */
+  /** Number of orders without an answer. */
   readonly waiting: number;
   readonly isGone: boolean;
   end(): void;
 }
 
 /**
- * Path of the worker. It is next to this file in the source tree. In the executable this code is at
- * the root, and the worker is an entry point at its path below `src`.
+ * True in the compiled executable. There, this code is at the root of the file system, and the
+ * worker is an entry point at its path below `src`. In the source tree, the worker is next to this
+ * file.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
 const WORKER = isInExecutable ? "./router/proxy/tokens/token-worker.ts" : "./token-worker.ts";
@@ -212,7 +220,10 @@ function createThreadBackend(): TokenBackend {
   };
 }
 
-/** Tokenises on the calling thread, which blocks the event loop until the prompt is done. */
+/**
+ * Returns a backend that tokenises on the calling thread. It blocks the event loop until a prompt
+ * is done.
+ */
 function createLocalBackend(clock: Pick<Clock, "wallMs">): TokenBackend {
   const server = new TokenServer(clock);
   return {
@@ -223,12 +234,12 @@ function createLocalBackend(clock: Pick<Clock, "wallMs">): TokenBackend {
   };
 }
 
-/** Average bytes of a token in most vocabularies. */
+/** Average bytes of a token. It is about the same in most vocabularies. */
 const BYTES = 4;
 
 /**
  * Makes one token of every four bytes of a prompt, for models without a tokenizer. Equal prefixes
- * have equal tokens, so predicted prefixes match; engines report other numbers.
+ * have equal tokens, so they match predicted prefixes, but never the tokens that engines report.
  */
 export function roughTokens(text: string): Uint32Array {
   const bytes = new TextEncoder().encode(text);
@@ -242,7 +253,7 @@ export function roughTokens(text: string): Uint32Array {
   return tokens;
 }
 
-/** Estimated number of tokens of a text of this many bytes. */
+/** Returns the estimated number of tokens of a text with this many bytes. */
 export function roughCount(bytes: number): number {
   return Math.ceil(bytes / BYTES);
 }

@@ -6,12 +6,12 @@ import { loadTokenModel, type TokenModel } from "./model.ts";
 import type { PromptTokens, TokenAnswer, TokenOrder } from "./protocol.ts";
 import type { Dict, Value } from "./python/index.ts";
 
-/** Answers token requests one at a time, in a worker thread or on the main thread. */
+/** Executes tokenising orders one at a time, in a worker thread or on the main thread. */
 export class TokenServer {
   readonly #models = new Map<string, TokenModel>();
   readonly #clock: Pick<Clock, "wallMs">;
 
-  /** The clock serves templates that read the time. */
+  /** `clock`: wall clock for templates that read the time. */
   constructor(clock: Pick<Clock, "wallMs">) {
     this.#clock = clock;
   }
@@ -37,18 +37,24 @@ export class TokenServer {
   }
 }
 
-/** Maximum marks per request in Anthropic's API. */
+/** Maximum marks per request, as in Anthropic's API. */
 const MARKS_MAX = 4;
 
-/** Position of a `cache_control` mark: the last message and part that it covers. */
+/**
+ * Position of a `cache_control` mark, given as the last message and the last part that the mark
+ * covers.
+ */
 interface MarkPlace {
   readonly message: number;
-  /** Null: the whole message. */
+  /** Index of the last covered part of that message. Null: the mark covers the whole message. */
   readonly part: number | null;
   readonly control: Dict;
 }
 
-/** Tokens of a conversation, and the number of tokens that each `cache_control` mark covers. */
+/**
+ * Tokenises a conversation. Returns its tokens, and how many of them each `cache_control` mark
+ * covers.
+ */
 function markedTokens(model: TokenModel, text: string): PromptTokens {
   const body = parseChat(text);
   const { text: rendered, hasMedia } = renderChat(model, body);
@@ -64,7 +70,7 @@ function placesOf(body: ChatBody): MarkPlace[] {
   const places: MarkPlace[] = [];
   const tools = listOf(body.fields.get("tools"));
   const onTools = tools.map((tool) => controlOf(tool)).findLast((control) => control !== null);
-  // Templates put tools before the messages or into the first one.
+  // Templates put tools before the messages or into the first message.
   if (onTools !== undefined && onTools !== null) {
     places.push({ message: 0, part: null, control: onTools });
   }
@@ -88,7 +94,10 @@ function controlOf(value: Value): Dict | null {
   return control instanceof Map ? control : null;
 }
 
-/** Length of a mark: the tokens that the conversation up to the mark shares with the whole one. */
+/**
+ * Returns how many tokens a mark covers: the leading tokens that the conversation up to the mark
+ * and the whole conversation have in common.
+ */
 function markOf(
   model: TokenModel,
   body: ChatBody,
@@ -122,7 +131,7 @@ function tokensUpTo(
     const { text } = renderChat(model, { fields, messages });
     return model.encode(text, { addSpecial, truncation: null });
   } catch {
-    // Some templates refuse a conversation without a user message.
+    // Some templates reject a conversation without a user message. The mark then covers no tokens.
     return new Uint32Array(0);
   }
 }
@@ -146,9 +155,9 @@ function secondsOf(ttl: Value | undefined): number | null {
 }
 
 /**
- * Encoding options of a request: `add_special_tokens`, `truncate_prompt_tokens` and
- * `truncation_side`. -1 is the model's maximum length, which removes nothing from a prompt that
- * fits.
+ * Returns the encoding options of a request: `add_special_tokens`, `truncate_prompt_tokens` and
+ * `truncation_side`. A limit of -1 means the model's maximum length; it is ignored, because it
+ * removes nothing from a prompt that fits.
  */
 function encodingOf(fields: Dict, addSpecial: boolean): EncodeOptions {
   const side = member(fields, "truncation_side");

@@ -2,7 +2,10 @@ import { systemClock } from "../../../core/index.ts";
 import type { TokenOrder } from "./protocol.ts";
 import { TokenServer } from "./token-server.ts";
 
-/** Entry point of the tokenising thread. A long prompt takes tens of milliseconds. */
+/**
+ * Entry point of the tokenising thread. A separate thread is used because a long prompt takes tens
+ * of milliseconds.
+ */
 
 declare const self: Worker;
 

@@ -19,7 +19,7 @@ export type Filter = (
   runtime: Runtime,
 ) => Value;
 
-/** Makes a filter whose arguments have names. */
+/** Returns a filter whose arguments can be given by position or by name. */
 export function named(
   name: string,
   parameters: readonly string[],
@@ -29,14 +29,14 @@ export function named(
     run(value, bind(name, parameters, args, kwargs), runtime);
 }
 
-/** Makes a filter of the value's text, without arguments. */
+/** Returns a filter without arguments that receives the value converted to text. */
 function ofText(run: (text: string) => Value): Filter {
   return named("filter", [], (value) => run(py.textOf(value)));
 }
 
 const JSON_PARAMETERS = ["ensure_ascii", "indent", "separators", "sort_keys"];
 
-/** transformers' override of `tojson`: `json.dumps` without HTML escapes. */
+/** Filter `tojson` as transformers overrides it: `json.dumps` without HTML escapes. */
 const tojson = named("tojson", JSON_PARAMETERS, (value, given, { budget }) => {
   const [ascii, indent, separators, sorted] = given;
   const pair = separators == null ? null : py.iterate(separators).map(py.textOf);
@@ -100,7 +100,7 @@ const round = named("round", ["precision", "method"], (value, [precision, method
   return rounded(Number(number), digits);
 });
 
-/** Rounds half to even. */
+/** Rounds to `digits` decimal places. Rounds halves to the even neighbour. */
 function rounded(value: number, digits: number): number {
   if (digits < 0) {
     const scale = 10 ** -digits;
@@ -170,8 +170,8 @@ const HTML: Readonly<Record<string, string>> = {
 const escapeHtml = ofText((text) => text.replace(/[&<>'"]/g, (char) => HTML[char]!));
 
 /**
- * The first letter of each word in upper case, the others in lower case, with Jinja's definition of
- * a word.
+ * Filter `title`: converts the first letter of each word to upper case and the others to lower
+ * case. Words are separated as in Jinja.
  */
 const title = ofText((text) => {
   return text
@@ -212,7 +212,7 @@ function walked(value: Value, { budget }: Runtime): readonly Value[] {
   return items;
 }
 
-/** Reads a path such as `a.b.0` from each value. */
+/** Returns a function that reads a path such as `a.b.0` from a value. */
 function getter(path: Value, runtime: Runtime, otherwise?: Value): Getter {
   const text = py.textOf(path);
   const keys = typeof path === "bigint" ? [path] : text.split(".").map(keyOfPath);
@@ -238,7 +238,10 @@ function keyed(path: Value | undefined, isCased: Value | undefined, runtime: Run
   return flag(isCased, false) ? get : (value) => lowered(get(value));
 }
 
-/** Sort key of several attributes separated by commas, compared in order. */
+/**
+ * Returns a function that computes a value's sort key. `path` may name several attributes,
+ * separated by commas, which are compared in order.
+ */
 function sortKey(path: Value | undefined, isCased: Value | undefined, runtime: Runtime): Getter {
   if (typeof path !== "string" || !path.includes(",")) return keyed(path, isCased, runtime);
   const parts = path.split(",").map((one) => keyed(one, isCased, runtime));
@@ -297,7 +300,10 @@ const last: Filter = (value, _args, _kwargs, runtime) => {
   return walked(value, runtime).at(-1) ?? none(value, -1);
 };
 
-/** The undefined item at a position of an empty sequence. */
+/**
+ * Returns the undefined value that `first` and `last` give for an empty sequence; null if the item
+ * at the position is None.
+ */
 function none(value: Value, at: number): Value {
   return py.iterate(value).at(at) === null ? null : new Undefined("the sequence is empty");
 }
@@ -401,7 +407,7 @@ const items: Filter = (value, _args, _kwargs, runtime) => {
   return new Iter(pairsOf(value));
 };
 
-/** Jinja's filters of sequences. */
+/** Jinja's filters that operate on sequences. */
 const LIST_FILTERS: Readonly<Record<string, Filter>> = {
   batch,
   dictsort,
@@ -424,7 +430,7 @@ const LIST_FILTERS: Readonly<Record<string, Filter>> = {
   rejectattr: selector(false, true),
 };
 
-/** Jinja's own filters except those that write HTML, and transformers' `tojson`. */
+/** Jinja's own filters, without those that write HTML, and transformers' `tojson`. */
 export const FILTERS: Readonly<Record<string, Filter>> = {
   ...LIST_FILTERS,
   abs,
@@ -485,7 +491,7 @@ function isSequence(value: Value): boolean {
   return value instanceof Tuple || value instanceof Undefined;
 }
 
-/** A test that compares with its argument. */
+/** Returns a test that compares the value with its argument. */
 function comparing(comparison: Comparison): TestFunction {
   return (value, args) => COMPARISONS[comparison](value, other(args));
 }
@@ -493,7 +499,7 @@ function comparing(comparison: Comparison): TestFunction {
 const [eq, ne] = [comparing("=="), comparing("!=")];
 const [gt, ge, lt, le] = [comparing(">"), comparing(">="), comparing("<"), comparing("<=")];
 
-/** Jinja's own tests. */
+/** Jinja's own tests, such as `is defined`. */
 export const TESTS: Readonly<Record<string, TestFunction>> = {
   eq,
   equalto: eq,
@@ -535,7 +541,7 @@ export const TESTS: Readonly<Record<string, TestFunction>> = {
   mapping: (value) => value instanceof Map,
   none: (value) => value === null,
   number: (value) => py.isNumber(value),
-  // Same object. Equal texts and integers count as the same.
+  // Compares identity. Equal texts and equal integers count as the same object.
   sameas: (value, args) => value === other(args),
   sequence: isSequence,
   string: (value) => typeof value === "string",

@@ -3,7 +3,7 @@ import { type Kwargs, PythonError, Thing, Undefined, type Value } from "../pytho
 import { makeDict } from "./methods.ts";
 import { type Budget, wholeNumber } from "./operators.ts";
 
-/** Limit of Jinja's sandbox. */
+/** Maximum length of a `range`, as in Jinja's sandbox. */
 const RANGE_MAX = 100_000;
 
 function fn(name: string, call: (args: readonly Value[], kwargs: Kwargs) => Value): Thing {
@@ -30,7 +30,10 @@ function namespace(args: readonly Value[], kwargs: Kwargs): Thing {
   return new Thing("Namespace", { slots });
 }
 
-/** Implements `cycler`: `next()` iterates over the items in a circle. */
+/**
+ * Implements `cycler`. Its method `next()` returns the items in order and starts again after the
+ * last.
+ */
 function cycler(items: readonly Value[]): Thing {
   if (items.length === 0) throw new PythonError("at least one item has to be provided");
   let at = 0;
@@ -67,7 +70,7 @@ function raise(message: Value | undefined): never {
   );
 }
 
-/** Global names of every template, as transformers defines them. */
+/** Returns the global names that every template can use, as transformers defines them. */
 export function globals(budget: Budget, now: () => Date): Map<string, Value> {
   return new Map<string, Value>([
     ["range", fn("range", (args) => range(args, budget))],
@@ -87,7 +90,7 @@ interface LoopState {
   at: number;
 }
 
-/** The variable `loop`, updated on each iteration. */
+/** Returns the variable `loop`. It reads `state`, which changes on each iteration. */
 export function loopThing(state: LoopState): Thing {
   const { items, depth, recurse } = state;
   let changed: readonly Value[] | null = null;
@@ -124,7 +127,10 @@ export function loopThing(state: LoopState): Thing {
   });
 }
 
-/** The parts of a value that is assigned to several names. */
+/**
+ * Splits a value for an assignment to `count` names. Throws PythonError if it has another number of
+ * items.
+ */
 export function unpacked(value: Value, count: number): readonly Value[] {
   const items = value instanceof Undefined ? value.raise() : py.iterate(value);
   if (items.length === count) return items;

@@ -25,7 +25,7 @@ import type {
   Target,
 } from "./parser.ts";
 
-/** Output of a render, as pieces of text in order. */
+/** Text rendered so far, in pieces. */
 type Output = string[];
 type Flow = "next" | "break" | "continue";
 
@@ -131,7 +131,7 @@ class Evaluator implements Runtime {
     return [values, named];
   }
 
-  /** Calls a value. `caller` is what a call block passes to its macro. */
+  /** Evaluates a call. `caller`: the macro that a call block passes to its callee, or null. */
   call(node: CallExpr, scope: Scope, caller: Value | null): Value {
     const callee = this.value(node.of, scope);
     const [args, kwargs] = this.#args(node, scope);
@@ -144,7 +144,7 @@ class Evaluator implements Runtime {
     return this.#apply(node, scope, this.value(node.of, scope));
   }
 
-  /** Applies a chain of filters. The first filter of a filter block takes the block's text. */
+  /** Applies the chain of filters of a filter block. The first filter receives the block's text. */
   pipe(node: FilterExpr, scope: Scope, text: string): Value {
     const value = node.of?.kind === "filter" ? this.pipe(node.of, scope, text) : text;
     return this.#apply(node, scope, value);
@@ -357,8 +357,8 @@ export class Interpreter extends Evaluator {
 }
 
 /**
- * Names of surplus arguments that a macro's body uses. A macro accepts surplus arguments only if it
- * does.
+ * Returns which of `varargs`, `kwargs` and `caller` a macro's body uses. A macro accepts surplus
+ * arguments only if its body uses the name for them.
  */
 function usesRest(body: Body): ReadonlySet<string> {
   let found = REST.get(body);
@@ -377,7 +377,9 @@ const REST = new WeakMap<Body, ReadonlySet<string>>();
 
 const NO_KWARGS: Kwargs = new Map();
 
-/** Variables of a block. Outer variables are readable, not assignable. */
+/**
+ * Variables of a block. The block can read the variables of enclosing blocks, but not assign them.
+ */
 export class Scope {
   readonly #around: Scope | null;
   readonly #values = new Map<string, Value>();

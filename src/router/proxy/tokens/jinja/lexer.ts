@@ -1,13 +1,16 @@
 import { SPACE, strip } from "../python/index.ts";
 
-/** A template that Jinja refuses to compile, or that uses an unsupported part of the language. */
+/**
+ * Thrown if Jinja rejects a template at compile time, or if the template uses a part of the
+ * language that this implementation does not support.
+ */
 export class TemplateSyntaxError extends Error {}
 
 export type TokenKind = "data" | "begin" | "end" | "name" | "string" | "int" | "float" | "op";
 
 export interface Token {
   readonly kind: TokenKind;
-  /** For `begin` and `end`: `{{` or `{%`. */
+  /** Text of the token. For `begin` and `end`, `{{` or `{%`: the kind of tag. */
   readonly text: string;
   readonly line: number;
 }
@@ -34,8 +37,8 @@ const BLANK_ONLY = new RegExp(`^[${SPACE}]+$`);
 const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
 
 /**
- * Splits a template into tokens with `trim_blocks` and `lstrip_blocks`, as transformers compiles
- * it.
+ * Splits a template into tokens. Applies `trim_blocks` and `lstrip_blocks`, with which transformers
+ * compiles templates.
  */
 export function lex(source: string): Token[] {
   const text = source.replace(NEWLINE, "\n").replace(/\n$/, "");
@@ -47,7 +50,7 @@ class Lexer {
   readonly #tokens: Token[] = [];
   #at = 0;
   #line = 1;
-  /** Whether the text read last ended a line. */
+  /** True if the text read so far ends with a line end. */
   #isLineStart = true;
 
   constructor(text: string) {
@@ -103,8 +106,8 @@ class Lexer {
   }
 
   /**
-   * Reads text up to a tag. The tag's sign and its position in the line decide about preceding
-   * blanks.
+   * Reads text up to a tag. Removes blanks before the tag, depending on the tag's sign (`-` or `+`)
+   * and on its position in the line.
    */
   #data(end: number, sign: string, isBlock: boolean): void {
     let data = this.#text.slice(this.#at, end);
@@ -166,7 +169,7 @@ class Lexer {
     ] as const;
     for (const [kind, pattern] of kinds) {
       const text = this.#match(pattern);
-      // A float must not follow a point: `a.0.1` has two indices.
+      // A float cannot follow a point: in `a.0.1`, `0` and `1` are two indexes.
       if (text === null || (kind === "float" && this.#text[this.#at - 1] === ".")) continue;
       if (kind === "op") this.#balance(text, open);
       this.#push(kind, kind === "string" ? unescaped(text.slice(1, -1)) : text);
@@ -200,7 +203,7 @@ const PLAIN: Readonly<Record<string, string>> = {
 };
 const ESCAPE = /\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|([\s\S]))/g;
 
-/** Value of a Python string literal. Unknown escapes stay unchanged. */
+/** Returns the value of a Python string literal. Leaves unknown escapes unchanged. */
 function unescaped(text: string): string {
   return text.replace(ESCAPE, (all, two, four, eight, octal, char) => {
     const hex: string | undefined = two ?? four ?? eight;
@@ -218,7 +221,7 @@ function fromCode(code: number): string {
 
 const END: Token = { kind: "end", text: "the end of the template", line: 0 };
 
-/** Token reader of the parsers. */
+/** Reads tokens one after the other. Used by the parsers. */
 export class TokenStream {
   readonly #tokens: readonly Token[];
   #at = 0;
@@ -258,7 +261,10 @@ export class TokenStream {
     return this.is("name") && texts.includes(this.current.text);
   }
 
-  /** Consumes the current token if it has this kind and text. */
+  /**
+   * Consumes the current token and returns true if it has this kind and text. Otherwise returns
+   * false.
+   */
   takes(kind: TokenKind, text: string): boolean {
     if (!this.is(kind, text)) return false;
     this.#at++;

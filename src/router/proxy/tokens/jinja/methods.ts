@@ -13,7 +13,7 @@ import { type Budget, bind, flag, placeOf, text, wholeNumber } from "./operators
 
 type Method = (args: readonly Value[], kwargs: Kwargs) => Value;
 
-/** Methods that Jinja's immutable sandbox hides. */
+/** Methods that Jinja's immutable sandbox does not allow, because they change a dictionary. */
 const DICT_MUTATING = ["pop", "popitem", "update", "setdefault", "clear"];
 const LIST_MUTATING = ["append", "extend", "insert", "remove", "reverse", "sort", ...DICT_MUTATING];
 const DICT_METHODS: Readonly<Record<string, (dict: Dict) => Method>> = {
@@ -49,7 +49,10 @@ export function pairsOf(dict: Dict): Tuple[] {
   return [...dict].map((pair) => new Tuple(pair));
 }
 
-/** A method of a value. JavaScript's undefined: Python has no method of this name. */
+/**
+ * Returns a method of a value as a callable value. Returns JavaScript's undefined if Python has no
+ * method of this name.
+ */
 export function methodOf(value: Value, name: string, budget: Budget): Value | undefined {
   const call = find(value, name, budget);
   if (call !== undefined) return new Thing("builtin_function_or_method", { call });
@@ -72,7 +75,7 @@ function own<T>(table: Readonly<Record<string, T>>, name: string): T | undefined
   return Object.hasOwn(table, name) ? table[name] : undefined;
 }
 
-/** Implements `dict(...)` of templates. */
+/** Implements the function `dict(...)` of templates. */
 export function makeDict(args: readonly Value[], kwargs: Kwargs): Dict {
   const dict: Dict = new Map();
   const [from] = args;
@@ -97,7 +100,10 @@ function stripper(side: "both" | "left" | "right"): TextMethod {
   return (self, [chars]) => py.strip(self, chars == null ? null : text("py.strip", chars), side);
 }
 
-/** Splits a text at most `limit` times. Negative: no limit. */
+/**
+ * Implements `str.split` and `str.rsplit`. Splits at most `limit` times; a negative limit means any
+ * number of times.
+ */
 function split(self: string, args: readonly Value[], kwargs: Kwargs, isFromRight: boolean) {
   const [sep, max] = bind("split", ["sep", "maxsplit"], args, kwargs);
   const limit = max === undefined ? -1 : wholeNumber(max);
@@ -127,7 +133,7 @@ function splitBlanks(self: string, limit: number, isFromRight: boolean): string[
     parts.push(at < 0 ? rest : rest.slice(0, at));
     rest = at < 0 ? "" : py.strip(rest.slice(at), null, "left");
   }
-  // The uncut rest keeps its trailing blanks.
+  // The rest after the last split keeps its trailing blanks.
   return rest === "" ? parts : [...parts, rest];
 }
 
@@ -200,7 +206,8 @@ function padder(side: "start" | "end" | "both"): TextMethod {
     if (missing <= 0) return self;
     budget.made(missing);
     const char = fill === undefined ? " " : text("center", fill);
-    // Python puts the odd blank on the left if the width is odd.
+    // If the number of blanks is odd, Python puts the additional one on the left only if the width
+    // is odd.
     const both = Math.floor(missing / 2) + (missing & wholeNumber(width ?? null) & 1);
     const left = side === "start" ? missing : side === "end" ? 0 : both;
     return char.repeat(left) + self + char.repeat(missing - left);
@@ -222,7 +229,8 @@ function every(pattern: RegExp): TextMethod {
 }
 
 /**
- * Implements `str.title`: the first letter of each word in upper case, the others in lower case.
+ * Implements `str.title`: converts the first letter of each word to upper case and the others to
+ * lower case.
  */
 function title(self: string): string {
   return self.replace(/\p{L}+/gu, (word) => {
@@ -302,9 +310,7 @@ const TEXT_METHODS: Readonly<Record<string, TextMethod>> = {
 const FIELD = /\{\{|\}\}|\{([^{}!:]*)(?:!([rs]))?(?::([^{}]*))?\}|[{}]/g;
 const SPEC = /^(?:(.)?([<>^]))?(0)?([0-9]*)(,)?(?:\.([0-9]+))?([sdfx%]?)$/u;
 
-/**
- * Implements `str.format` with plain fields. Fields that access attributes or items are refused.
- */
+/** Implements `str.format`. Throws for fields that access attributes or items. */
 function formatText(text: string, args: readonly Value[], kwargs: Kwargs, budget: Budget): string {
   const fields = [...text.matchAll(FIELD)].map(([, name]) => name);
   if (fields.includes("") && fields.some((name) => /^[0-9]+$/.test(name ?? ""))) {
@@ -368,7 +374,7 @@ function grouped(digits: string, comma: string | undefined): string {
   return comma === undefined ? digits : digits.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** Runtime shared by filters, tests and the interpreter during a render. */
+/** Functions that filters, tests and the interpreter use during one render. */
 export interface Runtime {
   readonly budget: Budget;
   hasFilter(name: string): boolean;
@@ -381,7 +387,7 @@ function missing(of: Value, name: Value): Undefined {
   return new Undefined(`'${py.typeName(of)} object' has no attribute ${key}`);
 }
 
-/** Evaluates `value.name`: a Python method takes precedence over a dictionary key. */
+/** Evaluates `value.name`. A Python method takes precedence over a dictionary key. */
 export function attribute(of: Value, name: string, budget: Budget): Value {
   if (of instanceof Undefined) return of.raise();
   const method = methodOf(of, name, budget);
@@ -392,7 +398,7 @@ export function attribute(of: Value, name: string, budget: Budget): Value {
   return found ?? (found === null ? null : missing(of, name));
 }
 
-/** Evaluates `value[key]`: a dictionary key takes precedence over a method. */
+/** Evaluates `value[key]`. A dictionary key takes precedence over a method. */
 export function item(of: Value, key: Value, budget: Budget): Value {
   if (of instanceof Undefined) return of.raise();
   if (of instanceof Map) {

@@ -2,7 +2,7 @@ import * as py from "../python/index.ts";
 import { type Kwargs, PythonError, Tuple, Undefined, type Value } from "../python/index.ts";
 import type { Comparison, Operator } from "./parser.ts";
 
-/** Maximum bits of an integer that a template may compute. */
+/** Maximum bits of an integer that a template may compute. Larger results throw an error. */
 const BITS_MAX = 4_096;
 
 export function binary(op: Operator, left: Value, right: Value, budget: Budget): Value {
@@ -72,7 +72,7 @@ function integers(op: Operator, a: bigint, b: bigint): Value {
   const isFloored = op === "//" || op === "%";
   if (isFloored && b === 0n) throw new PythonError("integer division or modulo by zero");
   const rest = isFloored ? a % b : 0n;
-  // JavaScript rounds toward zero, Python rounds down.
+  // JavaScript's division rounds toward zero, Python's rounds down.
   const isOff = rest !== 0n && rest < 0n !== b < 0n;
   if (op === "+") return a + b;
   if (op === "-") return a - b;
@@ -125,7 +125,7 @@ export const COMPARISONS: Readonly<Record<Comparison, (left: Value, right: Value
 
 const DIRECTIVE = /%(?:%|([-0]*)([0-9]*)(?:\.([0-9]+))?([sdirfx]))/g;
 
-/** Implements `text % values`, without named fields. */
+/** Implements `text % values`. Does not support named fields. */
 export function percent(text: string, given: Value, budget: Budget): string {
   const values = given instanceof Tuple ? [...given.items] : [given];
   const isAll = text.replace(DIRECTIVE, "").includes("%");
@@ -166,7 +166,10 @@ function formatted(value: Value, kind: string, digits: number | null): string {
   return whole.toString(kind === "x" ? 16 : 10).padStart(digits ?? 0, "0");
 }
 
-/** Position of a Python index in a sequence. Null: out of range. */
+/**
+ * Converts a Python index, which may be negative, to a position. Returns null if it is out of
+ * range.
+ */
 export function placeOf(index: bigint | boolean, length: number): number | null {
   const at = Number(py.numberOf(index));
   const place = at < 0 ? at + length : at;
@@ -221,19 +224,24 @@ export function flag(value: Value | undefined, otherwise: boolean): boolean {
 }
 
 export interface RenderLimits {
-  /** Maximum nodes evaluated plus items iterated. */
+  /** Maximum steps of a render: nodes evaluated plus items iterated. */
   readonly steps: number;
-  /** Maximum characters of texts plus items of lists created, output included. */
+  /**
+   * Maximum memory of a render: characters of texts plus items of lists created, output included.
+   */
   readonly made: number;
 }
 
-/** Limits of a render. A template may loop for ever, or double a text until memory is full. */
+/**
+ * Limits of one render. Without them, a template could loop for ever or double a text until memory
+ * is full.
+ */
 export const RENDER_LIMITS: RenderLimits = { steps: 5_000_000, made: 256 * 1024 * 1024 };
 
-/** Maximum nesting of calls of macros and filters. */
+/** Maximum nesting depth of calls of macros and filters. */
 const DEPTH_MAX = 150;
 
-/** Counts what a render uses. Throws PythonError if a limit is exceeded. */
+/** Counts the steps and the memory of a render. Throws PythonError if a limit is exceeded. */
 export class Budget {
   #steps: number;
   #made: number;
@@ -261,7 +269,10 @@ export class Budget {
   }
 }
 
-/** Assigns arguments to parameters by position and name. JavaScript's undefined: absent. */
+/**
+ * Assigns arguments to parameters, by position and by name. A parameter without an argument gets
+ * JavaScript's undefined.
+ */
 export function bind(
   name: string,
   parameters: readonly string[],

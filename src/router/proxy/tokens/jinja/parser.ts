@@ -34,7 +34,7 @@ interface ConditionExpr {
 
 export type CallExpr = { readonly kind: "call"; readonly of: Expr } & Args;
 
-/** `of` is null in front of a filter block's body. */
+/** A filter and its input. `of` is null if the input is the text of a filter block. */
 export type FilterExpr = {
   readonly kind: "filter";
   readonly of: Expr | null;
@@ -59,7 +59,7 @@ export type Expr =
   | CompareExpr
   | ConditionExpr;
 
-/** The target of an assignment. */
+/** Left-hand side of an assignment. */
 export type Target =
   | { readonly kind: "name"; readonly name: string }
   | { readonly kind: "slot"; readonly name: string; readonly slot: string }
@@ -72,7 +72,7 @@ export interface Parameter {
 
 export type Body = readonly Node[];
 
-/** A statement with a body. */
+/** A statement that contains other statements. */
 interface Block<Kind extends string> {
   readonly kind: Kind;
   readonly body: Body;
@@ -110,17 +110,19 @@ export type Node =
   | (Block<"with"> & {
       readonly items: readonly { readonly target: Target; readonly value: Expr }[];
     })
-  /** `{% generation %}`: only a scope, since no caller needs token masks. */
+  /**
+   * `{% generation %}` only opens a scope here. It marks generated tokens, which no caller needs.
+   */
   | Block<"generation">
   | { readonly kind: "break" | "continue" };
 
-/** Maximum nesting of blocks. Deeper ones would overflow the interpreter's stack. */
+/** Maximum nesting depth of blocks. A greater depth would overflow the interpreter's stack. */
 const BLOCK_DEPTH_MAX = 100;
 const LOADER_TAGS: ReadonlySet<string> = new Set([
   ...["extends", "block", "include", "import", "from", "autoescape"],
 ]);
 
-/** Parses a template. Throws TemplateSyntaxError with the line. */
+/** Parses a template. Throws TemplateSyntaxError with the line number if it is invalid. */
 export function parseTemplate(source: string): Body {
   return new Parser(new TokenStream(lex(source))).whole();
 }
@@ -142,7 +144,7 @@ class Parser {
     return body;
   }
 
-  /** Parses up to a tag with one of the names. The tag's name stays unread. */
+  /** Parses statements up to a tag with one of the names in `ends`. Does not consume that name. */
   #body(ends: readonly string[]): Body {
     if (++this.#depth > BLOCK_DEPTH_MAX) this.#stream.fail("blocks are nested too deeply");
     const nodes: Node[] = [];
@@ -166,13 +168,13 @@ class Parser {
     this.#stream.expect("end", "{%");
   }
 
-  /** Ends a tag that opens a body. */
+  /** Consumes the end of a tag that is followed by a body: an optional `:`, then `%}`. */
   #open(): void {
     this.#stream.takes("op", ":");
     this.#end();
   }
 
-  /** Parses the rest of a tag, its body and its closing tag. */
+  /** Parses the rest of an opening tag, the body, and the closing tag named `end`. */
   #block(end: string): Body {
     this.#open();
     const body = this.#body([end]);
@@ -235,7 +237,10 @@ class Parser {
     }
   }
 
-  /** Parses an `else` branch, if `tag` is one, and the closing tag. */
+  /**
+   * Parses an `else` branch if `tag` is `else`, then the closing tag. Returns the branch's body;
+   * empty if there is none.
+   */
   #else(tag: string, end: string): Body {
     const body = tag === "else" ? this.#block(end) : [];
     if (tag !== "else") this.#end();
@@ -267,7 +272,10 @@ class Parser {
     return { kind: "setBlock", target, filter, body: this.#block("endset") };
   }
 
-  /** Parses an assignment target: a name, an attribute of a namespace, or several. */
+  /**
+   * Parses the left-hand side of an assignment: a name, an attribute of a namespace, or several
+   * names.
+   */
   #target(isEnd: () => boolean, mayHaveSlot = false): Target {
     const items: Target[] = [];
     let isTuple = false;
@@ -313,7 +321,9 @@ class Parser {
     return parameters;
   }
 
-  /** Parses a macro's body. It must not break out of loops around the macro. */
+  /**
+   * Parses a macro's body. `break` and `continue` in it cannot refer to loops outside of the macro.
+   */
   #apart(end: string): Body {
     const loops = this.#loops;
     this.#loops = 0;
@@ -352,7 +362,10 @@ class Parser {
   }
 }
 
-/** Maximum nesting of expressions. Deeper ones would overflow the stack of code that walks them. */
+/**
+ * Maximum nesting depth of expressions. A greater depth would overflow the stack of functions that
+ * walk them.
+ */
 const EXPRESSION_DEPTH_MAX = 200;
 
 const COMPARISONS: ReadonlySet<string> = new Set(["==", "!=", "<", "<=", ">", ">="]);
@@ -366,7 +379,7 @@ const CONSTANTS: ReadonlyMap<string, Value> = new Map<string, Value>([
 ]);
 const NO_ARGS: Args = { args: [], kwargs: [], star: null, doubleStar: null };
 
-/** Parses Jinja's expressions with its precedence. */
+/** Parses expressions with Jinja's operator precedence. */
 class ExpressionParser {
   readonly #stream: TokenStream;
   #depth = 0;
@@ -375,7 +388,7 @@ class ExpressionParser {
     this.#stream = stream;
   }
 
-  /** Parses `a if b else c` and everything that binds tighter. */
+  /** Parses a condition `a if b else c`, or an expression of higher precedence. */
   expression(): Expr {
     if (++this.#depth > EXPRESSION_DEPTH_MAX)
       this.#stream.fail("an expression is nested too deeply");
@@ -389,7 +402,7 @@ class ExpressionParser {
     return then;
   }
 
-  /** Parses one expression, or several separated by commas. */
+  /** Parses one expression, or a tuple of expressions separated by commas. */
   tuple(isConditional = true, isEnd: () => boolean = () => false, mayBeEmpty = false): Expr {
     const items: Expr[] = [];
     let isTuple = false;
@@ -513,7 +526,9 @@ class ExpressionParser {
     return this.#stream.fail("expected an expression");
   }
 
-  /** Reads items separated by commas up to the closing operator, which it consumes. */
+  /**
+   * Reads items separated by commas up to the closing operator `end`, and consumes that operator.
+   */
   #items<Item>(end: string, read: () => Item): Item[] {
     const items: Item[] = [];
     while (!this.#stream.isOp(end)) {
@@ -572,7 +587,8 @@ class ExpressionParser {
   }
 
   /**
-   * Parses a filter, at its `|` or, with `isFirst`, at the name of a filter block's first filter.
+   * Parses a filter that begins at `|`. With `isFirst`, parses the first filter of a filter block,
+   * which begins at its name.
    */
   filter(value: Expr | null, isFirst = false): FilterExpr {
     let found: FilterExpr | null = null;

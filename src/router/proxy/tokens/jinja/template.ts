@@ -7,26 +7,27 @@ import { parseTemplate } from "./parser.ts";
 
 export interface RenderOptions {
   readonly limits?: RenderLimits;
-  /** Clock of `strftime_now`. */
+  /** Returns the current time for `strftime_now`. */
   readonly now: () => Date;
 }
 
-/** A chat template, rendered as transformers does. */
+/** A compiled chat template. Renders the same text as transformers. */
 export class Template {
   readonly #body: Body;
 
-  /** Throws TemplateSyntaxError if the source is not valid. */
+  /** Compiles a template. Throws TemplateSyntaxError if the source is invalid. */
   constructor(source: string) {
     this.#body = parseTemplate(source);
   }
 
-  /** Whether the template iterates over the parts of a message's content, by vLLM's rule. */
+  /** True if the template expects a message's content as a list of parts, by vLLM's rule. */
   get wantsParts(): boolean {
     return walksContent(this.#body);
   }
 
   /**
-   * Renders the template. Throws PythonError if the engine would refuse, or if a limit is exceeded.
+   * Renders the template. Throws PythonError if the engine would reject the request, or if a limit
+   * is exceeded.
    */
   render(variables: Iterable<readonly [string, Value]>, options: RenderOptions): string {
     const budget = new Budget(options.limits ?? RENDER_LIMITS);
@@ -35,7 +36,7 @@ export class Template {
     try {
       return new Interpreter(budget).text(this.#body, scope);
     } catch (thrown) {
-      // Deeply nested blocks and macros overflow this thread's stack before a limit is reached.
+      // Deeply nested blocks and macros can overflow this thread's stack before they reach a limit.
       if (thrown instanceof RangeError) throw new PythonError("maximum recursion depth exceeded");
       throw thrown;
     }
@@ -43,16 +44,17 @@ export class Template {
 }
 
 /**
- * Whether a template has a loop over the parts of a message's content. vLLM 0.32 chooses the form
- * of messages by this rule: it follows names assigned from `messages`, loops over those, and then
- * loops over `content` of their items, or over a macro's parameter that receives one.
+ * Returns true if a template loops over the parts of a message's content. vLLM 0.32 chooses the
+ * form of messages by this rule: find the variables assigned from `messages`, the loops over these
+ * variables, and in them a loop over `content` of an item, or over a macro's parameter that
+ * receives this content.
  */
 function walksContent(body: Body): boolean {
   const tree = collect(body);
   try {
     return contentLoops(tree);
   } catch (thrown) {
-    // vLLM's rule ignores loops over messages with several names.
+    // vLLM's rule does not apply to templates with loops over messages that assign several names.
     if (thrown instanceof NotOneName) return false;
     throw thrown;
   }
@@ -98,7 +100,8 @@ function collect(body: Body): Tree {
 }
 
 /**
- * Whether a node is the variable itself, or a filter or slice of it; with a key, that item of it.
+ * Returns true if an expression is the variable `name`, or a filter, test or slice of it. With
+ * `key`, it must be that item of the variable.
  */
 function isAccess(node: Expr, name: string, key: string | null): boolean {
   if (node.kind === "filter") return node.of !== null && isAccess(node.of, name, key);
@@ -115,7 +118,10 @@ function nameOf(target: Target): string {
   return target.name;
 }
 
-/** Names of `messages` and of variables assigned from it. */
+/**
+ * Yields `messages` and the names of variables assigned from it, directly or through other
+ * variables.
+ */
 function* messageLists({ sets }: Tree): Generator<string> {
   yield "messages";
   const waiting = ["messages"];
@@ -155,7 +161,7 @@ function contentLoops(tree: Tree): boolean {
   });
 }
 
-/** Parameters of a macro to which some call passes a message's content. */
+/** Returns the parameters of a macro that receive a message's content in at least one call. */
 function fedParameters(
   { calls }: Tree,
   { name, parameters }: MacroNode,

@@ -1,8 +1,8 @@
 import { floatText, PythonError, Tuple, typeName, type Value } from "./values.ts";
 
-/** Maximum nesting. Python's parser gives up at about a thousand. */
+/** Maximum nesting depth. Python's parser fails at a depth of about a thousand. */
 const DEPTH_MAX = 500;
-/** Python refuses to convert longer texts to integers. */
+/** Maximum digits of an integer. Python rejects longer ones. */
 const DIGITS_MAX = 4_300;
 
 const NUMBER = /(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?/y;
@@ -29,7 +29,7 @@ const ESCAPED: Readonly<Record<string, string>> = {
 };
 
 /**
- * Implements `json.loads`: integers of any size are exact, 1.0 stays a float, and keys keep their
+ * Implements `json.loads`. Integers of any size are exact, 1.0 is a float, and keys keep their
  * order even if they look like numbers. Throws SyntaxError.
  */
 export function readJson(text: string): Value {
@@ -147,14 +147,14 @@ class Reader {
 
 export interface JsonStyle {
   readonly isAscii: boolean;
-  /** Null: everything on one line. */
+  /** Text to indent each level with. Null: write everything on one line. */
   readonly indent: string | null;
   readonly itemSeparator: string;
   readonly keySeparator: string;
   readonly isSorted: boolean;
 }
 
-/** Implements `json.dumps`. Throws for values that it cannot serialise. */
+/** Implements `json.dumps`. Throws for values that cannot be serialised. */
 export function writeJson(value: Value, style: JsonStyle, at = "\n"): string {
   if (value === null) return "null";
   if (typeof value === "boolean") return value ? "true" : "false";

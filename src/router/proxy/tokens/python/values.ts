@@ -1,6 +1,6 @@
 /**
- * Values that a chat template sees in Python. Integers are `bigint` and floats `number`, so that 1
- * and 1.0 are distinct; a list is an array, a dictionary a `Map` in insertion order.
+ * Value of a Python variable in a chat template. Integers are `bigint` and floats are `number`, so
+ * 1 and 1.0 are distinct. A list is an array; a dictionary is a `Map` in insertion order.
  */
 export type Value =
   | null
@@ -20,19 +20,19 @@ export type Dict = Map<Value, Value>;
 
 export type Kwargs = ReadonlyMap<string, Value>;
 
-/** An exception that Python, the sandbox or the template itself would raise. */
+/** Exception that Python, Jinja's sandbox or the template itself would raise. */
 export class PythonError extends Error {}
 
 export class Tuple {
   readonly items: readonly Value[];
-  /** Names of the items of a named tuple. */
+  /** Names of a named tuple's items, in order. */
   readonly names: readonly string[];
   constructor(items: readonly Value[], names: readonly string[] = []) {
     [this.items, this.names] = [items, names];
   }
 }
 
-/** A generator or iterator: always true, read once. */
+/** A Python generator or iterator. It is always true, and each value can be read once. */
 export class Iter {
   readonly #items: readonly Value[];
   #at = 0;
@@ -40,20 +40,20 @@ export class Iter {
     this.#items = items;
   }
 
-  /** Returns all unread values. */
+  /** Returns all values not read yet. */
   rest(): readonly Value[] {
     const items = this.#at === 0 ? this.#items : this.#items.slice(this.#at);
     this.#at = this.#items.length;
     return items;
   }
 
-  /** Returns the next value; JavaScript's undefined at the end. */
+  /** Returns the next value, or JavaScript's undefined after the last one. */
   next(): Value | undefined {
     return this.#at < this.#items.length ? this.#items[this.#at++]! : undefined;
   }
 }
 
-/** The result of `dict.keys()`, `dict.values()` or `dict.items()`. */
+/** Result of `dict.keys()`, `dict.values()` or `dict.items()`. */
 export class View {
   readonly kind: "dict_keys" | "dict_values" | "dict_items";
   readonly items: readonly Value[];
@@ -62,7 +62,10 @@ export class View {
   }
 }
 
-/** Jinja's default `Undefined`: renders as nothing, is false, and raises on any other use. */
+/**
+ * Jinja's default `Undefined`. It renders as an empty text, is false, and raises an error on any
+ * other use.
+ */
 export class Undefined {
   readonly why: string;
   constructor(why: string) {
@@ -76,12 +79,12 @@ export class Undefined {
 
 export type Call = (args: readonly Value[], kwargs: Kwargs) => Value;
 
-/** An object with attributes or a function: a loop, macro, namespace or method. */
+/** An object with attributes, a call function, or both: a loop, macro, namespace or method. */
 export class Thing {
   readonly type: string;
   readonly #attributes: ReadonlyMap<string, () => Value>;
   readonly call: Call | null;
-  /** Attributes of a namespace that templates may assign. */
+  /** Attributes that templates may assign. Only a namespace has them; null for other objects. */
   readonly slots: Map<string, Value> | null;
 
   constructor(
@@ -98,7 +101,7 @@ export class Thing {
     this.slots = parts.slots ?? null;
   }
 
-  /** JavaScript's undefined: no such attribute. */
+  /** Returns an attribute's value, or JavaScript's undefined if it does not exist. */
   attribute(name: string): Value | undefined {
     return this.slots?.get(name) ?? this.#attributes.get(name)?.();
   }
@@ -118,7 +121,7 @@ export function typeName(value: Value): string {
   return value instanceof Undefined ? "Undefined" : value.type;
 }
 
-/** Normalises a dictionary key: a Python dictionary finds 1.0 under 1. */
+/** Returns the `Map` key for a dictionary key. In Python, 1.0 and 1 are the same key. */
 export function keyOf(key: Value): Value {
   if (typeof key === "number" && Number.isInteger(key)) return BigInt(key);
   if (key !== null && typeof key === "object" && !(key instanceof Thing)) {
@@ -135,7 +138,7 @@ export function isTrue(value: Value): boolean {
   return typeof value === "number" ? value !== 0 : Boolean(value);
 }
 
-/** Iterates over a value. Throws if Python has no iterator for it. */
+/** Returns the items of a value. Throws if the value is not iterable in Python. */
 export function iterate(value: Value): readonly Value[] {
   if (Array.isArray(value)) return value;
   if (typeof value === "string") return Array.from(value);
@@ -146,7 +149,7 @@ export function iterate(value: Value): readonly Value[] {
   throw new PythonError(`'${typeName(value)}' object is not iterable`);
 }
 
-/** Implements `len`. Throws if Python's `len` does. */
+/** Implements `len`. Throws if the value has no length in Python. */
 export function lengthOf(value: Value): number {
   if (typeof value === "string") return lengthOfText(value);
   if (Array.isArray(value)) return value.length;
@@ -156,7 +159,7 @@ export function lengthOf(value: Value): number {
   throw new PythonError(`object of type '${typeName(value)}' has no len()`);
 }
 
-/** Counts code points, as Python does. */
+/** Returns the length of a text in code points, as Python counts it. */
 function lengthOfText(text: string): number {
   let length = text.length;
   for (let i = 0; i < text.length - 1; i++) {
@@ -172,7 +175,7 @@ export function equals(a: Value, b: Value): boolean {
   if (a === b) return true;
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
-    // An integer and a float compare by value; === would distinguish them.
+    // Compares an integer and a float by value. `===` would treat them as different.
     return x <= y && x >= y;
   }
   if (Array.isArray(a)) return Array.isArray(b) && equalLists(a, b);
@@ -199,7 +202,10 @@ export function numberOf(value: bigint | number | boolean): bigint | number {
   return typeof value === "boolean" ? (value ? 1n : 0n) : value;
 }
 
-/** Negative, 0 or positive. Throws if Python cannot order the two values. */
+/**
+ * Compares two values. Returns a negative number, 0 or a positive number. Throws if Python cannot
+ * order them.
+ */
 export function compare(a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
     const [x, y] = [numberOf(a), numberOf(b)];
@@ -223,7 +229,7 @@ function itemsOf(value: Value): readonly Value[] | null {
   return value instanceof Tuple ? value.items : null;
 }
 
-/** Compares by code points; JavaScript compares UTF-16 units. */
+/** Compares texts by code points, as Python does. JavaScript compares UTF-16 units. */
 function compareTexts(a: string, b: string): number {
   const end = Math.min(a.length, b.length);
   for (let i = 0; i < end; i++) {
@@ -246,14 +252,14 @@ export function contains(value: Value, one: Value): boolean {
   return iterate(value).some((item) => equals(item, one));
 }
 
-/** White space of Python's `str.isspace`; JavaScript's `\s` differs at both ends. */
+/** White space of Python's `str.isspace`. JavaScript's `\s` matches a slightly different set. */
 export const SPACE =
   "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 
 const LEFT = new RegExp(`^[${SPACE}]+`);
 const SPACES = new RegExp(`^[${SPACE}]$`);
 
-/** Implements `str.strip`, `lstrip` and `rstrip`. Without `chars` it strips white space. */
+/** Implements `str.strip`, `lstrip` and `rstrip`. Strips white space if `chars` is null. */
 export function strip(text: string, chars: string | null, side: "both" | "left" | "right"): string {
   if (chars === null) {
     const left = side === "right" ? text : text.replace(LEFT, "");
@@ -292,8 +298,8 @@ export function textOf(value: Value): string {
 }
 
 /**
- * Implements `repr(value)`. Throws for values whose repr contains an address, which differs between
- * runs.
+ * Implements `repr(value)`. Throws for values whose repr contains a memory address, which differs
+ * between runs.
  */
 export function reprOf(value: Value): string {
   if (value === null) return "None";
@@ -358,7 +364,7 @@ export function floatText(value: number): string {
   return `${sign}${whole}.${digits.slice(exponent + 1) || "0"}`;
 }
 
-/** Splits a text into code points, which `text[start:stop:step]` and `text[index]` count. */
+/** Splits a text into code points, in which Python counts indexes and slices. */
 export function codePoints(text: string): string[] {
   return Array.from(text);
 }
