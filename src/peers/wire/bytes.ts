@@ -7,8 +7,8 @@ const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Reads fields in order, never beyond the end. The first error is kept in `why`; after it every
- * field reads as zero or empty, and the result must be discarded.
+ * Reads fields in order, never beyond the end of the message. The first error is kept in `why`;
+ * afterwards every field reads as zero or empty, and the caller must discard what it has read.
  */
 export class WireReader {
   readonly #bytes: Uint8Array;
@@ -16,7 +16,7 @@ export class WireReader {
   #at = 0;
   #end: number;
   #why: string | null = null;
-  /** The sender's version, once `version` was read. */
+  /** Protocol version of the sender, after `version` has read it. */
   #version = WIRE_VERSION;
 
   constructor(bytes: Uint8Array) {
@@ -25,7 +25,7 @@ export class WireReader {
     this.#end = bytes.length;
   }
 
-  /** The first error; null: none so far. */
+  /** The first error. Null if there is none. */
   get why(): string | null {
     return this.#why;
   }
@@ -34,17 +34,20 @@ export class WireReader {
     return this.#why === null;
   }
 
-  /** Bytes left of the open record, or of the message. */
+  /**
+   * Number of bytes not yet read in the current record, or in the message if no record is being
+   * read.
+   */
   get left(): number {
     return this.#end - this.#at;
   }
 
-  /** Whether the sender knows the fields added in this version. */
+  /** Returns whether the sender knows the fields that protocol version `version` added. */
   since(version: number): boolean {
     return this.#version >= version;
   }
 
-  /** Whether the sender's version is newer than ours. */
+  /** True if the sender's protocol version is newer than this host's. */
   get newer(): boolean {
     return this.#version > WIRE_VERSION;
   }
@@ -71,7 +74,8 @@ export class WireReader {
   }
 
   /**
-   * Reads a 64-bit length, `max` at most. A value that a double would round exceeds every `max`.
+   * Reads a 64-bit length of at most `max`. Lengths that a number cannot represent exactly count as
+   * too large.
    */
   size(max: number, what: string): number {
     if (!this.#take(8, what)) return 0;
@@ -128,13 +132,17 @@ export class WireReader {
     this.#version = version;
   }
 
-  /** Reads the version again, for a part of the message that can be decoded alone. */
+  /**
+   * Reads the version again, in a part of the message that can also be decoded alone, and checks
+   * that it is the same.
+   */
   sameVersion(what: string): void {
     if (this.u16(what) !== this.#version) this.fail(`${what}: differs from the message's version`);
   }
 
   /**
-   * Reads 32 flags. Unknown flags are ignored only in the lower half and only from a newer sender.
+   * Reads a word of 32 flags. Unknown flags are ignored if they are in the lower half and the
+   * sender is newer; otherwise they are an error.
    */
   flags(known: number, what: string): number {
     const flags = this.u32(what);
@@ -144,8 +152,8 @@ export class WireReader {
   }
 
   /**
-   * Reads a 16- or 32-bit length, then the fields that `read` reads. Ignores further fields of a
-   * newer sender.
+   * Reads a record: a 16- or 32-bit length, then fields, using `read`. Skips fields that a newer
+   * sender has added.
    */
   record<T>(lengthBits: 16 | 32, what: string, read: () => T): T {
     const length = lengthBits === 16 ? this.u16(what) : this.u32(what);
@@ -159,15 +167,15 @@ export class WireReader {
     return value;
   }
 
-  /** Checks that nothing is left of the record or message, except fields of a newer sender. */
+  /** Checks that the record or message ends here. Skips additional fields of a newer sender. */
   finish(what: string): void {
     if (this.newer) this.#at = this.#end;
     else if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
   }
 
   /**
-   * Checks that nothing is left of the message, whatever the sender's version: new fields are added
-   * in records.
+   * Checks that the message ends here. New protocol versions add fields only within records, so
+   * this applies to every version.
    */
   end(what: string): void {
     if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
@@ -186,7 +194,7 @@ export class WireReader {
 
 const utf8 = new TextEncoder();
 
-/** UTF-8 bytes of a text. */
+/** Encodes text as UTF-8. */
 export function utf8Bytes(text: string): Uint8Array {
   return utf8.encode(text);
 }
@@ -255,8 +263,8 @@ export class WireWriter {
   }
 
   /**
-   * Writes a 16- or 32-bit length, then the fields that `write` writes; later versions can add
-   * fields.
+   * Writes a record: a 16- or 32-bit length, then fields, using `write`. Later protocol versions
+   * can add fields to a record.
    */
   record(lengthBits: 16 | 32, write: () => void): this {
     const at = this.#take(lengthBits / 8);
@@ -271,7 +279,7 @@ export class WireWriter {
     return this;
   }
 
-  /** The written bytes. The writer must not be used afterwards. */
+  /** Returns the written bytes. The writer must not be used afterwards. */
   done(): Uint8Array<ArrayBuffer> {
     return this.#bytes.subarray(0, this.#length);
   }
