@@ -19,8 +19,8 @@ export interface ArenaRegistrarOptions {
 }
 
 /**
- * Registers an arena with the GPU driver as it grows, in consecutive slices from its start. Memory
- * that is not registered can be copied too, but more slowly.
+ * Registers an arena with the GPU driver while its memory is being allocated, in consecutive slices
+ * from its start. GPUs can also copy memory that is not registered, but more slowly.
  */
 export class ArenaRegistrar {
   readonly #options: ArenaRegistrarOptions;

@@ -35,7 +35,7 @@ export interface HostGpusReport {
   readonly driverVersion: number;
   readonly hasBatches: boolean;
   readonly gpus: readonly GpuReport[];
-  /** Bytes of the arena that are registered with the driver. */
+  /** Bytes of the arena, from its start, that are registered with the driver. */
   readonly registeredBytes: number;
 }
 
@@ -245,7 +245,7 @@ export function gpuFinding(
   }
 }
 
-/** What an operator can do about an error, by CUresult code. */
+/** Suggested fix for each CUDA error, by CUresult code. */
 const FIXES: Readonly<Record<number, string>> = {
   2: "free memory on the GPU: each process that opens it has a context there",
   46: "another process uses the GPU exclusively: stop it, or set nvidia-smi -c DEFAULT",

@@ -90,7 +90,10 @@ export class HostRdma implements AsyncDisposable {
     this.#watch();
   }
 
-  /** Polls inactive ports, because a port that gets an address causes no event. */
+  /**
+   * Reads the state of all ports, and polls while one is inactive: no event is reported when a port
+   * gets a network address.
+   */
   #watch(): void {
     this.#look?.[Symbol.dispose]();
     this.#look = null;

@@ -13,7 +13,7 @@ import {
   Region,
 } from "../native/index.ts";
 
-/** Result of probing the GPUs, in a form suitable for JSON. */
+/** Result of testing the GPUs, in a form suitable for JSON. */
 export interface GpuProbe {
   /** Configured path of the CUDA library. Null if not configured. */
   readonly library: string | null;
@@ -46,7 +46,7 @@ export async function probeGpus(native: Native, library: string | null): Promise
   return { library, info, devices, registered };
 }
 
-/** Result of probing the RDMA devices. */
+/** Result of testing the RDMA devices, in a form suitable for JSON. */
 export interface RdmaProbe {
   /** Configured path of the verbs library. Null if not configured. */
   readonly library: string | null;
@@ -55,7 +55,7 @@ export interface RdmaProbe {
   readonly ports: readonly Omit<RdmaPort, "gid">[];
 }
 
-/** Opens the RDMA devices and closes them again. */
+/** Tests whether the RDMA devices can be opened, and closes them again. */
 export async function probeRdma(
   native: Native,
   choice: Pick<RdmaOptions, "library" | "devices" | "gidIndex">,
@@ -79,7 +79,7 @@ export interface Finding {
   readonly kind: "usable" | "absent" | "broken";
   /** The result in one line. */
   readonly text: string;
-  /** What the operator can do. Null if nothing needs to be done. */
+  /** Suggested fix for the operator. Null if nothing needs to be done. */
   readonly fix: string | null;
 }
 

@@ -11,7 +11,7 @@ function sha256(...parts: readonly Uint8Array[]): Uint8Array {
   return new Uint8Array(hasher.digest());
 }
 
-/** Values of vLLM's `--prefix-caching-hash-algo`. vLLM's default is `sha256`. */
+/** Values of vLLM's option `--prefix-caching-hash-algo`, whose default is `sha256`. */
 export type VllmHashAlgorithm = "sha256" | "sha256_cbor" | "xxhash" | "xxhash_cbor";
 
 /**
@@ -245,7 +245,7 @@ export function sglangExternalHash(digest: Uint8Array): bigint {
 
 /**
  * Returns the digest with which SGLang (0.5.18 and later) starts the page hashes in KV events for a
- * request with a salt. Null if there is no salt. An empty salt counts as none.
+ * request with a salt. Null without a salt. An empty salt counts as none.
  */
 export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
   if (cacheSalt === null || cacheSalt === "") return null;

@@ -92,7 +92,7 @@ function isSharedText(value: HashInput): value is SharedText {
   return typeof value === "object" && value !== null && "shared" in value;
 }
 
-/** Opcodes of pickle protocol 5, as CPython's `pickletools` names them. */
+/** Opcodes of pickle protocol 5, with the names used by CPython's `pickletools`. */
 const Op = {
   PROTO: 0x80,
   FRAME: 0x95,

@@ -30,7 +30,7 @@ export interface NamespaceManifest {
   readonly loraDigest: Uint8Array | null;
   /**
    * Separates tenants: blocks stored with one salt cannot be found with another salt or without
-   * one. Null if there is no salt.
+   * one. Null without a salt.
    */
   readonly tenantSalt: string | null;
   /**
@@ -75,7 +75,7 @@ function isU32(value: number): boolean {
   return Number.isInteger(value) && value >= 0 && value <= 0xffff_ffff;
 }
 
-/** Returns what is wrong with the text of field `name`. Null if it is valid. */
+/** Returns the problem of the text of field `name` as a message. Null if the text is valid. */
 function textProblem(name: string, text: string): string | null {
   if (!text.isWellFormed()) return `${name} is not well-formed Unicode`;
   if (text.length === 0) return `${name} is empty: leave it out instead`;
@@ -145,15 +145,15 @@ export function manifestProblem(manifest: NamespaceManifest): string | null {
 }
 
 /**
- * The canonical encoding. `docs/reference/identity.md` has it as a table, with golden vectors.
+ * Canonical encoding of a manifest, as described in `docs/reference/identity.md` with test vectors:
  *
  *     encoding := "HNSM" version:u8=1 fields:u8=13 field[1] … field[13]
  *     field[t] := tag:u8=t kind:u8 length:u32le value[length]
  *     kind     := 0 absent (length 0) | 1 text (UTF-8) | 2 number (u32le) | 3 bytes | 4 pairs
  *     pairs    := { length:u32le name length:u32le value }, names ascending bytewise, each once
  *
- * All thirteen fields are always there, in the order of their tags, and nothing follows the last:
- * one manifest has one encoding, and no two manifests share one.
+ * All thirteen fields are always present, in the order of their tags, and nothing follows the last
+ * one. So each manifest has exactly one encoding, and different manifests have different encodings.
  */
 const MAGIC = new TextEncoder().encode("HNSM");
 const VERSION = 1;

@@ -431,7 +431,7 @@ class DiskHeaders {
     this.#free = Array.from({ length: count }, (_, index) => count - 1 - index);
   }
 
-  /** Address of the first header. */
+  /** Address of the first header, which all others follow. */
   get address(): number {
     return this.#memory.address + this.#first;
   }

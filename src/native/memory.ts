@@ -2,7 +2,10 @@ import { ptr } from "bun:ffi";
 import { assert, HearthError } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
 
-/** Reads and writes structs at the offsets the library was compiled with. */
+/**
+ * Functions that read and write structs of the native library, at the field offsets with which the
+ * library was compiled.
+ */
 
 export type StructName = keyof typeof STRUCTS;
 

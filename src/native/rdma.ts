@@ -100,7 +100,7 @@ export interface RdmaOptions {
   readonly region: Region;
   /** Path of the verbs library. Null: `libibverbs.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Names of the devices to use. Null: all. */
+  /** Names of the RDMA devices to use. Null uses all. */
   readonly devices: readonly string[] | null;
   /** Index of the GID to use. Null: chosen automatically (RoCE v2 first, no link-local address). */
   readonly gidIndex: number | null;

@@ -135,7 +135,7 @@ export interface SummariesStats {
 const BYTES_MAX = 256 * 2 ** 20;
 /**
  * Above `PEERS_PER_ROUND` peers, only `PEERS_PER_ROUND_OF_MANY` are asked per interval, in turn:
- * connections to so many peers do not stay open, and each request opens one.
+ * connections to that many peers do not stay open, and each request opens one.
  */
 const PEERS_PER_ROUND = 64;
 const PEERS_PER_ROUND_OF_MANY = 32;

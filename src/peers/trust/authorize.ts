@@ -109,8 +109,8 @@ function signersOf(authorities: string, chain: string): readonly Signer[] {
 }
 
 /**
- * Returns those certificates of a PEM text that may sign others, the last one first, because a chain
- * ends with its root.
+ * Returns those certificates of a PEM text that may sign others, the last one first, because a
+ * chain ends with its root.
  */
 function authoritiesOf(pem: string): [X509Certificate, ReadCertificate][] {
   return decodePem("CERTIFICATE", pem)

@@ -7,8 +7,8 @@ const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Reads fields in order, never beyond the end of the message. The first error is kept in `why`;
- * afterwards every field reads as zero or empty, and the caller must discard what it has read.
+ * Reads fields in order, never beyond the end of the message. The first error is kept in `why`.
+ * Every later field then reads as zero or empty, and the caller must discard all values read.
  */
 export class WireReader {
   readonly #bytes: Uint8Array;
@@ -86,13 +86,13 @@ export class WireReader {
     return 0;
   }
 
-  /** Copies the next `length` bytes. */
+  /** Reads the next `length` bytes and returns a copy. */
   bytes(length: number, what: string): Uint8Array {
     if (!this.#take(length, what)) return NOTHING;
     return this.#bytes.slice(this.#at - length, this.#at);
   }
 
-  /** Returns all remaining bytes as a view. */
+  /** Returns all remaining bytes as a view, not a copy. */
   rest(): Uint8Array {
     const from = this.#at;
     this.#at = this.#end;
@@ -112,12 +112,15 @@ export class WireReader {
     return "";
   }
 
-  /** Reads an 8-bit length, then text. */
+  /** Reads text: its length in one byte, then UTF-8. */
   text(what: string): string {
     return this.utf8(this.u8(what), what);
   }
 
-  /** Reads a 32-bit count, `max` at most, of elements of at least `bytesMin` bytes each. */
+  /**
+   * Reads a 32-bit count of at most `max` elements. The remaining bytes must be sufficient for
+   * elements of `bytesMin` bytes.
+   */
   count(max: number, bytesMin: number, what: string): number {
     const count = this.u32(what);
     if (count > max) this.fail(`${what}: more than ${max}`);
@@ -125,7 +128,10 @@ export class WireReader {
     return this.ok ? count : 0;
   }
 
-  /** Reads the sender's version in 16 bits: ours, the previous or the next one. */
+  /**
+   * Reads the sender's protocol version (16 bits). It must be this host's, the previous or the next
+   * version.
+   */
   version(what: string): void {
     const version = this.u16(what);
     if (Math.abs(version - WIRE_VERSION) > 1) this.fail(`${what}: unsupported`);
@@ -250,13 +256,13 @@ export class WireWriter {
     return this;
   }
 
-  /** Writes exactly `bytes` bytes. */
+  /** Writes `value`, which must have exactly `bytes` bytes. */
   fixed(value: Uint8Array, bytes: number): this {
     assert(value.length === bytes, `the field has ${bytes} bytes`);
     return this.raw(value);
   }
 
-  /** Writes an 8-bit length, then the text. */
+  /** Writes text: its length in one byte, then UTF-8. */
   text(value: string): this {
     const bytes = utf8.encode(value);
     return this.u8(bytes.length).raw(bytes);

@@ -12,7 +12,7 @@ export const WIRE_VERSION = 3;
 /** Size in bytes of the length prefix of a message. */
 export const LENGTH_BYTES = 4;
 
-/** Maximum sizes of messages in bytes. */
+/** Maximum sizes in bytes of a request and of a reply. */
 export const REQUEST_BYTES_MAX = 512 * 1024;
 export const ANSWER_BYTES_MAX = 9 * 2 ** 20;
 /** Maximum bytes of one part of a pull's reply: a block's header, or a refusal. */

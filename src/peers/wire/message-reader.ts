@@ -18,8 +18,8 @@ export function withLength(message: Uint8Array): Uint8Array {
 }
 
 /**
- * Splits a byte stream into messages. It consumes from a chunk only the bytes of one message, so
- * that something else, such as a payload, can follow:
+ * Splits a byte stream into messages. `take` consumes the bytes of at most one message, so that
+ * other data, such as a payload, can follow a message:
  *
  *     for (let at = 0; at < chunk.length; ) {
  *       at = reader.take(chunk, at);
@@ -27,8 +27,8 @@ export function withLength(message: Uint8Array): Uint8Array {
  *       if (reader.message !== null) handle(reader.message);
  *     }
  *
- * A length above `bytesMax` is a fault before anything is buffered. The buffer grows as bytes
- * arrive, so an announced length alone costs no memory.
+ * A length prefix above `bytesMax` is a fault before any of the message is buffered. The buffer
+ * grows as bytes arrive, so a large length prefix alone uses no memory.
  */
 export class MessageReader {
   /** Maximum size of a message in bytes. May be changed between two messages. */

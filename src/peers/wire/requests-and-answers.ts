@@ -179,7 +179,10 @@ const copy = { tiers, bytes: size(PAYLOAD_BYTES_MAX), generation: u64, checksum:
 const HAS_BYTES_MIN = 2 + 1 + 8 + 8 + 8;
 const FOUND_BYTES_MIN = HAS_BYTES_MIN + KEY_BYTES + KEY_BYTES + 4;
 
-/** A key filter or null. One byte tells which; a filter follows with a 32-bit length. */
+/**
+ * A key filter, or null. The first byte is 1 if a filter follows, with a 32-bit length, and 0 for
+ * null.
+ */
 const filter: Field<Uint8Array | null> = {
   write(writer, value) {
     assert((value?.length ?? 0) <= FILTER_BYTES_MAX, "a filter is within its size limit");
@@ -318,7 +321,7 @@ const REQUESTS_BY_CODE = byCode<PeerRequest>(REQUESTS);
 const ANSWERS_BY_CODE = byCode<PeerAnswer>(ANSWERS);
 
 /**
- * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ * Encodes a request without its length prefix. Throws if a limit of the wire format is exceeded.
  */
 export function encodeRequest(request: PeerRequest): Uint8Array {
   const bytes = encode(REQUESTS[request.op] as Layout<PeerRequest>, request);
@@ -326,9 +329,7 @@ export function encodeRequest(request: PeerRequest): Uint8Array {
   return bytes;
 }
 
-/**
- * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
- */
+/** Encodes a reply without its length prefix. Throws if a limit of the wire format is exceeded. */
 export function encodeAnswer(answer: PeerAnswer): Uint8Array {
   const bytes = encode(ANSWERS[answer.op] as Layout<PeerAnswer>, answer);
   assert(bytes.length <= ANSWER_BYTES_MAX, "an answer is within its size limit");

@@ -46,7 +46,7 @@ export interface ChannelTransportOptions {
 interface ChannelProtocol<Own, Limits extends ChannelLimits> {
   readonly name: TransportName;
   readonly codec: Codec<Own>;
-  /** The ALPN protocol name. */
+  /** ALPN protocol name in the TLS handshake. */
   readonly protocol: string;
   /** Configuration key, in `[peers]`, of the address to listen on. */
   readonly key: string;

@@ -26,7 +26,7 @@ export function theirFault(kind: ConnectionFaultKind, why: string): ConnectionFa
 
 export interface ChannelDialOptions<Own> {
   readonly trust: Trust;
-  /** The ALPN protocol name. */
+  /** ALPN protocol name in the TLS handshake. */
   readonly protocol: string;
   readonly codec: Codec<Own>;
   readonly clock: Clock;
@@ -74,7 +74,7 @@ export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
   /** IP address of the peer. */
   readonly address: string;
   readonly channel: ControlChannel<Own>;
-  /** Round trip of the hello in milliseconds. */
+  /** Round trip of the hello and its reply in milliseconds. 0 before the reply. */
   rttMs = 0;
   readonly #signal: AbortSignal;
   readonly #clock: Clock;

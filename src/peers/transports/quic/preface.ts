@@ -68,7 +68,7 @@ export function encodePreface(proof: Uint8Array, paddingBytes: number): Uint8Arr
   return bytes;
 }
 
-/** Reads a preface from a byte stream. */
+/** Reads the preface of a stream, which may arrive in several chunks. */
 export class PrefaceReader {
   /** The client's proof. Null until it has arrived completely. */
   proof: Uint8Array | null = null;

@@ -47,7 +47,7 @@ export interface Ticket {
 
 const TICKETS_MAX = 1_024;
 
-/** Session tickets of recently used peers. */
+/** Stores session tickets of recently used peers until they expire. */
 class Tickets {
   readonly #clock: Clock;
   readonly #kept = new Map<string, { readonly ticket: Ticket; readonly expiry: Disposable }>();

@@ -97,7 +97,7 @@ interface Reading {
  * server's memory.
  */
 export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers {
-  /** RDMA payload uses no transfer numbers. */
+  /** Always 0: RDMA payload uses no transfer numbers. */
   readonly used = 0;
   readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;

@@ -17,7 +17,7 @@ import {
 import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
-/** The ALPN protocol name. */
+/** ALPN protocol name in the TLS handshake. */
 export const RDMA_PROTOCOL = "hearth-rdma/1";
 /** Maximum number of ports ("rails") that one side offers, and of queue pairs per connection. */
 export const RAILS_MAX = 8;

@@ -86,7 +86,7 @@ export class RailConnections {
   readonly #settings: RdmaQueuePairSettings;
   /** Maximum number of queue pairs per connection. */
   readonly #rails: number;
-  /** Number of queue pairs per port. */
+  /** Number of open queue pairs by index of this host's port. */
   readonly #on = new Map<number, number>();
   /** Queue pairs that have not been closed. */
   readonly #all = new Set<RdmaQueuePair>();

@@ -14,7 +14,7 @@ import {
 import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
-/** The ALPN protocol name. */
+/** ALPN protocol name in the TLS handshake. */
 export const STREAM_PROTOCOL = "hearth-stream/1";
 
 const SESSION_ID_BYTES = 16;

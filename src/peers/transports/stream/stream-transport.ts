@@ -62,7 +62,7 @@ export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
 
 /** Numbers of data connections ("lanes") and of threads that carry payload. */
 export interface LaneShape {
-  /** Data connections per peer: so many that blocks rarely wait for each other. */
+  /** Data connections per peer. Chosen so that blocks rarely wait for each other. */
   readonly lanes: number;
   /** Number of threads that serve the data connections of all peers. */
   readonly threads: number;
