@@ -26,7 +26,7 @@ export interface Announcement {
   readonly cluster: string;
   readonly worker: WorkerId;
   readonly incarnation: bigint;
-  /** Milliseconds until the host's next announcement. */
+  /** Milliseconds between two announcements of the host. */
   readonly everyMs: number;
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
   readonly hardware: HardwareReport;

@@ -20,8 +20,8 @@ export interface PeerRecord {
    */
   readonly namespaces: ReadonlySet<string> | null;
   /**
-   * `static`: named in the configuration, so never removed. `announced`: known only from
-   * announcements.
+   * `static`: named in the configuration, so kept even without announcements. `announced`: known
+   * only from announcements.
    */
   readonly origin: "static" | "announced";
   /**

@@ -225,8 +225,8 @@ export class FetchScheduler {
   }
 
   /**
-   * Handles that no caller waits for the block any more. If its deadline passed while the block was
-   * being received, it is still accepted if `mirrorPulls` is set.
+   * Ends a fetch for which no caller waits any more. If the deadline passed (`late`) while the
+   * block was being received and `mirrorPulls` is set, the block is still accepted.
    */
   unwanted(fetch: BlockFetch, late: boolean): void {
     if (fetch.settled !== null) return;

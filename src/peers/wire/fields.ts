@@ -2,8 +2,8 @@ import { assert } from "../../core/index.ts";
 import type { WireReader, WireWriter } from "./bytes.ts";
 
 /**
- * Writes and reads one kind of value. If the value is invalid, `read` reports an error to the
- * reader in which the value is called `what`.
+ * Writes and reads one kind of value. If a value is invalid, `read` reports an error that calls it
+ * by the name in the parameter `what`.
  */
 export interface Field<T> {
   write(writer: WireWriter, value: T): void;

@@ -447,8 +447,8 @@ export abstract class ClientPull {
   }
 
   /**
-   * Handles that a block will not arrive although its header was received. Returns the reason if
-   * that is invalid, otherwise null.
+   * Refuses a block that will not arrive, although its header was received. Returns the reason if
+   * the server's message is invalid, otherwise null.
    */
   takeLost(index: number): string | null {
     const item = this.all[index];
@@ -457,7 +457,7 @@ export abstract class ClientPull {
     return null;
   }
 
-  /** Handles that the server is too busy for this pull: refuses all blocks without a reply. */
+  /** Refuses all blocks without a reply, because the server is too busy for this pull. */
   takeBusy(refusal: ItemRefusal): void {
     if (this.#fault !== null) return;
     this.#moved();
