@@ -1,20 +1,26 @@
 import { assert } from "../core/index.ts";
 import type { GpuFault, Gpus } from "../native/index.ts";
 
-/** Large enough for few registrations per arena, small enough that one does not delay shutdown. */
+/**
+ * Bytes registered per call. Large enough that an arena needs few calls, small enough that one call
+ * does not delay shutdown.
+ */
 const SLICE_BYTES = 2 ** 30;
 
 export interface ArenaRegistrarOptions {
   readonly gpus: Pick<Gpus, "register">;
   readonly arenaBytes: number;
   readonly sliceBytes?: number;
-  /** Called once. No further slice is registered after it. */
+  /**
+   * Called at most once, when the driver refuses a slice. The registrar registers no further
+   * slices.
+   */
   onFault(fault: GpuFault): void;
 }
 
 /**
- * Registers an arena with the GPU driver as it grows, in consecutive slices from its start. Memory
- * that is not registered can be copied too, but more slowly.
+ * Registers an arena with the GPU driver while its memory is being allocated, in consecutive slices
+ * from its start. GPUs can also copy memory that is not registered, but more slowly.
  */
 export class ArenaRegistrar {
   readonly #options: ArenaRegistrarOptions;
@@ -33,14 +39,17 @@ export class ArenaRegistrar {
     return this.#registeredBytes;
   }
 
-  /** Reports that this many bytes from the start of the arena are backed by memory. */
+  /**
+   * Reports that the first `bytes` bytes of the arena are backed by memory, and registers slices
+   * that are now complete.
+   */
   ready(bytes: number): void {
     assert(bytes >= this.#readyBytes && bytes <= this.#options.arenaBytes, "an arena only grows");
     this.#readyBytes = bytes;
     if (this.#work === null && this.#next() !== null) this.#work = this.#run();
   }
 
-  /** Starts no further slice. Resolves when the current one has ended. */
+  /** Stops before the next slice. Resolves when the running registration has ended. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await this.#work;
@@ -59,7 +68,10 @@ export class ArenaRegistrar {
     this.#work = null;
   }
 
-  /** Length of the next slice. Null if none is ready or none is left. */
+  /**
+   * Returns the length of the next slice in bytes. Null if its memory is not ready, if all are
+   * registered, or after a stop.
+   */
   #next(): number | null {
     if (this.#stopped) return null;
     const bytes = Math.min(this.#sliceBytes, this.#options.arenaBytes - this.#registeredBytes);

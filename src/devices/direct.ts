@@ -15,11 +15,11 @@ import { cudaError, gpuName } from "./host-gpus.ts";
 import { portName } from "./host-rdma.ts";
 import { type Finding, usable } from "./probe.ts";
 
-/** Whether the nearest NIC can write to the memory of one GPU. */
+/** Result of a test: can the nearest RDMA NIC write to the memory of one GPU? */
 export interface DirectFinding extends Finding {
-  /** Name as returned by `gpuName`. */
+  /** Name and PCI address of the GPU, as returned by `gpuName`. */
   readonly gpu: string;
-  /** `mlx5_0/1`. Null: no port to try. */
+  /** RDMA port used for the test, such as `mlx5_0/1`. Null if no port was active. */
   readonly port: string | null;
 }
 
@@ -31,14 +31,18 @@ export interface DirectOptions {
   readonly ports: readonly Port[];
 }
 
-/** A multiple of the page size of GPUs. The region has two of them. */
+/**
+ * Bytes transferred per test: a multiple of the page size of GPUs. The test region holds two such
+ * spans.
+ */
 const TRIED_BYTES = 65_536;
 const WANTED_SEED = 0x4841n;
 const OTHER_SEED = 0x5242n;
 
 /**
- * Lets a NIC write to the memory of each GPU and checks the data that arrived. The result is for
- * information: blocks of peers go through RAM anyway, because each byte is verified there.
+ * Tests for each GPU whether a NIC can write to its memory, and checks the data that arrived. The
+ * result is only reported to operators: blocks from peers always pass through RAM, where the CPU
+ * verifies each byte.
  */
 export async function probeDirect(
   native: Native,
@@ -64,7 +68,7 @@ export async function probeDirect(
   return findings;
 }
 
-/** An active port, preferably of the same NUMA node; otherwise any port, to name it. */
+/** Returns an active port, if possible on the GPU's NUMA node. Null if no port is active. */
 function nearestPort({ numaNode }: GpuDevice, ports: readonly Port[]): Port | null {
   const active = ports.filter(({ state }) => state === "active");
   const near = active.find((port) => numaNode !== null && port.numaNode === numaNode);
@@ -121,7 +125,7 @@ async function triedInto(
 ): Promise<Finding> {
   const back = { regionOffset: TRIED_BYTES, memoryOffset: 0, bytes: TRIED_BYTES };
   region.fill(0, TRIED_BYTES, WANTED_SEED);
-  // Overwrite data of an earlier trial, which would look like received data.
+  // Overwrites data from an earlier test, which would look like received data.
   region.fill(TRIED_BYTES, TRIED_BYTES, OTHER_SEED);
   const written: GpuOutcome = await gpus.toGpu(memory, [back]);
   if (!written.ok) return bounce(`a copy: ${faultMessage(written)}`, null);

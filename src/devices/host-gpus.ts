@@ -6,47 +6,47 @@ import { absent, broken, counted, type Finding, usable, wrongPath } from "./prob
 
 export interface HostGpusOptions {
   readonly region: Region;
-  /** Null: the default of the dynamic linker. */
+  /** Path of the CUDA library. Null: the dynamic linker's default. */
   readonly library: string | null;
-  /** Whether to register the region with the driver as it grows. */
+  /** If true, registers the region with the driver as its memory becomes ready. */
   readonly registers: boolean;
   readonly health: Pick<Health, "raise">;
   open(options: GpusOptions): Gpus;
 }
 
-/** State of one GPU for operators. */
+/** State of one GPU, as shown to operators. */
 export interface GpuReport {
   readonly name: string;
   readonly pci: string;
-  /** As in nvidia-smi, without the prefix `GPU-`. */
+  /** UUID as shown by nvidia-smi, without the prefix `GPU-`. */
   readonly uuid: string;
   readonly memoryBytes: number;
-  /** Null: unknown. */
+  /** NUMA node of the GPU. Null if unknown. */
   readonly numaNode: number | null;
   readonly hasDmaBuf: boolean;
-  /** Error code of the loss. Null: not lost. */
+  /** Name of the CUDA error with which the GPU was lost. Null if it works. */
   readonly lost: string | null;
   readonly pageableCopies: number;
 }
 
 export interface HostGpusReport {
   readonly finding: Finding;
-  /** 12080 means 12.8. 0: unknown. */
+  /** CUDA version of the driver: 12080 means 12.8. 0 if unknown. */
   readonly driverVersion: number;
   readonly hasBatches: boolean;
   readonly gpus: readonly GpuReport[];
-  /** Bytes of the arena that are registered with the driver. */
+  /** Bytes of the arena, from its start, that are registered with the driver. */
   readonly registeredBytes: number;
 }
 
 /**
- * Maximum number of concurrent jobs of all engines. Further ones get `full`. A layer of a cache
- * that is mapped in pieces takes one job per piece, some dozens, and engines copy many layers.
+ * Maximum number of concurrent copy jobs of all engines; further jobs fail with `full`. An engine
+ * copies many layers at once, and a layer whose memory is mapped in pieces takes dozens of jobs.
  */
 const JOBS_MAX = 16_384;
 const PIECES_MAX = 2 ** 18;
 
-/** The GPUs of this host: the result of opening them, and their later state. */
+/** The GPUs of this host. Opens the driver once, then reports lost GPUs to `health`. */
 export class HostGpus implements AsyncDisposable {
   readonly finding: Finding;
   readonly #gpus: Gpus;
@@ -75,12 +75,14 @@ export class HostGpus implements AsyncDisposable {
         : null;
   }
 
-  /** Null if no GPU can be used. */
+  /** Returns the GPUs. Null if none can be used. */
   get usable(): Gpus | null {
     return this.finding.kind === "usable" ? this.#gpus : null;
   }
 
-  /** Reports that this many bytes from the start of the region are backed by memory. */
+  /**
+   * Reports that the first `bytes` bytes of the region are backed by memory and can be registered.
+   */
   ready(bytes: number): void {
     this.#registrar?.ready(bytes);
   }
@@ -96,13 +98,19 @@ export class HostGpus implements AsyncDisposable {
     };
   }
 
-  /** Resolves when no device accesses the region any more. A lost device may still access it. */
+  /**
+   * Closes the GPUs. Resolves when no GPU accesses the region any more, except lost GPUs that could
+   * not be stopped.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#registrar?.stop();
     await this.#gpus[Symbol.asyncDispose]();
   }
 
-  /** Includes GPUs that could not be opened when others were. */
+  /**
+   * Reports all lost GPUs to `health`, including those that failed when the driver was opened.
+   * `latest`: the GPU whose loss was just reported, or null.
+   */
   #reportLost(latest: GpuDevice | null): void {
     const known = this.#gpus.devices();
     const lost = known.filter((one) => one.lost !== null || one.index === latest?.index);
@@ -121,7 +129,7 @@ export class HostGpus implements AsyncDisposable {
   }
 }
 
-/** Appends the fix, for messages without a separate field for it. */
+/** Returns a message with its fix appended, for `health` entries, which have no field for a fix. */
 function textOf({ text, fix }: Finding): string {
   return fix === null ? text : `${text}: ${fix}`;
 }
@@ -146,7 +154,7 @@ function uuidText(uuid: Uint8Array): string {
   return [...parts, hex.slice(20)].join("-");
 }
 
-/** CUresult codes that operators encounter, with their names in cuda.h. */
+/** Names (as in cuda.h) of the CUresult codes that operators encounter. */
 const RESULTS: Readonly<Record<number, string>> = {
   1: "invalid value",
   2: "out of memory",
@@ -179,25 +187,28 @@ const RESULTS: Readonly<Record<number, string>> = {
   999: "unknown error",
 };
 
-/** `CUDA error 802 (system not ready)`. */
+/** Formats a CUresult code: `CUDA error 802 (system not ready)`. */
 export function cudaError(code: number): string {
   const name = RESULTS[code];
   return name === undefined ? `CUDA error ${code}` : `CUDA error ${code} (${name})`;
 }
 
-/** 12080 → `12.8`. */
+/** Formats a CUDA version number: 12080 → `12.8`. */
 export function cudaVersion(version: number): string {
   return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }
 
-/** Name for people: `NVIDIA H100 at 0000:3b:00.0`. */
+/** Formats a GPU's name and PCI address: `NVIDIA H100 at 0000:3b:00.0`. */
 export function gpuName({ name, pci }: Pick<GpuDevice, "name" | "pci">): string {
   return `${name} at ${pci}`;
 }
 
 type Named = Pick<GpuDevice, "name" | "memoryBytes">;
 
-/** The result of opening the driver. `library`: the configured path, or null. */
+/**
+ * Converts the result of opening the driver to a message for operators. `library`: the configured
+ * path, or null.
+ */
 export function gpuFinding(
   info: GpusInfo,
   devices: readonly Named[],
@@ -234,7 +245,7 @@ export function gpuFinding(
   }
 }
 
-/** Fixes by error code. */
+/** Suggested fix for each CUDA error, by CUresult code. */
 const FIXES: Readonly<Record<number, string>> = {
   2: "free memory on the GPU: each process that opens it has a context there",
   46: "another process uses the GPU exclusively: stop it, or set nvidia-smi -c DEFAULT",

@@ -13,13 +13,13 @@ export interface HostRdmaOptions {
   open(options: RdmaOptions): Rdma;
 }
 
-/** State of one port for operators. */
+/** State of one RDMA port, as shown to operators. */
 export interface RdmaPortReport {
-  /** `mlx5_0/1`. */
+  /** Device name and port number: `mlx5_0/1`. */
   readonly name: string;
   readonly state: RdmaPortState;
   readonly linkLayer: "infiniband" | "ethernet";
-  /** Mbit/s; 0: unknown. */
+  /** Speed in Mbit/s. 0 if unknown. */
   readonly speed: number;
   readonly numaNode: number | null;
   readonly hasRelaxedOrdering: boolean;
@@ -32,17 +32,23 @@ export interface HostRdmaReport {
   readonly ports: readonly RdmaPortReport[];
 }
 
-/** Initial interval at which inactive ports are checked. It grows afterwards. */
+/**
+ * Milliseconds until inactive ports are polled again. The interval doubles after each poll, up to
+ * `LOOK_MAX_MS`.
+ */
 const LOOK_MS = 1_000;
 const LOOK_MAX_MS = 30_000;
 
-/** The RDMA devices of this host: the result of opening them, and the state of their ports. */
+/**
+ * The RDMA devices of this host. Opens the verbs library once, then logs and reports changes of the
+ * ports.
+ */
 export class HostRdma implements AsyncDisposable {
   readonly rdma: Rdma;
   readonly finding: Finding;
   readonly #options: HostRdmaOptions;
   readonly #wereActive = new Set<number>();
-  /** States as last logged. */
+  /** State of each port when it was last logged, by port index. */
   readonly #logged = new Map<number, RdmaPortState>();
   #look: Disposable | null = null;
   #lookMs = LOOK_MS;
@@ -61,7 +67,7 @@ export class HostRdma implements AsyncDisposable {
     if (this.isUsable) this.#watch();
   }
 
-  /** Whether a device can be used. Its ports may still be down. */
+  /** Returns whether an RDMA device was opened. Its ports may still be down. */
   get isUsable(): boolean {
     return this.finding.kind === "usable";
   }
@@ -77,14 +83,17 @@ export class HostRdma implements AsyncDisposable {
     this.#options.health.clear("RDMA_PORT_DOWN");
   }
 
-  /** Called if the device reports a change of a port. */
+  /** Handles a port event of the device: checks all ports at once. */
   #changed(): void {
     if (this.#closed || !this.isUsable) return;
     this.#lookMs = LOOK_MS;
     this.#watch();
   }
 
-  /** Polls inactive ports, because a port that gets an address causes no event. */
+  /**
+   * Reads the state of all ports, and polls while one is inactive: no event is reported when a port
+   * gets a network address.
+   */
   #watch(): void {
     this.#look?.[Symbol.dispose]();
     this.#look = null;
@@ -112,7 +121,10 @@ export class HostRdma implements AsyncDisposable {
       health.raise("RDMA_PORT_DOWN", missing.map(({ text, fix }) => `${text} (${fix})`).join("; "));
   }
 
-  /** Ports that were active and are not any more. A second port without a cable is normal. */
+  /**
+   * Returns inactive ports that were active before, or all inactive ports if none was ever active.
+   * A second port without a cable is normal.
+   */
   #missing(ports: readonly RdmaPort[]): RdmaPort[] {
     const isMissed = ({ index }: RdmaPort) =>
       this.#wereActive.size === 0 || this.#wereActive.has(index);
@@ -136,7 +148,10 @@ function reportOf(port: RdmaPort): RdmaPortReport {
 
 type Named = Pick<RdmaPort, "device" | "number" | "state" | "linkLayer" | "speed">;
 
-/** The result of opening the verbs library. `library`: the configured path, or null. */
+/**
+ * Converts the result of opening the verbs library to a message for operators. `library`: the
+ * configured path, or null.
+ */
 export function rdmaFinding(
   { state, errno }: { readonly state: RdmaState; readonly errno: number },
   ports: readonly Named[],
@@ -181,12 +196,12 @@ export function rdmaFinding(
   }
 }
 
-/** `mlx5_0/1`. */
+/** Formats a device name and port number: `mlx5_0/1`. */
 export function portName({ device, number }: Pick<RdmaPort, "device" | "number">): string {
   return `${device}/${number}`;
 }
 
-/** State of one port, with a fix if it is not active. */
+/** Describes the state of one port, with a fix if the port is not active. */
 export function portFinding(port: Named): Finding {
   const layer = port.linkLayer === "infiniband" ? "InfiniBand" : "Ethernet";
   const speed = port.speed === 0 ? "" : ` ${Math.round(port.speed / 1000)} Gb/s`;
@@ -220,7 +235,7 @@ function portsText(ports: readonly Named[]): string {
   return `${counted(ports.length, "RDMA port")}, ${active} active: ${names}`;
 }
 
-/** Names of the RDMA devices that the kernel lists, sorted. Opens none of them. */
+/** Returns the names of the RDMA devices that the kernel lists, sorted. Opens no device. */
 export function kernelRdmaDevices(root = "/"): string[] {
   try {
     return readdirSync(join(root, "sys/class/infiniband")).sort();

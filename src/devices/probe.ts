@@ -13,21 +13,24 @@ import {
   Region,
 } from "../native/index.ts";
 
-/** Result of probing the GPUs, in a form suitable for JSON. */
+/** Result of testing the GPUs, in a form suitable for JSON. */
 export interface GpuProbe {
-  /** Path in the configuration, or null. */
+  /** Configured path of the CUDA library. Null if not configured. */
   readonly library: string | null;
   readonly info: GpusInfo;
   readonly devices: readonly Omit<GpuDevice, "uuid">[];
-  /** Whether memory could be registered. Null: no GPU can be used. */
+  /** Result of registering test memory with the driver. Null if no GPU can be used. */
   readonly registered: GpuOutcome | null;
 }
 
 const TRIED_BYTES = 2 * 2 ** 20;
-/** Above the default limit of lockable memory: a smaller amount would not test the limit. */
+/**
+ * Bytes locked for the test. Larger than the kernel's default limit, so that the test detects an
+ * unchanged limit.
+ */
 const LOCKED_BYTES = 64 * 2 ** 20;
 
-/** Opens the GPUs, registers some memory, and closes all of it again. */
+/** Opens the GPUs, registers test memory with the driver, and closes them again. */
 export async function probeGpus(native: Native, library: string | null): Promise<GpuProbe> {
   using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
   await using gpus = openGpus(native, {
@@ -43,16 +46,16 @@ export async function probeGpus(native: Native, library: string | null): Promise
   return { library, info, devices, registered };
 }
 
-/** Result of probing the RDMA devices. */
+/** Result of testing the RDMA devices, in a form suitable for JSON. */
 export interface RdmaProbe {
-  /** Path in the configuration, or null. */
+  /** Configured path of the verbs library. Null if not configured. */
   readonly library: string | null;
   readonly state: RdmaState;
   readonly errno: number;
   readonly ports: readonly Omit<RdmaPort, "gid">[];
 }
 
-/** Opens the RDMA devices and closes them again. */
+/** Tests whether the RDMA devices can be opened, and closes them again. */
 export async function probeRdma(
   native: Native,
   choice: Pick<RdmaOptions, "library" | "devices" | "gidIndex">,
@@ -70,13 +73,13 @@ export async function probeRdma(
   return { library: choice.library, state: rdma.state, errno: rdma.errno, ports };
 }
 
-/** Result of looking for a device, as a message for operators. */
+/** Result of looking for a device or feature, as a message for operators. */
 export interface Finding {
   /** `absent`: no such device. `broken`: the device exists and cannot be used. */
   readonly kind: "usable" | "absent" | "broken";
-  /** One line: the result. */
+  /** The result in one line. */
   readonly text: string;
-  /** The action to take. Null: none. */
+  /** Suggested fix for the operator. Null if nothing needs to be done. */
   readonly fix: string | null;
 }
 
@@ -92,18 +95,24 @@ export function broken(text: string, fix: string | null): Finding {
   return { kind: "broken", text, fix };
 }
 
-/** `1 GPU`, `2 GPUs`. */
+/** Formats a number with its noun: `1 GPU`, `2 GPUs`. */
 export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** The finding for a configured library that cannot be opened. */
+/**
+ * Returns the finding for a configured library that cannot be opened. `key`: the configuration key,
+ * `path`: its value.
+ */
 export function wrongPath(key: string, path: string): Finding {
   const fix = `name the library itself in ${key}, or leave it to the dynamic linker`;
   return broken(`${key} ${path} cannot be opened`, fix);
 }
 
-/** NUMA nodes of this host that have memory. 1 if the kernel reports none. */
+/**
+ * Returns the number of NUMA nodes of this host that have memory. Returns 1 if the kernel does not
+ * report them.
+ */
 export function hostMemoryNodes(root = "/"): number {
   try {
     const path = join(root, "sys/devices/system/node/has_memory");
@@ -114,7 +123,7 @@ export function hostMemoryNodes(root = "/"): number {
   }
 }
 
-/** Parses a list in the kernel's format: `0-1,4`. */
+/** Parses a list of NUMA nodes in the kernel's format, such as `0-1,4`. */
 export function nodesOf(list: string): ReadonlySet<number> {
   const nodes = new Set<number>();
   for (const range of list.split(",")) {

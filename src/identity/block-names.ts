@@ -22,19 +22,28 @@ import {
 } from "./engine-hashes.ts";
 import type { NamespaceManifest } from "./manifest.ts";
 
-/** Name of a block in an engine: the whole digest, and the number in its KV events. */
+/**
+ * An engine's name for a block: the complete digest, and the shorter number that identifies the
+ * block in the engine's KV events.
+ */
 export interface EngineName {
   readonly digest: Uint8Array;
-  /** vLLM: the last eight bytes as u64. SGLang: the first eight bytes as i64. */
+  /**
+   * Number from the digest. vLLM: its last eight bytes as u64. SGLang: its first eight bytes as
+   * i64. Both big-endian.
+   */
   readonly external: bigint;
 }
 
-/** All names of one full block of a prompt. */
+/** The digest and the engines' names of one full block of a prompt. */
 export interface BlockNames {
-  /** Tokens from the start of the prompt to the end of the block. */
+  /** Number of tokens from the start of the prompt to the end of this block. */
   readonly endToken: number;
   readonly digest: Digest;
-  /** Null if the chain was not requested or does not reach this block (EAGLE's last token). */
+  /**
+   * Names in vLLM and in SGLang. Null if not requested. The SGLang name is also null if the block
+   * has no complete page because EAGLE gives the prompt's last token no position.
+   */
   readonly vllm: EngineName | null;
   readonly sglang: EngineName | null;
 }
@@ -78,19 +87,20 @@ function nameOf(
 }
 
 /**
- * Describes how the chain keys of a namespace are computed from tokens, in the text form that
- * agents publish: `vllm ALGORITHM FORMAT SEED` or `sglang`.
+ * Describes how an engine computes the block keys of a namespace from tokens. Agents publish this
+ * text: `vllm ALGORITHM FORMAT SEED`, or `sglang`.
  */
 export type BlockChain = string;
 
-/** The entry of a manifest's `extra` that names the kind of chain keys. */
+/** Key in a manifest's `extra`. Its value says how the engine computes its block keys. */
 const KEYS = "keys";
 const VLLM_KEYS = "vllm-chain";
 const SGLANG_KEYS = "sglang-pages";
 const VLLM_CHAIN = /^vllm (sha256|sha256_cbor|xxhash|xxhash_cbor) (tagged|untagged) (.{0,256})$/s;
 
 /**
- * Null: the blocks are named by digests of tokens, or by keys that cannot be computed from tokens.
+ * Returns how the block keys of a namespace are computed. Null if its blocks are named by digests
+ * of tokens, or by keys that cannot be computed from tokens.
  */
 export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain | null {
   if (extra[KEYS] === SGLANG_KEYS) return "sglang";
@@ -104,7 +114,8 @@ export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain |
 }
 
 /**
- * Longer blocks and salts are not hashed, because `encodePickle` rejects pickles of 64 KiB or more.
+ * Limits on one block and on a salt. `PromptDigests` hashes nothing above them, because
+ * `encodePickle` rejects pickles of 64 KiB or more.
  */
 const BLOCK_TOKENS_MAX = 8_192;
 const SALT_CHARACTERS_MAX = 4_096;
@@ -112,19 +123,19 @@ const SALT_CHARACTERS_MAX = 4_096;
 interface ChainPrompt {
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  /** Empty or absent: no salt. */
+  /** Empty or absent if the prompt has no salt. */
   readonly cacheSalt?: string | undefined;
 }
 
-/** Chain keys of a prompt's full blocks, packed. */
+/** Keys that an engine computes for a prompt's full blocks, concatenated. */
 interface ChainKeys {
   readonly keys: Uint8Array;
   readonly keyBytes: 16 | 32;
 }
 
 /**
- * Digests of a prompt's full blocks in several namespaces. Chain keys are computed once and shared
- * by all namespaces. Without a `chain` the digests are those of the tokens.
+ * Computes digests of a prompt's full blocks for several namespaces. An engine's keys are computed
+ * once and used for all namespaces.
  */
 export class PromptDigests {
   readonly #hashing: Hashing;
@@ -135,7 +146,12 @@ export class PromptDigests {
     [this.#hashing, this.#prompt] = [hashing, prompt];
   }
 
-  /** Null if the chain is unknown, or if the salt is part of the namespace instead of the keys. */
+  /**
+   * Returns the digests of the prompt's blocks in one namespace. With `chain`, they are derived
+   * from the engine's block keys; without, from the tokens. Null if the chain is unknown, if the
+   * block or salt is too long, or if the prompt has a salt but no `chain`: the salt is then part of
+   * the namespace.
+   */
   in(namespaceKey: Uint8Array, chain: BlockChain | null = null): PackedDigests | null {
     const { tokens, blockTokens, cacheSalt } = this.#prompt;
     if (chain === null) {

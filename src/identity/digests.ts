@@ -1,55 +1,59 @@
 import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.ts";
 
 /**
- * Hash functions of the native library. They are a parameter, so that this folder does not open the
+ * Hash functions of the native library. Callers pass them in, so that this folder does not open the
  * library.
  */
 export interface Hashing {
-  /** BLAKE3-256: 32 bytes. */
+  /** Returns the BLAKE3-256 hash of `data`: 32 bytes. */
   blake3(data: Uint8Array): Uint8Array;
-  /** BLAKE3-256 with a 32-byte key: 32 bytes. */
+  /** Returns the BLAKE3-256 hash of `data` under a 32-byte key: 32 bytes. */
   blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array;
-  /** BLAKE3 in key derivation mode: 32 bytes. `context` is a constant of the program. */
+  /**
+   * Returns 32 bytes derived from `material` with BLAKE3's key derivation mode. `context`
+   * identifies the purpose and is a constant in the source code.
+   */
   blake3DeriveKey(context: string, material: Uint8Array): Uint8Array;
   /**
-   * Keyed BLAKE3 of each prefix that ends with a full block, over the tokens as u32 little-endian.
-   * Writes `floor(tokens / blockTokens)` digests of 32 bytes to `out` and returns their number.
+   * Computes the keyed BLAKE3 of each prefix of the prompt that ends with a full block. Tokens are
+   * hashed as u32 little-endian. Writes `floor(tokens / blockTokens)` digests of 32 bytes to `out`
+   * and returns their number.
    */
   prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
   /**
-   * Keyed BLAKE3 of each item of `itemBytes` bytes on its own. Writes 32 bytes per item to `out`
-   * and returns the number of items.
+   * Computes the keyed BLAKE3 of each item separately. Each item has `itemBytes` bytes. Writes 32
+   * bytes per item to `out` and returns the number of items.
    */
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
-  /** Writes `BLAKE3(digest ‖ layer u32 LE)` of each 32 bytes of `digests` to `out`. */
+  /** Writes `BLAKE3(digest ‖ layer as u32 LE)` to `out` for each 32-byte digest in `digests`. */
   blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void;
-  /** XXH3-64, seed 0. */
+  /** Returns the XXH3-64 hash of `data` with seed 0. */
   xxh3_64(data: Uint8Array): bigint;
-  /** XXH3-128, seed 0: 16 bytes, big-endian. */
+  /** Returns the XXH3-128 hash of `data` with seed 0: 16 bytes, big-endian. */
   xxh3_128(data: Uint8Array): Uint8Array;
 }
 
 /**
- * Digests or keys in one array, 32 bytes each. A prompt of 15,000 tokens has hundreds of them, and
- * native code and frames take them in this form.
+ * Digests or block keys of 32 bytes each, concatenated in one array. Native code and network
+ * messages use this form; a prompt of 15,000 tokens has hundreds of digests.
  */
 export type PackedDigests = Uint8Array;
 
-/** Digest of block `index`: a view, not a copy. */
+/** Returns the digest of block `index` as a view of `packed`, not a copy. */
 export function digestAt(packed: PackedDigests, index: number): Digest {
   assert((index + 1) * DIGEST_BYTES <= packed.length, "a digest with that index");
   return packed.subarray(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES) as Digest;
 }
 
-/** Key of block `index`: a view, not a copy. */
+/** Returns the key of block `index` as a view of `packed`, not a copy. */
 export function blockKeyAt(packed: Uint8Array, index: number): BlockKey {
   return digestAt(packed, index) as Uint8Array as BlockKey;
 }
 
 /**
- * The digest of every full block of a prompt: BLAKE3, keyed with the namespace key, over all tokens
- * from the start of the prompt to the end of the block as u32 little-endian. Tokens after the last
- * full block have no digest.
+ * Computes the digest of every full block of a prompt: BLAKE3, keyed with the namespace key, over
+ * all tokens from the start of the prompt to the end of the block. Tokens are hashed as u32
+ * little-endian. Tokens after the last full block are not hashed.
  */
 export function digestsOfPrompt(
   hashing: Hashing,
@@ -64,15 +68,15 @@ export function digestsOfPrompt(
 }
 
 /**
- * Length of an engine's chain key: 32 for SHA-256 (SGLang, vLLM's SHA-256 kinds), 16 for XXH3-128
- * (vLLM's xxhash kinds), 8 for a u64 hash in little-endian.
+ * Length in bytes of a key that an engine computes for a block: 32 for SHA-256 (SGLang, and vLLM
+ * with SHA-256), 16 for XXH3-128 (vLLM with xxhash), 8 for a u64 hash in little-endian.
  */
 export type ChainKeyBytes = 8 | 16 | 32;
 
 /**
- * Digests for engines that provide only their own chain keys (SGLang's storage calls): keyed BLAKE3
- * of each key. A chain key already covers the whole prefix. In the same namespace these digests
- * differ from those of the tokens.
+ * Computes digests for engines that provide only their own block keys, such as SGLang's storage
+ * interface: the keyed BLAKE3 of each key. An engine's key already covers the whole prefix. The
+ * digests differ from those that `digestsOfPrompt` computes in the same namespace.
  */
 export function digestsOfChainKeys(
   hashing: Hashing,
@@ -87,7 +91,8 @@ export function digestsOfChainKeys(
 }
 
 /**
- * Keys of blocks, by which tables and files are addressed: `BLAKE3(digest ‖ layer u32 LE)` of each.
+ * Computes the keys under which blocks are stored in tables and files: `BLAKE3(digest ‖ layer as
+ * u32 LE)` for each digest.
  */
 export function blockKeys(hashing: Hashing, digests: PackedDigests, layer: number): Uint8Array {
   assert(digests.length % DIGEST_BYTES === 0, "whole digests");

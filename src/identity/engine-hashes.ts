@@ -4,42 +4,56 @@ import { ByteWriter, encodeCbor, encodePickle, type HashInput } from "./hash-enc
 
 const encoder = new TextEncoder();
 
-/** SHA-256 of the concatenated parts: 32 bytes. */
+/** Returns the SHA-256 hash of the concatenated parts: 32 bytes. */
 function sha256(...parts: readonly Uint8Array[]): Uint8Array {
   const hasher = new Bun.CryptoHasher("sha256");
   for (const part of parts) hasher.update(part);
   return new Uint8Array(hasher.digest());
 }
 
-/** Values of vLLM's `--prefix-caching-hash-algo`. vLLM's default is `sha256`. */
+/** Values of vLLM's option `--prefix-caching-hash-algo`, whose default is `sha256`. */
 export type VllmHashAlgorithm = "sha256" | "sha256_cbor" | "xxhash" | "xxhash_cbor";
 
-/** Seed of NONE_HASH if PYTHONHASHSEED is not set (SHA-256 kinds, vLLM from 2026-08 on). */
+/**
+ * vLLM's seed for NONE_HASH, the parent of each first block, if PYTHONHASHSEED is not set and the
+ * algorithm uses SHA-256 (vLLM from 2026-08 on).
+ */
 export const VLLM_DEFAULT_SEED = "vllm-none-hash";
 
-/** One extra key of a block. Order in vLLM: LoRA, multimodal items, cache salt, embeddings. */
+/**
+ * An additional value that vLLM hashes into a block. Order in vLLM: LoRA, multimodal items, cache
+ * salt, embeddings.
+ */
 export type VllmExtraKey =
-  /** Present in every block. Untagged form: the name alone. */
+  /**
+   * Present in every block of a request with a LoRA adapter. In the untagged form, only the name is
+   * hashed.
+   */
   | { readonly kind: "lora"; readonly name: string; readonly path: string }
   /**
-   * One per multimodal item in the block. `offset`: position relative to the start of the block.
+   * One per multimodal item in the block. `offset` is the item's position in tokens relative to the
+   * start of the block.
    */
   | { readonly kind: "mm"; readonly identifier: string; readonly offset: number }
-  /** Present in block 0 only. */
+  /** Present in the first block of a prompt only. */
   | { readonly kind: "cache_salt"; readonly salt: string }
   /** SHA-256 of the block's prompt embeddings. */
   | { readonly kind: "prompt_embeds"; readonly digest: Uint8Array };
 
 /**
- * Form of the extra keys in a hash. `tagged`: `("cache_salt", "tenant-a")`, vLLM 0.32 and later.
- * `untagged`: `"tenant-a"`, earlier releases. KV events use the untagged form in both.
+ * How vLLM hashes an extra key. `tagged`: as a pair `("cache_salt", "tenant-a")`, in vLLM 0.32 and
+ * later. `untagged`: as `"tenant-a"`, in earlier releases. vLLM's KV events report untagged keys in
+ * all releases.
  */
 export type VllmKeyFormat = "tagged" | "untagged";
 
-/** The first release with tagged keys. */
+/** The first vLLM release (major, minor) that hashes extra keys in the tagged form. */
 const TAGGED_SINCE = [0, 32] as const;
 
-/** The format for a version as the engine reports it: "0.32.0", "0.31.1rc2", "v0.33.0+cpu". */
+/**
+ * Returns the key format of a vLLM release, given as the engine reports it: "0.32.0", "0.31.1rc2",
+ * "v0.33.0+cpu". Returns `tagged` for text without a version number.
+ */
 export function vllmKeyFormatOf(version: string): VllmKeyFormat {
   const match = /^v?(\d+)\.(\d+)/.exec(version);
   if (match === null) return "tagged";
@@ -58,7 +72,10 @@ const ALGORITHMS: Record<
   xxhash_cbor: { encode: encodeCbor, digestBytes: 16 },
 };
 
-/** 32 for the SHA-256 kinds, 16 for the xxhash kinds. */
+/**
+ * Returns the digest length in bytes: 32 for algorithms that use SHA-256, 16 for those that use
+ * XXH3-128.
+ */
 export function vllmDigestBytes(algorithm: VllmHashAlgorithm): 16 | 32 {
   return ALGORITHMS[algorithm].digestBytes;
 }
@@ -70,8 +87,9 @@ function hashWith(hashing: Hashing, algorithm: VllmHashAlgorithm, value: HashInp
 }
 
 /**
- * Parent of the first block (NONE_HASH): the hash of the seed, which is PYTHONHASHSEED as text or
- * `VLLM_DEFAULT_SEED`. If vLLM uses random bytes instead, those are the NONE_HASH.
+ * Computes NONE_HASH, which vLLM uses as the parent of each first block: the hash of the seed. The
+ * seed is PYTHONHASHSEED as text, or `VLLM_DEFAULT_SEED`. Do not call this if vLLM runs with a
+ * random NONE_HASH.
  */
 export function vllmNoneHash(
   hashing: Hashing,
@@ -83,17 +101,23 @@ export function vllmNoneHash(
 
 export interface VllmChain {
   readonly algorithm: VllmHashAlgorithm;
-  /** Digest of the block before the first of `tokens`, or the NONE_HASH. */
+  /** Digest of the block that precedes `tokens` in the prompt. NONE_HASH if there is none. */
   readonly parent: Uint8Array;
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  /** Extra keys of block `index`, counted from the first of `tokens`. Null or empty: none. */
+  /**
+   * Returns the extra keys of block `index`, where block 0 starts at the first of `tokens`. Null or
+   * empty if the block has none.
+   */
   readonly extraKeys?: (index: number) => readonly VllmExtraKey[] | null;
-  /** Default: `tagged`. */
+  /** Form in which extra keys are hashed. Default: `tagged`. */
   readonly keyFormat?: VllmKeyFormat;
 }
 
-/** vLLM's tags are constants of its program, so every occurrence is the same Python object. */
+/**
+ * Marks a tag as a shared object: vLLM's tags are constants, and pickle encodes a repeated Python
+ * object as a reference.
+ */
 function tag(name: VllmExtraKey["kind"]): HashInput {
   return { shared: name };
 }
@@ -115,8 +139,8 @@ function keyInput(key: VllmExtraKey, format: VllmKeyFormat): HashInput {
 }
 
 /**
- * vLLM's chain of block hashes, one per full block: `hash[i] = H((hash[i-1], (t0, t1, …),
- * extra_keys or None))`.
+ * Computes vLLM's hash of each full block. Each hash covers the previous one: `hash[i] =
+ * H((hash[i-1], (t0, t1, …), extra_keys or None))`.
  */
 export function vllmBlockHashes(hashing: Hashing, chain: VllmChain): Uint8Array[] {
   const { algorithm, tokens, blockTokens } = chain;
@@ -135,7 +159,10 @@ export function vllmBlockHashes(hashing: Hashing, chain: VllmChain): Uint8Array[
   return hashes;
 }
 
-/** The number in vLLM's KV events: the last eight bytes, big-endian, unsigned. */
+/**
+ * Returns the number that identifies a block in vLLM's KV events: the digest's last eight bytes,
+ * big-endian, unsigned.
+ */
 export function vllmExternalHash(digest: Uint8Array): bigint {
   return readU64BE(digest, digest.length - 8);
 }
@@ -144,26 +171,38 @@ export interface SglangChain {
   readonly tokens: Uint32Array;
   readonly pageTokens: number;
   /**
-   * Digest of the page before the first of `tokens`, or a seed. Null: the start of a prompt without
-   * a seed.
+   * Digest of the page that precedes `tokens` in the prompt, or the seed of the hash chain. Null at
+   * the start of a prompt without a seed.
    */
   readonly prior: Uint8Array | null;
-  /** With EAGLE a position is a token and its successor, so that the last token has no position. */
+  /**
+   * If true, each token is hashed together with the next token, as for EAGLE speculative decoding.
+   * The last token then has no position of its own.
+   */
   readonly eagle?: boolean;
   /**
-   * Whether to include a partial last page, as KV events do. Storage keys cover full pages only.
+   * If true, also hashes a partial last page, as SGLang's KV events do. Storage keys cover full
+   * pages only.
    */
   readonly partialLast?: boolean;
 }
 
 export interface SglangPage {
-  /** 32 bytes. In lower-case hex it is the page's storage key. */
+  /**
+   * SHA-256 hash of 32 bytes. Written in lower-case hex, it is the page's key in SGLang's storage.
+   */
   readonly digest: Uint8Array;
-  /** Positions in the page: `pageTokens`, or fewer in a partial last page. */
+  /**
+   * Number of hashed positions in the page: `pageTokens`, or fewer in a partial last page. A
+   * position is a token, or a pair of adjacent tokens with EAGLE.
+   */
   readonly positions: number;
 }
 
-/** Each token, or each pair with EAGLE, as u32 little-endian. */
+/**
+ * Encodes each token, or each pair of adjacent tokens with EAGLE, as u32 little-endian. `width` is
+ * the bytes per position.
+ */
 function positionBytes(tokens: Uint32Array, eagle: boolean): { bytes: Uint8Array; width: number } {
   if (!eagle) {
     const into = new ByteWriter();
@@ -175,7 +214,10 @@ function positionBytes(tokens: Uint32Array, eagle: boolean): { bytes: Uint8Array
   return { bytes: into.done(), width: 8 };
 }
 
-/** SGLang's chain of page hashes: `SHA-256(prior digest, if any ‖ each position)`. */
+/**
+ * Computes SGLang's hash of each page. Each hash covers the previous one: `SHA-256(previous digest,
+ * if any ‖ tokens of the page)`.
+ */
 export function sglangPageHashes(chain: SglangChain): SglangPage[] {
   const { pageTokens, prior } = chain;
   assert(Number.isInteger(pageTokens) && pageTokens > 0, "a page of at least one token");
@@ -193,21 +235,27 @@ export function sglangPageHashes(chain: SglangChain): SglangPage[] {
   return pages;
 }
 
-/** The number in SGLang's KV events: the first eight bytes, big-endian, signed. */
+/**
+ * Returns the number that identifies a page in SGLang's KV events: the digest's first eight bytes,
+ * big-endian, signed.
+ */
 export function sglangExternalHash(digest: Uint8Array): bigint {
   return asI64(readU64BE(digest));
 }
 
 /**
- * Start of the chain of KV events for a request with a salt (SGLang 0.5.18 and later). An empty
- * salt counts as none.
+ * Returns the digest with which SGLang (0.5.18 and later) starts the page hashes in KV events for a
+ * request with a salt. Null without a salt. An empty salt counts as none.
  */
 export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
   if (cacheSalt === null || cacheSalt === "") return null;
   return sha256(encoder.encode("sglang-cache-salt-v1\0"), encoder.encode(cacheSalt));
 }
 
-/** Start of the chain of storage keys. Empty text counts as none. Null if both are absent. */
+/**
+ * Returns the digest with which SGLang starts the page hashes that it uses as storage keys. Null if
+ * both arguments are absent. Empty text counts as absent.
+ */
 export function sglangStorageSeed(
   extraKey: string | null,
   cacheSalt: string | null,

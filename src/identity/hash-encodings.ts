@@ -1,6 +1,6 @@
 import { assert, HearthError } from "../core/index.ts";
 
-/** A growing byte buffer. */
+/** A byte buffer that grows as values are appended. */
 export class ByteWriter {
   #bytes = new Uint8Array(1024);
   #view = new DataView(this.#bytes.buffer);
@@ -40,7 +40,7 @@ export class ByteWriter {
     return this;
   }
 
-  /** A copy of the bytes written. */
+  /** Returns a copy of the bytes written so far. */
   done(): Uint8Array {
     return this.#bytes.slice(0, this.#length);
   }
@@ -56,8 +56,8 @@ export class ByteWriter {
 }
 
 /**
- * Text that is the same Python object at every occurrence, such as a constant. Pickle writes it
- * once and refers to it afterwards.
+ * Text that is one shared Python object at every occurrence, such as a constant. Pickle writes it
+ * once and encodes later occurrences as references.
  */
 interface SharedText {
   readonly shared: string;
@@ -77,7 +77,10 @@ export type HashInput =
   | Uint32Array
   | readonly HashInput[];
 
-/** An integer of at most 64 bits, signed or unsigned: the range of both encodings. */
+/**
+ * Converts an integer to bigint. Throws unless it fits in 64 bits, signed or unsigned; both
+ * encodings have this range.
+ */
 export function wholeNumber(value: number | bigint): bigint {
   assert(typeof value === "bigint" || Number.isSafeInteger(value), "a whole number");
   const whole = BigInt(value);
@@ -89,7 +92,7 @@ function isSharedText(value: HashInput): value is SharedText {
   return typeof value === "object" && value !== null && "shared" in value;
 }
 
-/** Opcodes of pickle protocol 5, as CPython's `pickletools` names them. */
+/** Opcodes of pickle protocol 5, with the names used by CPython's `pickletools`. */
 const Op = {
   PROTO: 0x80,
   FRAME: 0x95,
@@ -115,7 +118,7 @@ const Op = {
 } as const;
 
 const PROTOCOL = 5;
-/** CPython begins a new frame after the object that reaches this size. */
+/** CPython starts a new pickle frame when the current one has reached this size in bytes. */
 const FRAME_BYTES_MAX = 65_536;
 const FRAME_BYTES_MIN = 4;
 
@@ -163,7 +166,10 @@ function writeBytes(into: ByteWriter, value: Uint8Array): void {
   into.bytes(value);
 }
 
-/** Writes one value. Counts memoised objects, because a reference is the number of an object. */
+/**
+ * Writes one Python value as a pickle. Counts the objects stored in pickle's memo table, because a
+ * reference contains an object's index in this table.
+ */
 class Pickler {
   readonly body = new ByteWriter();
   readonly #shared = new Map<string, number>();
@@ -222,10 +228,10 @@ class Pickler {
 }
 
 /**
- * The bytes of CPython's `pickle.dumps(value, protocol=5)`. CPython writes later occurrences of the
- * *same* object as references. Here only a `SharedText` counts as the same object; whether strings
- * of a request are the same object is not visible from outside. Throws UNSUPPORTED from 64 KiB on,
- * because CPython splits longer pickles into frames.
+ * Encodes a value as CPython's `pickle.dumps(value, protocol=5)` does. CPython encodes a repeated
+ * object as a reference, even if equal text in another object is written out. This encoder knows
+ * only one kind of repeated object, `SharedText`. Throws UNSUPPORTED for pickles of 64 KiB or more,
+ * because CPython splits them into frames.
  */
 export function encodePickle(value: HashInput): Uint8Array {
   const pickler = new Pickler();
@@ -243,7 +249,10 @@ export function encodePickle(value: HashInput): Uint8Array {
 const Major = { unsigned: 0x00, negative: 0x20, bytes: 0x40, text: 0x60, array: 0x80 } as const;
 const NULL = 0xf6;
 
-/** Writes the shortest head: the major type in the high three bits, then the argument. */
+/**
+ * Writes a CBOR head in its shortest form: the major type in the high three bits, then the
+ * argument.
+ */
 function writeHead(into: ByteWriter, major: number, argument: number): void {
   if (argument < 24) into.u8(major | argument);
   else if (argument < 0x100) into.u8(major | 24).u8(argument);
@@ -281,7 +290,7 @@ function write(into: ByteWriter, value: HashInput): void {
   }
 }
 
-/** Canonical CBOR (RFC 8949, 4.2.1): every head has its shortest form. */
+/** Encodes a value as canonical CBOR (RFC 8949, 4.2.1), where every head has its shortest form. */
 export function encodeCbor(value: HashInput): Uint8Array {
   const into = new ByteWriter();
   write(into, value);

@@ -2,43 +2,49 @@ import { assert } from "../core/index.ts";
 import type { Hashing } from "./digests.ts";
 
 /**
- * All properties that must match before bytes may be shared. Two engines share blocks if and only
- * if their manifests are equal in every field. Text is compared byte for byte and never empty; a
- * property that does not apply is `null`, so that its absence has a single form.
+ * All properties of an engine that must match before it may share blocks with another one. Two
+ * engines share blocks if and only if all fields of their manifests are equal. Text is compared
+ * byte for byte and never empty; a property that does not apply is `null`.
  */
 export interface NamespaceManifest {
   /** Model name as configured in the engine, for example `"Qwen/Qwen3-32B"`. */
   readonly model: string;
-  /** Commit or digest of the weights. */
+  /** Commit or digest of the model's weights. */
   readonly weightsRevision: string | null;
   /** Type of the cached values, for example `"bfloat16"` or `"fp8_e4m3"`. */
   readonly dtype: string;
   /** Quantisation of weights or cache, if it changes the cached values. */
   readonly quantisation: string | null;
-  /** Arrangement of the bytes of a block, with the engine: `"vllm:NHD"`, `"sglang:page_first"`. */
+  /**
+   * Order of the bytes within a block, prefixed with the engine: `"vllm:NHD"`,
+   * `"sglang:page_first"`.
+   */
   readonly layout: string;
-  /** Tokens per block. */
+  /** Number of tokens per block. */
   readonly blockTokens: number;
   readonly tpSize: number;
   readonly tpRank: number;
   readonly ppSize: number;
   readonly ppRank: number;
-  /** 32-byte digest of the adapter's weights. */
+  /** 32-byte digest of the LoRA adapter's weights. Null without an adapter. */
   readonly loraDigest: Uint8Array | null;
-  /** Separates tenants: blocks under one salt are invisible under another, and without one. */
+  /**
+   * Separates tenants: blocks stored with one salt cannot be found with another salt or without
+   * one. Null without a salt.
+   */
   readonly tenantSalt: string | null;
   /**
-   * Other properties that must match for this engine: context parallelism, cache group, attention
-   * kind.
+   * Other properties of the engine that must match, such as context parallelism, cache group, and
+   * attention kind.
    */
   readonly extra: Readonly<Record<string, string>>;
 }
 
-/** Required fields. All others have a value for "does not apply". */
+/** Fields that `manifestOf` requires. The other fields have defaults. */
 type Needed = "model" | "dtype" | "layout" | "blockTokens";
 
 /**
- * Creates a manifest in which omitted fields do not apply: null, a single shard, no extra entries.
+ * Creates a manifest. Omitted fields get null, or 1 for numbers of shards, or no `extra` entries.
  */
 export function manifestOf(
   fields: Pick<NamespaceManifest, Needed> & Partial<Omit<NamespaceManifest, Needed>>,
@@ -69,7 +75,7 @@ function isU32(value: number): boolean {
   return Number.isInteger(value) && value >= 0 && value <= 0xffff_ffff;
 }
 
-/** The problem of one text, or null. */
+/** Returns the problem of the text of field `name` as a message. Null if the text is valid. */
 function textProblem(name: string, text: string): string | null {
   if (!text.isWellFormed()) return `${name} is not well-formed Unicode`;
   if (text.length === 0) return `${name} is empty: leave it out instead`;
@@ -96,7 +102,10 @@ function extraProblem(extra: Readonly<Record<string, string>>): string | null {
   return null;
 }
 
-/** Length of the encoding: header, thirteen field headers, five numbers, and the variable parts. */
+/**
+ * Returns the length in bytes of the encoded manifest: header, thirteen field headers, five
+ * numbers, and the variable parts.
+ */
 function encodedBytes(manifest: NamespaceManifest, texts: readonly (string | null)[]): number {
   const names = Object.entries(manifest.extra).flat();
   const bytesOf = (text: string | null) => (text === null ? 0 : encoder.encode(text).length);
@@ -104,7 +113,7 @@ function encodedBytes(manifest: NamespaceManifest, texts: readonly (string | nul
   return 6 + 13 * 6 + 5 * 4 + (manifest.loraDigest?.length ?? 0) + 4 * names.length + sum;
 }
 
-/** The first problem of a manifest as a message, or null. */
+/** Returns the first problem of a manifest as a message. Null if the manifest is valid. */
 export function manifestProblem(manifest: NamespaceManifest): string | null {
   const texts = {
     model: manifest.model,
@@ -136,15 +145,15 @@ export function manifestProblem(manifest: NamespaceManifest): string | null {
 }
 
 /**
- * The canonical encoding. `docs/reference/identity.md` has it as a table, with golden vectors.
+ * Canonical encoding of a manifest, as described in `docs/reference/identity.md` with test vectors:
  *
  *     encoding := "HNSM" version:u8=1 fields:u8=13 field[1] … field[13]
  *     field[t] := tag:u8=t kind:u8 length:u32le value[length]
  *     kind     := 0 absent (length 0) | 1 text (UTF-8) | 2 number (u32le) | 3 bytes | 4 pairs
  *     pairs    := { length:u32le name length:u32le value }, names ascending bytewise, each once
  *
- * All thirteen fields are always there, in the order of their tags, and nothing follows the last:
- * one manifest has one encoding, and no two manifests share one.
+ * All thirteen fields are always present, in the order of their tags, and nothing follows the last
+ * one. So each manifest has exactly one encoding, and different manifests have different encodings.
  */
 const MAGIC = new TextEncoder().encode("HNSM");
 const VERSION = 1;
@@ -160,8 +169,8 @@ interface Rule {
 }
 
 /**
- * Every field needs a tag: a field that is not encoded could not differ. New fields need a new
- * version.
+ * Encoding of each field. Every field needs a tag, because a field that is not encoded would be
+ * ignored in comparisons. A new field needs a new format version.
  */
 const RULES: Readonly<Record<keyof NamespaceManifest, Rule>> = {
   model: { tag: 1, kind: Kind.text, optional: false },
@@ -222,8 +231,8 @@ function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Ar
 }
 
 /**
- * The canonical encoding of a manifest, at most `MANIFEST_BYTES_MAX` bytes. The manifest must be
- * valid: check external input with `manifestProblem` first.
+ * Encodes a manifest in its only valid form, at most `MANIFEST_BYTES_MAX` bytes. The manifest must
+ * be valid: check external input with `manifestProblem` first.
  */
 export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
   const problem = manifestProblem(manifest);
@@ -241,7 +250,7 @@ export type DecodedManifest =
   | { readonly ok: true; readonly manifest: NamespaceManifest }
   | { readonly ok: false; readonly why: string };
 
-/** Used inside the decoder only. */
+/** Signals invalid input. Thrown and caught within the decoder. */
 class Refused extends Error {}
 
 function refuse(why: string): never {
@@ -284,7 +293,7 @@ function decodePairs(bytes: Uint8Array): Record<string, string> {
     if (pairs.length === MANIFEST_EXTRA_MAX) refuse(`extra has over ${MANIFEST_EXTRA_MAX} entries`);
     pairs.push([decodeText(name, "a name in extra"), decodeText(value, "a value in extra")]);
   }
-  // Object.fromEntries treats names such as "__proto__" as plain names.
+  // Object.fromEntries creates ordinary entries even for names such as "__proto__".
   return Object.fromEntries(pairs);
 }
 
@@ -335,8 +344,8 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
 }
 
 /**
- * Decodes the output of `encodeManifest` and refuses all other input with a message. Keeps no view
- * of `bytes`.
+ * Decodes the output of `encodeManifest`. For all other input, returns the reason as a message. The
+ * result does not reference `bytes`.
  */
 export function decodeManifest(bytes: Uint8Array): DecodedManifest {
   try {
@@ -347,21 +356,26 @@ export function decodeManifest(bytes: Uint8Array): DecodedManifest {
   }
 }
 
-/** Part of the format: another text gives the same manifests other namespaces. */
+/**
+ * BLAKE3 context for namespace keys. Changing this text would change the key of every namespace.
+ */
 const NAMESPACE_CONTEXT = "hearth 2026-08 namespace key v1";
 
 /**
- * 32 bytes that identify a namespace and key its digests: BLAKE3 derive-key over the canonical
- * encoding.
+ * Computes the 32-byte key that identifies a namespace and keys its digests: BLAKE3 key derivation
+ * over the encoded manifest.
  */
 export function namespaceKey(hashing: Hashing, manifest: NamespaceManifest): Uint8Array {
   return hashing.blake3DeriveKey(NAMESPACE_CONTEXT, encodeManifest(manifest));
 }
 
-/** Part of the formats. `zig/client/calls.zig` has the same texts. */
+/**
+ * BLAKE3 contexts for MAC keys and their identifiers. `zig/client/calls.zig` must have the same
+ * texts.
+ */
 const KEY_CONTEXT = "hearth 2026-11 block mac key v1";
 const ID_CONTEXT = "hearth 2026-11 block mac key id v1";
-/** The entry in a manifest's `extra` with the identifier of the namespace's MAC key. */
+/** Key in a manifest's `extra`. Its value is the identifier of the namespace's MAC key. */
 export const MAC_FIELD = "hearth.mac";
 const KEY_BYTES = 16;
 const ID = /^[0-9a-f]{32}$/;
@@ -369,33 +383,36 @@ const ID = /^[0-9a-f]{32}$/;
 export const SECRET_BYTES_MIN = 16;
 export const SECRET_BYTES_MAX = 4096;
 
-/** Values derived from the secret of a namespace. */
+/** Values derived from the secret that an operator configures for a namespace. */
 export interface NamespaceSecret {
-  /** 16 bytes, for `BlockMacs`. */
+  /** MAC key of 16 bytes, used by `BlockMacs`. */
   readonly key: Uint8Array;
   /** 32 hexadecimal digits that identify the key without revealing it. */
   readonly id: string;
 }
 
-/** Derives key and identifier from a secret of 16 to 4096 bytes. */
+/** Derives the MAC key and its identifier from a secret of 16 to 4096 bytes. */
 export function namespaceSecret(hashing: Hashing, secret: Uint8Array): NamespaceSecret {
   const key = hashing.blake3DeriveKey(KEY_CONTEXT, secret).slice(0, KEY_BYTES);
   const id = hashing.blake3DeriveKey(ID_CONTEXT, secret).slice(0, KEY_BYTES).toHex();
   return { key, id };
 }
 
-/** The manifest of the namespace with this key. It differs from the one without a key. */
+/**
+ * Returns a copy of the manifest for blocks with MACs under the key `id`. It denotes another
+ * namespace than `manifest`.
+ */
 export function withMacKey(manifest: NamespaceManifest, id: string): NamespaceManifest {
   return { ...manifest, extra: { ...manifest.extra, [MAC_FIELD]: id } };
 }
 
-/** Identifier of the namespace's MAC key. Null: the blocks have no MAC. */
+/** Returns the identifier of the namespace's MAC key. Null if its blocks have no MAC. */
 export function macKeyIdOf({ extra }: NamespaceManifest): string | null {
   const id = extra[MAC_FIELD];
   return id === undefined ? null : id;
 }
 
-/** Whether the text has the form of a key identifier. */
+/** Returns whether the text is formatted as a key identifier: 32 lower-case hexadecimal digits. */
 export function isMacKeyId(text: string): boolean {
   return ID.test(text);
 }

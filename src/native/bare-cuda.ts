@@ -26,14 +26,14 @@ export interface BareCudaOptions {
   /** Path of the CUDA library. Null: the one that the dynamic linker finds. */
   readonly library: string | null;
   readonly device: number;
-  /** Bytes of pinned host memory, and as many on the device. */
+  /** Bytes of pinned host memory to allocate. The same amount is allocated on the device. */
   readonly bytes: number;
 }
 
 /**
  * Baseline for GPU benchmarks: copies between a device and pinned host memory with a plain loop of
- * driver calls, without Hearth's code. It blocks its thread. Throws UNSUPPORTED with the driver's
- * code if a call fails.
+ * driver calls, without Hearth's code. Calls block the calling thread. Throws UNSUPPORTED with the
+ * driver's error code if a driver call fails.
  */
 export class BareCuda implements Disposable {
   readonly #calls: Record<Call, (...args: (number | bigint | BigUint64Array)[]) => number>;
@@ -64,8 +64,8 @@ export class BareCuda implements Disposable {
   }
 
   /**
-   * Copies the first `bytes` in pieces of `piece` bytes. Returns the nanoseconds until the last
-   * piece has arrived.
+   * Copies the first `bytes` bytes in pieces of `piece` bytes and waits for the last one. Returns
+   * the elapsed nanoseconds.
    */
   copy(direction: "h2d" | "d2h", bytes: number, piece: number): number {
     const start = Bun.nanoseconds();
@@ -83,7 +83,10 @@ export class BareCuda implements Disposable {
     return Bun.nanoseconds() - start;
   }
 
-  /** If the device is lost, the driver frees nothing and reports no error here. */
+  /**
+   * Frees the memory and the CUDA context. If the device is lost, the driver frees nothing, and no
+   * error is reported.
+   */
   [Symbol.dispose](): void {
     for (const end of this.#ends.splice(0).reverse()) end();
   }
@@ -93,7 +96,10 @@ export class BareCuda implements Disposable {
     if (code !== 0) throw new HearthError("UNSUPPORTED", `${name} answers CUDA error ${code}`);
   }
 
-  /** Value that the call writes to its first argument. */
+  /**
+   * Calls a driver function that writes a new handle or address to its first argument. Returns that
+   * value.
+   */
   #made(name: Call, ...args: (number | bigint)[]): bigint {
     this.#out[0] = 0n;
     this.#call(name, this.#out, ...args);
@@ -102,7 +108,8 @@ export class BareCuda implements Disposable {
 }
 
 /**
- * Whether `library` is the stand-in for CUDA used by tests. Its timings say nothing about a GPU.
+ * Returns whether `library` is the fake CUDA library used by tests. Timings with it say nothing
+ * about a GPU.
  */
 export function isStandInCuda(library: string | null): boolean {
   if (library === null) return false;

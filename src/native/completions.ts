@@ -6,21 +6,25 @@ import type { Native } from "./native.ts";
 const REAP_MAX = 64;
 
 export interface CompletionsOptions {
-  /** Fills an array of entries: (handle, entries, maximum) → count. */
+  /**
+   * Native function that moves completions from the ring into an array: (handle, entries, maximum)
+   * → count.
+   */
   readonly reap: FunctionName;
   readonly handle: number;
   readonly entryBytes: number;
-  /** Written by the library after completions. The library owns it. */
+  /** Descriptor that the library writes to after completions. The library owns it. */
   readonly eventFd: number;
-  /** Handles the entry at this offset. */
+  /** Handles the completion at byte offset `at` of `view`. */
   deliver(view: DataView, at: number): void;
-  /** Called after each burst of completions. */
+  /** Called after all completions of one wake-up have been delivered. */
   drained?(): void;
 }
 
 /**
- * Work that native threads execute, by token, and the ring in which they report its completion. A
- * waiter stays referenced until then, and with it the memory that the work uses.
+ * Tracks work that native threads execute. Each piece of work has a token and a waiter. Completions
+ * arrive through a ring of the library. A waiter stays referenced until `forget`, and so does the
+ * memory that it references for the native threads.
  */
 export class Completions<Waiter> {
   readonly #native: Native;
@@ -40,26 +44,26 @@ export class Completions<Waiter> {
     this.#events = new EventReader(options.eventFd, () => this.#drain());
   }
 
-  /** Number of waiters. */
+  /** Number of pieces of work that have not completed. */
   get size(): number {
     return this.#waiting.size;
   }
 
-  /** Registers a waiter. Returns its token. */
+  /** Registers a waiter for new work. Returns the token to pass to the library. */
   wait(waiter: Waiter): number {
     const token = this.#nextToken++;
     this.#waiting.set(token, waiter);
     return token;
   }
 
-  /** The waiter of a completion. */
+  /** Returns the waiter registered under `token`. */
   of(token: number): Waiter {
     const waiting = this.#waiting.get(token);
     assert(waiting !== undefined, "a completion has a waiter");
     return waiting;
   }
 
-  /** Removes a waiter: its work is over, or was never begun. */
+  /** Removes a waiter whose work has completed or was not started. */
   forget(token: number): void {
     this.#waiting.delete(token);
   }
@@ -78,12 +82,12 @@ export class Completions<Waiter> {
     this.#idle = Promise.withResolvers();
   }
 
-  /** Resolves when all work has completed. */
+  /** Resolves when no work is left. */
   idle(): Promise<void> {
     return this.#waiting.size === 0 ? Promise.resolve() : this.#idle.promise;
   }
 
-  /** Once this has resolved, no entry is delivered any more. */
+  /** Stops delivery. After the promise has resolved, `deliver` is not called any more. */
   stop(): Promise<void> {
     return this.#events.stop();
   }

@@ -22,39 +22,46 @@ export type DiskOutcome<T> =
   | ({ readonly ok: true } & T)
   | { readonly ok: false; readonly status: StatusName; readonly errno: number };
 
-/** A header of 4 KiB in native memory. Its owner fills or reads `bytes`. */
+/**
+ * A 4 KiB buffer in native memory for a file's header. Its owner fills `bytes` before a store, or
+ * reads it after a load. Disposing returns the buffer to the disk.
+ */
 export interface HeaderSlot extends Disposable {
-  /** Valid until disposed. It must not be disposed while an operation that uses it is in flight. */
+  /**
+   * Contents of the header. Do not access it after disposal, and do not dispose while an operation
+   * uses it.
+   */
   readonly bytes: Uint8Array;
 }
 
-/** One transfer of a block between a region and a file. */
+/** One transfer of a block between a memory region and a file. */
 export interface BlockTransfer {
-  /** Path below the disk's folder: ASCII, at most 63 characters. */
+  /** Path relative to the disk's folder: ASCII, at most 63 characters. */
   readonly path: string;
   readonly header: HeaderSlot;
   readonly region: Region;
-  /** Offset in the region, a multiple of 4096. */
+  /** Byte offset of the payload in the region, a multiple of 4096. */
   readonly offset: number;
   /**
    * Length of the payload in bytes, at least 1. The transfer uses the region up to the end of the
-   * payload's last page: a store zeroes the rest of that page, and a load fills it with the zeros
-   * of the file.
+   * payload's last page of 4096 bytes. A store writes zeros to the rest of that page, and a load
+   * overwrites it with the zeros from the file.
    */
   readonly bytes: number;
   /**
-   * For a store: an obsolete file to overwrite and rename, instead of creating a new file. Its name
-   * must be a leftover's name. If the spare does not exist, has a second name, or is not exactly as
-   * long as header and payload in whole pages, the outcome is `missing` and nothing is written.
+   * For a store: name of an obsolete file to overwrite and rename, instead of creating a new file.
+   * The outcome is `missing`, and nothing is written, if this file does not exist, has a second
+   * hard link, or is not exactly as long as header and payload in whole pages. The name must be one
+   * that the disk gives to obsolete files.
    */
   readonly spare?: string;
 }
 
 export interface DiskEntry {
-  /** Name within the folder. */
+  /** File name without its folder. */
   readonly name: string;
   readonly bytes: number;
-  /** Allocated space as the file system counts it: st_blocks * 512. */
+  /** Disk space allocated to the file: st_blocks * 512. */
   readonly allocatedBytes: number;
 }
 
@@ -62,18 +69,24 @@ const JOB = STRUCTS.DiskJob;
 const DONE = STRUCTS.DiskDone;
 const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
-/** How long disposing waits for operations in flight. */
+/** Milliseconds for which disposal waits for operations in flight. */
 const DISPOSE_WAIT_MS = 5_000;
 
 export interface DiskOptions {
-  /** An existing folder. */
+  /** Existing folder that contains the files. */
   readonly folder: string;
-  /** Region of most transfers. It is registered with the ring if possible. */
+  /**
+   * Memory region used by most transfers. Registered with io_uring if possible, for faster
+   * transfers.
+   */
   readonly arena: Region | null;
-  /** Maximum number of operations in flight, up to 1,024. */
+  /** Maximum number of operations in flight, 1 to 1,024. */
   readonly depth: number;
   readonly method: "auto" | "io_uring" | "threads";
-  /** Threads for blocking calls, up to 64. Default: chosen by the method. */
+  /**
+   * Number of threads for blocking system calls, at most 64. Default: chosen by the library for the
+   * I/O method.
+   */
   readonly threads?: number;
   readonly clock?: Clock;
 }
@@ -94,18 +107,21 @@ interface Done {
   readonly extra: bigint;
 }
 
-/** Disks with operations that the kernel never finished. It may still write to their memory. */
+/**
+ * Disks with an operation that the kernel never finished. They stay referenced, because the kernel
+ * may still write to their memory.
+ */
 const orphanedDisks = new Set<BlockDisk>();
 
 /**
- * Operations on whole blocks in one folder, executed by native threads or io_uring. Promises:
+ * Reads and writes whole blocks as files of one folder, with native threads or io_uring. Promises:
  *
- * - No call blocks the event loop, and none throws because of the disk.
- * - The kernel owns the span and the header of a transfer until its promise settles, and the
- *   promise settles only when the kernel has finished. An operation cannot be cancelled.
+ * - No call blocks the event loop, and no disk error throws.
+ * - The kernel may access a transfer's span and header until the transfer's promise settles. It
+ *   settles only when the kernel has finished. An operation cannot be cancelled.
  * - A file appears under its name only when it is complete. If the name is taken, the outcome is
- *   `exists` and the existing file is unchanged. A failed `store` leaves nothing behind except the
- *   spare file it was given, with undefined content; the caller removes it.
+ *   `exists` and the existing file is unchanged. A failed `store` leaves no file behind, except
+ *   that the content of its `spare` file is undefined; the caller removes the spare.
  * - At most `depth` operations are in flight. Further ones fail immediately with `full`.
  */
 export class BlockDisk implements AsyncDisposable {
@@ -117,7 +133,7 @@ export class BlockDisk implements AsyncDisposable {
   readonly #asked: DiskOptions["method"];
   readonly #job: NativeBuffer = nativeBuffer(JOB.size);
   readonly #jobView = new DataView(this.#job.bytes.buffer);
-  /** Operations in flight. The waiter keeps the job's memory alive. */
+  /** Operations in flight. The waiter keeps the job's memory referenced. */
   readonly #running: Completions<{ job: Job; settle: (done: DiskOutcome<Done>) => void }>;
   #info: StructValue<"DiskInfo">;
   #closing: Promise<boolean> | null = null;
@@ -147,7 +163,7 @@ export class BlockDisk implements AsyncDisposable {
     });
   }
 
-  /** Opens the folder. The first operation of a disk. */
+  /** Opens the folder. Must be the first operation on a disk. */
   async open(folder: string): Promise<DiskOutcome<Done>> {
     const buffer = textBuffer(folder);
     const opened = await this.#run({ operation: DISK_OPERATION.open, buffer });
@@ -161,7 +177,7 @@ export class BlockDisk implements AsyncDisposable {
     this.#info = readStruct("DiskInfo", out);
   }
 
-  /** Method of I/O, and the reason for it. */
+  /** I/O method in use. `methodReason` says why it was chosen. */
   get method(): "io_uring" | "threads" {
     return this.#info.method === DISK_METHOD.io_uring ? "io_uring" : "threads";
   }
@@ -172,12 +188,12 @@ export class BlockDisk implements AsyncDisposable {
     return this.#asked === "auto" ? "io_uring is available" : "configured";
   }
 
-  /** Whether the files are opened with O_DIRECT. */
+  /** True if files are opened with O_DIRECT. */
   get direct(): boolean {
     return this.#info.direct === 1;
   }
 
-  /** Whether the arena is registered with the ring. `registering`: registration is in progress. */
+  /** True if the arena is registered with io_uring. False while `registering` is true. */
   get registered(): boolean {
     return this.#registration === DISK_REGISTRATION.registered;
   }
@@ -186,24 +202,27 @@ export class BlockDisk implements AsyncDisposable {
     return this.#registration === DISK_REGISTRATION.under_way;
   }
 
-  /** The last known state. While registration is in progress, the current state. */
+  /**
+   * Returns the state of the arena's registration. Asks the library while registration is in
+   * progress.
+   */
   get #registration(): number {
     const isLater = this.#info.registered === DISK_REGISTRATION.under_way;
     if (isLater && this.#closing === null) this.#readInfo();
     return this.#info.registered;
   }
 
-  /** Operations in flight. */
+  /** Number of operations in flight. */
   get inFlight(): number {
     return this.#running.size;
   }
 
-  /** Null if all `depth` headers are claimed. */
+  /** Claims a header for a transfer. Returns null if all `depth` headers are claimed. */
   claimHeader(): HeaderSlot | null {
     return this.#headers.claim();
   }
 
-  /** Writes header and payload to a new file, or to a spare one. */
+  /** Writes header and payload to a new file, or to the file named by `spare`. */
   async store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>> {
     const { spare: target, ...rest } = transfer;
     const job = { operation: DISK_OPERATION.store, ...rest };
@@ -212,9 +231,9 @@ export class BlockDisk implements AsyncDisposable {
   }
 
   /**
-   * Reads header and payload. `fileBytes` is the file's size; `checksum` is the XXH3-64 of the
-   * payload as it is now in the region. A file shorter than header and payload is `short`. The
-   * caller verifies the content.
+   * Reads header and payload. `fileBytes` is the file's size. `checksum` is the XXH3-64 of the
+   * payload in the region after the read. The outcome is `short` if the file is shorter than header
+   * and payload. The caller verifies the content.
    */
   async load(
     transfer: BlockTransfer,
@@ -224,7 +243,7 @@ export class BlockDisk implements AsyncDisposable {
     return { ok: true, checksum: done.result, fileBytes: Number(done.extra) };
   }
 
-  /** Reads the header only. */
+  /** Reads only the header of a file. */
   async peek(
     path: string,
     header: HeaderSlot,
@@ -233,19 +252,20 @@ export class BlockDisk implements AsyncDisposable {
     return done.ok ? { ok: true, fileBytes: Number(done.extra) } : done;
   }
 
-  /** Removes a file. `missing` if it does not exist. */
+  /** Removes a file. The outcome is `missing` if it does not exist. */
   remove(path: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.remove, path });
   }
 
-  /** Renames a file within the folder. `exists` if the target exists. */
+  /** Renames a file within the folder. The outcome is `exists` if the target exists. */
   rename(from: string, to: string): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.rename, path: from, target: to });
   }
 
   /**
-   * Entries of a folder below the disk's own ("" is the disk's folder), including folders,
-   * unordered, not recursive. Entries created or removed during the call may or may not appear.
+   * Lists the files and folders directly in `path`, in any order. `path` is relative to the disk's
+   * folder ("" is the folder itself). Entries created or removed during the call may be missing or
+   * listed.
    */
   async list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>> {
     const entries: DiskEntry[] = [];
@@ -260,12 +280,12 @@ export class BlockDisk implements AsyncDisposable {
     }
   }
 
-  /** Makes everything stored and removed so far durable across a power loss (syncfs). */
+  /** Makes all stores and removals that have completed durable across a power loss (syncfs). */
   sync(): Promise<DiskOutcome<object>> {
     return this.#run({ operation: DISK_OPERATION.sync });
   }
 
-  /** Free and total bytes of the file system that an unprivileged process may use. */
+  /** Returns the free and total bytes of the file system, without the space reserved for root. */
   async space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>> {
     const done = await this.#run({ operation: DISK_OPERATION.space });
     if (!done.ok) return done;
@@ -327,9 +347,9 @@ export class BlockDisk implements AsyncDisposable {
   }
 
   /**
-   * Waits at most `ms` for operations in flight. False if the kernel still owns some of their
-   * memory: that memory is never freed, and those promises never settle. Later operations are
-   * `closed`.
+   * Rejects further operations with `closed` and waits at most `ms` for those in flight. Returns
+   * false if the kernel has not finished some: their memory is never freed, and their promises
+   * never settle.
    */
   close(ms: number): Promise<boolean> {
     this.#closing ??= this.#close(ms);
@@ -355,7 +375,7 @@ export class BlockDisk implements AsyncDisposable {
 
 /**
  * Opens a disk on an existing folder. Throws NativeError if the folder cannot be opened (`missing`,
- * `not_permitted`, ...), if io_uring is required and refused, or if memory or threads are
+ * `not_permitted`, ...), if io_uring is required but unavailable, or if memory or threads are
  * insufficient.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
@@ -370,7 +390,10 @@ export async function openDisk(native: Native, options: DiskOptions): Promise<Bl
 
 const FIXED_BYTES = 17;
 
-/** Decodes the library's packed entries: two u64, the length of the name, the name. */
+/**
+ * Decodes the library's directory entries. Each is two u64 (size and allocated bytes), the length
+ * of the name, and the name.
+ */
 function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
   const view = new DataView(packed.buffer, packed.byteOffset, packed.length);
   const decoder = new TextDecoder();
@@ -388,13 +411,14 @@ function* readEntries(packed: Uint8Array): Generator<DiskEntry> {
 }
 
 /**
- * A header with its index. `bytes` stays readable after disposal; the index does not stay valid.
+ * A header with its index in the disk's header memory. After disposal, `bytes` can still be read,
+ * but the index may belong to another header.
  */
 interface NumberedHeader extends HeaderSlot {
   readonly index: number;
 }
 
-/** The headers of a disk, in one allocation that is aligned for direct I/O. */
+/** All headers of a disk, in one allocation aligned for direct I/O. */
 class DiskHeaders {
   readonly #memory: NativeBuffer;
   readonly #first: number;
@@ -407,7 +431,7 @@ class DiskHeaders {
     this.#free = Array.from({ length: count }, (_, index) => count - 1 - index);
   }
 
-  /** Address of the first header. */
+  /** Address of the first header, which all others follow. */
   get address(): number {
     return this.#memory.address + this.#first;
   }
@@ -428,7 +452,7 @@ class DiskHeaders {
     return slot;
   }
 
-  /** Index of a header that is claimed from this disk. */
+  /** Returns the index of a header. Fails unless the header is claimed from this disk. */
   indexOf(slot: HeaderSlot): number {
     assert(this.#claimed.has(slot), "the header is claimed from this disk");
     return (slot as NumberedHeader).index;

@@ -1,4 +1,4 @@
 import path from "../../dist/native/linux-x64/libhearth.so" with { type: "file" };
 
-/** Path of the library inside the executable. */
+/** Path of the native library inside the executable. */
 export default path;

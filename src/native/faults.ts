@@ -6,16 +6,19 @@ const encoder = new TextEncoder();
 const names = new Map<string, Uint8Array>();
 
 /**
- * Sets a plan of failing disk system calls, for tests: items `name:nth:action` separated by `;`, as
- * described in zig/base/faults.zig. An empty plan removes the plan and releases frozen calls.
- * Throws NativeError `bad_request` if the plan is invalid.
+ * Makes chosen disk system calls fail, for tests. The plan has items `name:nth:action` separated by
+ * `;` (format: zig/base/faults.zig). An empty plan ends the previous plan and releases calls that
+ * it froze. Throws NativeError `bad_request` if the plan is invalid.
  */
 export function setFaults(native: Native, plan: string): void {
   const bytes = encoder.encode(plan === "" ? ";" : plan);
   native.call("hearth_faults", bytes, bytes.length);
 }
 
-/** Hits of each call since the plan was set. The plan `count` only counts. */
+/**
+ * Returns how often each system call was reached since the plan was set. With the plan `count`,
+ * calls are only counted.
+ */
 export function faultCounts(native: Native): Readonly<Record<string, number>> {
   const { bytes } = nativeBuffer(COUNTS_BYTES);
   const code = native.symbols.hearth_fault_counts(bytes, bytes.length);
@@ -30,8 +33,9 @@ export function faultCounts(native: Native): Readonly<Record<string, number>> {
 }
 
 /**
- * A fault point outside the library. Returns 0, or the errno with which the following operation
- * must fail. The plan may also end the process here. `name` is a constant of at most 48 characters.
+ * Marks a fault point in TypeScript code. Returns 0, or the errno with which the caller must let
+ * its next operation fail. The plan may also end the process here. `name` is a constant of at most
+ * 48 characters.
  */
 export function faultPoint(native: Native, name: string): number {
   let bytes = names.get(name);
@@ -42,12 +46,18 @@ export function faultPoint(native: Native, name: string): number {
   return native.call("hearth_fault_point", bytes, bytes.length);
 }
 
-/** Set by `bun run build --faults`. A release build ignores a plan in the environment. */
+/**
+ * True in executables built with `bun run build --faults`. Other builds ignore the environment
+ * variable of the same name.
+ */
 declare const HEARTH_FAULTS: boolean;
 
 let armed: Native | null = null;
 
-/** The library of this thread. A worker of the executable has its own, with its own counts. */
+/**
+ * Loads this thread's library and sets the plan from the environment. Each worker thread of the
+ * executable has its own library and its own counts.
+ */
 function arm(): Native {
   const native = loadNative();
   setFaults(native, process.env.HEARTH_FAULTS ?? "");
@@ -55,9 +65,9 @@ function arm(): Native {
 }
 
 /**
- * A point at which a test may end this process. The plan is in the environment variable
- * HEARTH_FAULTS (format: zig/base/faults.zig). The first point that a thread reaches also arms the
- * plan for the thread's native calls. A release build does nothing here. Names are constants.
+ * Marks a point at which a test may end this process. The plan is in the environment variable
+ * HEARTH_FAULTS (format: zig/base/faults.zig). The first point that a thread reaches also activates
+ * the plan for the thread's native calls. Does nothing in release builds. `name` is a constant.
  */
 export function crashPoint(name: string): void {
   if (typeof HEARTH_FAULTS !== "undefined" && HEARTH_FAULTS) {

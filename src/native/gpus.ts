@@ -16,42 +16,45 @@ import {
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-/** Whether CUDA is usable on this host, or why not. */
+/** State of CUDA on this host: usable, or the reason it is not. */
 export type GpuState = keyof typeof GPU_STATE;
 
 export interface GpusInfo {
   readonly state: GpuState;
-  /** CUDA version, for example 12080 for 12.8. 0 if unknown. */
+  /** Version of CUDA that the driver supports: 12080 for 12.8. 0 if unknown. */
   readonly driverVersion: number;
-  /** CUresult that led to the state, or 0. */
+  /** CUresult of the driver call that led to `state`. 0 if no call failed. */
   readonly code: number;
-  /** Whether the driver copies many pieces in one call. */
+  /** True if the driver can copy many pieces in one call. */
   readonly hasBatches: boolean;
 }
 
 export interface GpuDevice {
   readonly index: number;
-  /** 16 bytes. Engines identify a device by it. */
+  /** UUID of 16 bytes, by which engines identify a device. */
   readonly uuid: Uint8Array;
   readonly name: string;
   /** PCI address, such as `0000:3b:00.0`. */
   readonly pci: string;
   readonly memoryBytes: number;
-  /** Null if the driver does not know the node. */
+  /** NUMA node of the device. Null if the driver does not report it. */
   readonly numaNode: number | null;
-  /** Compute capability times ten: 90 is 9.0. */
+  /** Compute capability times ten: 90 means 9.0. */
   readonly capability: number;
   readonly hasDmaBuf: boolean;
   /**
-   * CUresult with which the device was lost, or null. A lost device is unusable until the process
-   * ends.
+   * CUresult with which the device was lost. Null if it works. A lost device is unusable until the
+   * process ends.
    */
   readonly lost: number | null;
-  /** Copies that blocked their thread because the host memory was not registered. */
+  /**
+   * Number of copies that blocked a thread because their host memory was not registered with the
+   * driver.
+   */
   readonly pageableCopies: number;
 }
 
-/** Device memory, allocated by this process or imported from another one. */
+/** Device memory that this process allocated, or imported from another process. */
 export interface GpuMemory {
   readonly id: number;
   readonly device: number;
@@ -59,7 +62,8 @@ export interface GpuMemory {
 }
 
 /**
- * One copy between the region and device memory. The pieces of a job must not write a byte twice.
+ * One copy between the memory region and device memory. Destinations of a job's pieces must not
+ * overlap.
  */
 export interface GpuPiece {
   readonly regionOffset: number;
@@ -67,14 +71,14 @@ export interface GpuPiece {
   readonly bytes: number;
 }
 
-/** `code` is the driver's CUresult, 0 if the driver was not called. */
+/** A failed job. `code` is the driver's CUresult; 0 if the driver was not called. */
 export interface GpuFault {
   readonly ok: false;
   readonly status: StatusName;
   readonly code: number;
   /**
-   * Only with status `lost`: the device could not be stopped and may access the job's memory until
-   * the process ends. The job's spans of the region must never be reused.
+   * True only with status `lost`: the device could not be stopped and may access the job's memory
+   * until the process ends. The job's spans of the region must not be reused.
    */
   readonly leaked: boolean;
 }
@@ -82,7 +86,7 @@ export type GpuOutcome = { readonly ok: true } | GpuFault;
 export type GpuHandle =
   | { readonly ok: true; readonly handle: Uint8Array; readonly offset: number }
   | GpuFault;
-/** The caller owns the descriptor. */
+/** A file descriptor, which the caller must close, or the failure. */
 export type GpuDescriptor = { readonly ok: true; readonly fd: number } | GpuFault;
 export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuFault;
 
@@ -91,58 +95,70 @@ export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuF
  *
  * - Without a driver, a device or a library, opening succeeds and `info` gives the reason; every
  *   job then ends with `unsupported`.
- * - The device owns a job's span of the region and its memory until the job's promise resolves,
- *   regardless of deadlines. The promise always resolves. If the device hangs, it resolves when the
- *   device is declared lost. The device is then stopped, or the fault has `leaked` set: the device
- *   owns the span forever, and the region can no longer be closed.
- * - Jobs on one memory run in the order of their calls. Jobs on different memories run in parallel.
+ * - The device may access a job's span of the region and its device memory until the job's promise
+ *   resolves, even after a deadline. The promise always resolves. If the device hangs, it resolves
+ *   when the device is declared lost. The device is then stopped; or, if that failed, the result
+ *   has `leaked` set, the span must never be reused, and the region cannot be closed.
+ * - Jobs on the same device memory run in the order of their calls. Jobs on different memories run
+ *   in parallel.
  * - A lost device stays lost until the process ends. Its jobs end with `lost`; other devices
- *   continue. `onLost` is called once.
+ *   continue. `onLost` is called once per device.
  * - Offsets and lengths are checked against the region and the memory before the driver is called.
  * - No call throws because of a device or a driver.
  */
 export interface Gpus extends AsyncDisposable {
   readonly info: GpusInfo;
-  /** Current state of each device. */
+  /** Returns the current state of each device. */
   devices(): readonly GpuDevice[];
-  /** Registers a span of the region with the driver, for fast copies from all devices. */
+  /**
+   * Registers a span of the region with the driver, so that all devices can copy from and to it
+   * faster.
+   */
   register(offset: number, bytes: number): Promise<GpuOutcome>;
-  /** Imports a handle of `cuIpcGetMemHandle` of another process: the whole allocation. */
+  /**
+   * Opens device memory of another process. `handle` is that process's result of
+   * `cuIpcGetMemHandle`, and covers a whole allocation.
+   */
   importIpc(device: number, handle: Uint8Array, bytes: number): Promise<GpuOpened>;
-  /** Maps memory exported as a POSIX descriptor. Takes over the descriptor. */
+  /**
+   * Opens device memory that another process exported as a file descriptor. Takes ownership of the
+   * descriptor.
+   */
   importFd(device: number, fd: number, bytes: number): Promise<GpuOpened>;
   allocate(device: number, bytes: number, options?: { exportable: boolean }): Promise<GpuOpened>;
   /**
-   * Frees the memory after its copies have ended. Memory imported twice is closed by the second
-   * call.
+   * Closes or frees device memory after its running copies have ended. Memory that was imported
+   * twice is closed by the second call.
    */
   free(memory: GpuMemory): Promise<GpuOutcome>;
   toGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
   fromGpu(memory: GpuMemory, pieces: readonly GpuPiece[]): Promise<GpuOutcome>;
   /**
-   * Exports memory to another process: a handle of 64 bytes, and the memory's offset in the
-   * allocation that the handle opens.
+   * Exports device memory to another process. Returns a handle of 64 bytes, and the offset of the
+   * memory in the allocation that the handle covers.
    */
   exportIpc(memory: GpuMemory): Promise<GpuHandle>;
   exportFd(memory: GpuMemory): Promise<GpuDescriptor>;
   /**
-   * Exports memory to a NIC. `offset` and `bytes` are multiples of 65,536. The caller owns the
-   * descriptor.
+   * Exports device memory to an RDMA NIC as a DMA-BUF. `offset` and `bytes` must be multiples of
+   * 65,536. The caller closes the descriptor.
    */
   exportDmaBuf(memory: GpuMemory, offset: number, bytes: number): Promise<GpuDescriptor>;
 }
 
 export interface GpusOptions {
-  /** Region to copy from and to. Null: no copies. */
+  /** Memory region that copies read and write. Null if no copies are needed. */
   readonly region: Region | null;
-  /** Path of the driver's library. Null: `libcuda.so.1` as the dynamic linker finds it. */
+  /** Path of the CUDA library. Null: `libcuda.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Maximum jobs and pieces in flight. A job beyond it ends with `full`. */
+  /** Maximum numbers of jobs and of pieces in flight. Further jobs end with `full`. */
   readonly jobsMax: number;
   readonly piecesMax: number;
-  /** A device that completes nothing for this long is declared lost. Default: 30 s. */
+  /**
+   * A device that completes no job for this many milliseconds is declared lost. Default: 30,000.
+   */
   readonly giveUpMs?: number;
-  /** Called once for each device, when its first job has ended with `lost`. */
+  /** Called once per lost device, after its first job has ended with `lost`. */
   onLost(device: GpuDevice): void;
 }
 
@@ -169,7 +185,7 @@ interface Job {
 type Done = { readonly ok: true; readonly result: number } | GpuFault;
 
 interface Waiting {
-  /** Keeps the job's memory alive. */
+  /** Keeps the job's memory referenced until the job ends. */
   readonly job: Job;
   settle(done: Done): void;
 }
@@ -178,18 +194,21 @@ class NativeGpus implements Gpus {
   readonly info: GpusInfo;
   readonly #native: Native;
   readonly #options: GpusOptions;
-  /** Keeps the arena alive until the devices are closed. */
+  /** Keeps the region referenced until the devices are closed. */
   readonly #region: Region | null;
   readonly #handle: number;
   readonly #deviceCount: number;
   readonly #job: NativeBuffer = nativeBuffer(JOB.size);
   readonly #jobView = new DataView(this.#job.bytes.buffer);
   readonly #device: NativeBuffer = nativeBuffer(STRUCTS.GpuDevice.size);
-  /** Scratch memory. The library copies it during `submit`. */
+  /**
+   * Buffer for the pieces of a job. The library copies it during `submit`, so each job can reuse
+   * it.
+   */
   #pieces: NativeBuffer = nativeBuffer(PIECE.size * 256);
   readonly #running: Completions<Waiting> | null;
   readonly #reportedLost = new Set<number>();
-  /** A completion since the last report had the status `lost`. */
+  /** True if a job has ended with `lost` since lost devices were last reported. */
   #isLost = false;
   #last: readonly GpuDevice[] = [];
   #closing: Promise<void> | null = null;
@@ -233,7 +252,7 @@ class NativeGpus implements Gpus {
       reserved: 0,
     };
     const info = this.#native.exchange("hearth_gpus_create", ["GpusRequest", request], "GpusInfo");
-    // Keeps the path alive until the library has read it.
+    // Keeps the path referenced until the library has read it.
     assert(path.address !== 0, "the path has an address");
     return info;
   }
@@ -309,7 +328,7 @@ class NativeGpus implements Gpus {
     const count = pieces.length;
     if (count > this.#options.piecesMax) return fault("full", 0);
     const regionBytes = this.#region?.bytes ?? 0;
-    // The library checks too, but against the whole allocation instead of the imported part.
+    // The library checks too, but against the whole allocation, not only the imported part.
     const isWithin = pieces.every(
       (piece) =>
         isSpan(piece.memoryOffset, piece.bytes, memory.bytes) &&
@@ -451,8 +470,8 @@ function isSpan(offset: number, bytes: number, room: number): boolean {
 }
 
 /**
- * Opens the GPUs of this host. Throws NativeError only if memory or threads are insufficient.
- * `info` reports a missing driver or device.
+ * Opens the GPUs of this host. A missing driver or device is not an error; `info` reports it.
+ * Throws NativeError if memory or threads are insufficient.
  */
 export function openGpus(native: Native, options: GpusOptions): Gpus {
   return new NativeGpus(native, options);

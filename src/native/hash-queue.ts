@@ -15,25 +15,29 @@ import type { Region } from "./region.ts";
 const SUBMISSION_BYTES = 48;
 const COMPLETION_BYTES = 24;
 const REAP_MAX = 256;
-/** Tokens of watches have this bit set; tokens of operations do not. */
+/** This bit is set in tokens of process watches, and clear in tokens of operations. */
 const WATCH_BIT = 0x8000_0000;
 
-/** Result of an operation. `result` depends on the operation, for example a checksum. */
+/**
+ * Result of an operation. The meaning of `result` depends on the operation; for example, it is a
+ * checksum.
+ */
 export type Completed =
   | { readonly ok: true; readonly result: bigint }
   | { readonly ok: false; readonly status: StatusName; readonly errno: number };
 
 export interface QueueOptions {
-  /** Maximum operations in flight, a power of two. */
+  /** Maximum number of operations in flight, a power of two. */
   readonly entries: number;
   readonly threads: number;
-  /** Maximum processes watched at the same time. */
+  /** Maximum number of processes watched at the same time. */
   readonly watches: number;
 }
 
 /**
- * Runs operations on native threads and returns promises. The threads fill a completion ring and
- * write an eventfd; one reader drains the ring, so that a burst of completions costs one wake-up.
+ * Runs operations on native threads and returns promises. A thread adds each completion to a ring
+ * and writes an eventfd. The queue then reads all completions in the ring, so that a burst causes
+ * one wake-up of the event loop.
  */
 export class Queue implements AsyncDisposable {
   readonly #native: Native;
@@ -49,7 +53,7 @@ export class Queue implements AsyncDisposable {
   readonly #events: EventReader;
   readonly #waitingForRoom: (() => void)[] = [];
   #nextToken = 1;
-  /** Watches that ended since the ring was last drained. */
+  /** Number of watches that ended since the completion ring was last read. */
   #unwatched = 0;
   #closed = false;
 
@@ -65,24 +69,24 @@ export class Queue implements AsyncDisposable {
     this.#events = new EventReader(info.event_fd, () => this.#drain());
   }
 
-  /** Operations submitted and not completed. */
+  /** Number of operations that were submitted and have not completed. */
   get inFlight(): number {
     return this.#waiting.size;
   }
 
-  /** Backs a span of an arena with memory. */
+  /** Allocates physical memory for a span of a memory region. */
   populate(region: Region, offset: number, bytes: number): Promise<Completed> {
     return this.#submit(OPERATION.populate, region.handle, offset, bytes, 0n);
   }
 
-  /** Computes the XXH3-64 of a span. */
+  /** Computes the XXH3-64 of a span; it is returned in `result`. */
   checksum(region: Region, offset: number, bytes: number): Promise<Completed> {
     return this.#submit(OPERATION.checksum, region.handle, offset, bytes, 0n);
   }
 
   /**
-   * Compares the MAC of a span with the one in `request`, a `MacRequest`. `result` is 1 if they
-   * match.
+   * Computes the MAC of a span and compares it with the MAC in `request`, an encoded `MacRequest`.
+   * `result` is 1 if they match, otherwise 0.
    */
   async mac(
     region: Region,
@@ -92,12 +96,12 @@ export class Queue implements AsyncDisposable {
   ): Promise<Completed> {
     const address = BigInt(request.address);
     const done = await this.#submit(OPERATION.mac, region.handle, offset, bytes, address);
-    // Keeps the request alive until the thread has read it.
+    // Keeps `request` referenced until the native thread has read it.
     assert(request.bytes.length > 0, "the request is in place until its completion");
     return done;
   }
 
-  /** Completes without work; `result` is `argument`. */
+  /** Completes without doing anything. `result` is `argument`. For tests and benchmarks. */
   nop(argument: bigint): Promise<Completed> {
     return this.#submit(OPERATION.nop, 0, 0, 0, argument);
   }
@@ -129,7 +133,7 @@ export class Queue implements AsyncDisposable {
     return new Promise((resolve) => this.#waiting.set(token, resolve));
   }
 
-  /** Resolves after a completion, when a full queue may have room again. */
+  /** Waits until operations have completed, so that a full queue may accept another one. */
   room(): Promise<void> {
     return new Promise((resolve) => this.#waitingForRoom.push(resolve));
   }
@@ -142,8 +146,8 @@ export class Queue implements AsyncDisposable {
   }
 
   /**
-   * Calls `onDeath` once when the process behind `pidFd` has ended. The queue takes over the
-   * descriptor. Dispose the result to stop watching. Throws NativeError `full` if too many
+   * Calls `onDeath` once when the process behind `pidFd` has ended. The queue takes ownership of
+   * the descriptor. Dispose the result to stop watching. Throws NativeError `full` if too many
    * processes are watched.
    */
   watch(pidFd: number, onDeath: () => void): Disposable {
@@ -153,14 +157,17 @@ export class Queue implements AsyncDisposable {
     return { [Symbol.dispose]: () => this.#unwatch(token) };
   }
 
-  /** Closes the descriptor. The death may have been reported, be pending, or never occur. */
+  /**
+   * Ends a watch and closes its descriptor. Correct whether or not the process's end has been
+   * reported.
+   */
   #unwatch(token: number): void {
     const watch = this.#watching.get(token);
     if (watch === undefined) return;
     this.#watching.delete(token);
     this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
     this.#unwatched++;
-    // Deaths of ended watches occupy the ring until they are reaped.
+    // Completions of ended watches occupy the ring until they are read.
     if (this.#unwatched === this.#watches) queueMicrotask(() => this.#closed || this.#drain());
   }
 
@@ -173,8 +180,8 @@ export class Queue implements AsyncDisposable {
       for (let i = 0; i < count; i++) this.#deliver(i * COMPLETION_BYTES);
     } while (count === REAP_MAX);
     if (count < 0) throw new NativeError("hearth_queue_reap", count, 0);
-    // Wakes as many waiters as there may be room for. A waiter that still finds none waits again,
-    // last.
+    // Wakes as many waiters as the queue can accept operations. A waiter that still finds the queue
+    // full waits again, at the end of the list.
     const free = this.#entries - this.#waiting.size;
     for (const resolve of this.#waitingForRoom.splice(0, free)) resolve();
   }
@@ -199,7 +206,7 @@ export class Queue implements AsyncDisposable {
     resolve(completed);
   }
 
-  /** Ends the threads and resolves pending operations as `closed`. */
+  /** Stops the threads. Pending operations resolve with status `closed`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
     for (const token of [...this.#watching.keys()]) this.#unwatch(token);
@@ -219,19 +226,19 @@ export const MAC_KEY_BYTES = 16;
 const REQUEST_BYTES = STRUCTS.MacRequest.size;
 const FIELDS = STRUCTS.MacRequest.fields;
 
-/** A block in a region, with the fields that its MAC covers. */
+/** A block in a memory region, with the fields that its MAC covers. */
 export interface MacBlock {
   readonly region: Region;
   readonly offset: number;
-  /** Length of the block in bytes. */
+  /** Length of the block's payload in bytes. */
   readonly bytes: number;
   readonly digest: Uint8Array;
   readonly layer: number;
 }
 
 /**
- * AEGIS-128L MACs of blocks under one key, over digest, layer, length and payload. The object keeps
- * the key.
+ * Computes AEGIS-128L MACs of blocks under one key, over digest, layer, length and payload. Keeps
+ * the key in memory.
  */
 export class BlockMacs {
   readonly #native: Native;
@@ -240,7 +247,7 @@ export class BlockMacs {
   readonly #sum = new BigUint64Array(new ArrayBuffer(8));
   readonly #sumBytes = new Uint8Array(this.#sum.buffer);
 
-  /** `key` has 16 bytes. */
+  /** `key`: 16 bytes. */
   constructor(native: Native, key: Uint8Array) {
     assert(key.length === MAC_KEY_BYTES, "a MAC key has 16 bytes");
     this.#native = native;
@@ -248,7 +255,8 @@ export class BlockMacs {
   }
 
   /**
-   * Copies `from` into the region and writes the MAC to `mac`. Returns the XXH3-64 of the bytes.
+   * Copies a block from `from` into the region and writes its MAC to `mac`. Returns the XXH3-64 of
+   * the payload.
    */
   copyIn(block: MacBlock, from: NativeBuffer, mac: Uint8Array): bigint {
     assert(block.bytes <= from.bytes.length, "the copy fits the buffer");
@@ -259,7 +267,7 @@ export class BlockMacs {
     return this.#sum[0]!;
   }
 
-  /** Copies a block from the region to `into`. True if the copy matches the MAC. */
+  /** Copies a block from the region to `into`. Returns whether the copied bytes match the MAC. */
   copyOut(block: MacBlock, into: NativeBuffer, mac: Uint8Array): boolean {
     assert(block.bytes <= into.bytes.length, "the copy fits the buffer");
     this.#fill(this.#request, block, mac, into.address);
@@ -267,14 +275,17 @@ export class BlockMacs {
     return this.#native.check("hearth_region_mac_out", call(this.#request.bytes)) === 1;
   }
 
-  /** Whether the block in the region matches the MAC. About 100 µs per MiB. */
+  /**
+   * Returns whether the block in the region matches the MAC. Blocks the thread for about 100 µs per
+   * MiB.
+   */
   check(block: MacBlock, mac: Uint8Array): boolean {
     this.#fill(this.#request, block, mac, 0);
     const call = this.#native.symbols.hearth_region_mac_check;
     return this.#native.check("hearth_region_mac_check", call(this.#request.bytes)) === 1;
   }
 
-  /** As `check`, on a native thread. Null if the queue is closed. */
+  /** Like `check`, on a native thread. Null if the queue is closed. */
   async checkLater(queue: Queue, block: MacBlock, mac: Uint8Array): Promise<boolean | null> {
     const request = nativeBuffer(REQUEST_BYTES);
     this.#fill(request, block, mac, 0);
@@ -288,7 +299,8 @@ export class BlockMacs {
   }
 
   #fill(into: NativeBuffer, block: MacBlock, mac: Uint8Array, buffer: number): void {
-    // Written field by field: bigints and objects would cost 2 % of a 1 MiB copy.
+    // Fields are written as 32-bit words: bigints and objects would add 2 % to the time of a 1 MiB
+    // copy.
     const words = new Uint32Array(into.bytes.buffer);
     writeU64(words, FIELDS.region.offset, block.region.handle);
     writeU64(words, FIELDS.offset.offset, block.offset);

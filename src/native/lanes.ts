@@ -7,17 +7,20 @@ import { NativeError, namesOf, nativeBuffer, structOf } from "./memory.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 
-/** Encryption of a lane. `none` is only for a network that the operator declared trusted. */
+/**
+ * Ciphers for payload between hosts. `none` is allowed only on a network that the operator declared
+ * trusted.
+ */
 export const CIPHERS = ["aegis-128l", "aes-128-gcm", "none"] as const;
 export type Cipher = (typeof CIPHERS)[number];
 
-/** Why a transfer or a session failed. */
+/** Reasons why a transfer or a session failed. */
 export type LaneFault = Exclude<keyof typeof LANE_FAULT, "none">;
 
 export interface LaneSession {
-  /** Session id, sent in the clear on each lane: 16 random bytes. */
+  /** Identifier of the session: 16 random bytes. Sent unencrypted on each connection. */
   readonly id: Uint8Array;
-  /** 32 random bytes that both sides received over TLS. Keys are derived from them. */
+  /** 32 random bytes that the hosts exchanged over TLS. Encryption keys are derived from them. */
   readonly secret: Uint8Array;
   readonly cipher: Cipher;
   readonly lanes: number;
@@ -26,34 +29,38 @@ export interface LaneSession {
 export type Sent = { readonly ok: true } | { readonly ok: false; readonly fault: LaneFault };
 
 export type Received =
-  /** XXH3-64 of the span, computed after its last byte was written. */
+  /** XXH3-64 of the received payload, computed after its last byte was written. */
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: LaneFault };
 
 /**
- * TCP connections ("lanes") owned by native threads, which carry payload from arena to arena in
- * encrypted records. A session consists of several lanes between two hosts. Bytes flow in one
- * direction, to the side that dialled. Promises:
+ * TCP connections ("lanes") that native threads serve. They carry payload from one host's arena to
+ * another's in encrypted records. A session has several lanes between two hosts, and sends in one
+ * direction: to the host that dialled. Promises:
  *
- * - The lanes own a transfer's span until the transfer's promise resolves, even if it is cancelled.
- *   Afterwards nothing accesses the span.
- * - A record that was modified, repeated, dropped, or moved to another place, lane, transfer or
- *   session ends its session with `forged`. None of its bytes is delivered; the span's content is
- *   undefined after a fault.
- * - Only transfers announced with `receive` are written, and at most the announced number of bytes.
+ * - Native threads may access a transfer's span until the transfer's promise resolves, even if it
+ *   is cancelled. Afterwards nothing accesses the span.
+ * - If a record was modified, repeated, dropped, or moved to another offset, lane, transfer or
+ *   session, the session ends with `forged`, and none of the record's bytes is delivered. After a
+ *   fault, the span's content is undefined.
+ * - Received payload is written only to spans announced with `receive`, and never exceeds the
+ *   announced number of bytes.
  */
 export interface Lanes extends AsyncDisposable {
   /**
-   * Listens for lanes of expected sessions. Port 0 selects a free port. Returns the port. Throws
-   * NativeError.
+   * Starts to accept lanes of sessions announced with `expect`. Port 0 selects a free port. Returns
+   * the port. Throws NativeError.
    */
   listen(host: string, port: number): number;
   /**
-   * The sending side. Accepts lanes that prove knowledge of the secret within `expireMs`. Throws
-   * LaneError, as `dial` does.
+   * Opens a session on the sending host: accepts lanes that prove knowledge of the session's secret
+   * within `expireMs` milliseconds. Throws LaneError if the session does not open.
    */
   expect(session: LaneSession, expireMs: number): Promise<OpenLaneSession>;
-  /** The receiving side. */
+  /**
+   * Opens a session on the receiving host by connecting its lanes. Throws LaneError if the session
+   * does not open.
+   */
   dial(
     session: LaneSession,
     host: string,
@@ -63,18 +70,24 @@ export interface Lanes extends AsyncDisposable {
 }
 
 export interface OpenLaneSession extends AsyncDisposable {
-  /** Resolves when the session has ended. */
+  /** Resolves with the reason when the session has ended. */
   readonly ended: Promise<LaneFault>;
   /**
-   * Resolves when the kernel has accepted all bytes, or never will. `transfer` is an unused number
-   * below 2^32.
+   * Sends a span of the region. Resolves when the kernel has accepted all bytes, or the transfer
+   * has failed. `transfer` is a number below 2^32 that this session has not used.
    */
   send(transfer: number, offset: number, bytes: number): Promise<Sent>;
-  /** Announces a transfer. Call it before asking the other side to send. `bytes` must be exact. */
+  /**
+   * Prepares to receive a transfer into a span. Call this before asking the other host to send.
+   * `bytes` must be the exact length.
+   */
   receive(transfer: number, offset: number, bytes: number): Promise<Received>;
-  /** Bytes of a transfer received so far. 0 if it has ended. */
+  /** Returns the number of bytes of a transfer received so far. 0 if the transfer has ended. */
   arrived(transfer: number): number;
-  /** Cancels a transfer. Its promise resolves as `cancelled` once nothing accesses the span. */
+  /**
+   * Cancels a transfer. Its promise resolves with `cancelled` when nothing accesses the span any
+   * more.
+   */
   cancel(transfer: number): void;
 }
 
@@ -82,15 +95,16 @@ export interface LanesOptions {
   readonly region: Region;
   readonly threads: number;
   /**
-   * SO_SNDBUF and SO_RCVBUF of each lane. 0: for a host less than 0.5 ms away, a send buffer that
-   * fits the cache, otherwise the kernel's default. A receive buffer below 4 MiB is slow.
+   * Bytes of each lane's socket buffers (SO_SNDBUF and SO_RCVBUF). 0 chooses: for a host less than
+   * 0.5 ms away, a send buffer that fits the CPU cache; otherwise the kernel's default. A receive
+   * buffer below 4 MiB is slow.
    */
   readonly socketBytes: number;
-  /** Maximum bytes encrypted with one key, for tests. Default: the limit of the cipher. */
+  /** Maximum bytes encrypted with one key. Only tests set it. Default: the limit of the cipher. */
   readonly rekeyBytes?: number;
 }
 
-/** A session that failed to open. */
+/** Reports that a session could not be opened. */
 export class LaneError extends HearthError {
   readonly fault: LaneFault;
 
@@ -114,10 +128,10 @@ const FAULTS = namesOf(LANE_FAULT);
 class NativeLanes implements Lanes {
   readonly #native: Native;
   readonly #handle: number;
-  /** Callbacks of sessions and of their transfers. */
+  /** Callbacks of sessions and of their transfers, by token. */
   readonly #running: Completions<(done: LaneDone) => void>;
   readonly #links = new Set<NativeLaneLink>();
-  /** Keeps the arena alive until the lanes are closed. */
+  /** Keeps the region referenced until the lanes are closed. */
   readonly #region: LanesOptions["region"];
   #closing: Promise<void> | null = null;
 
@@ -234,7 +248,7 @@ function sessionRequest(session: LaneSession, timeoutMs: number, token: number):
 function addressOf(host: string, port: number): Uint8Array {
   const text = new TextEncoder().encode(host);
   const bytes = new Uint8Array(HOST_BYTES);
-  // A host name that does not fit stays empty and is rejected as an address.
+  // The field stays empty if the host name does not fit. The library rejects an empty address.
   if (text.length < HOST_BYTES) bytes.set(text);
   return structOf("LaneAddress", { host: bytes, port, reserved: 0 });
 }
@@ -248,16 +262,19 @@ async function resolve(host: string): Promise<string> {
   }
 }
 
-/** Opens lanes from and to one region. Throws NativeError if memory or threads are insufficient. */
+/**
+ * Creates the threads that carry payload from and to one memory region. Throws NativeError if
+ * memory or threads are insufficient.
+ */
 export function openLanes(native: Native, options: LanesOptions): Lanes {
   return new NativeLanes(native, options);
 }
 
 const TRANSFER = STRUCTS.LaneTransfer;
 
-/** Completion of a session event or of a transfer. */
+/** Completion of a transfer, or an event of a session. */
 interface LaneDone {
-  /** A `LANE_EVENT`. */
+  /** Kind of event: a value of `LANE_EVENT`. */
   readonly event: number;
   readonly fault: LaneFault | "none";
   readonly checksum: bigint;
@@ -291,12 +308,14 @@ class NativeLaneLink implements OpenLaneSession {
     this.ended = this.#ending.promise;
   }
 
-  /** Resolves when all lanes are open. Throws LaneError if the session ends before that. */
+  /**
+   * Resolves when all lanes of the session are open. Throws LaneError if the session ends first.
+   */
   opened(): Promise<void> {
     return this.#opening.promise;
   }
 
-  /** Handles an event of the session itself. */
+  /** Handles an event of the session: all lanes are open, or the session has ended. */
   handle({ event, fault }: LaneDone): void {
     if (event === LANE_EVENT.opened) {
       this.#opening.resolve();

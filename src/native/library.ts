@@ -16,20 +16,27 @@ import { nativeBuffer, readStruct } from "./memory.ts";
 
 export type FunctionName = keyof typeof FUNCTIONS;
 /**
- * Every export takes numbers (an address, a handle, a count) or typed arrays, and returns an i32.
+ * Functions of the native library, by name. Their arguments are numbers (an address, a handle, a
+ * count) or typed arrays; each returns an i32.
  */
 export type Symbols = Record<FunctionName, (...args: NativeArgument[]) => number>;
 export type NativeArgument = number | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
 
 declare const HEARTH_COMPILED: boolean;
 
-/** True in the executable built by `bun run build`. */
+/** True if this code runs in the executable built by `bun run build`. */
 export const compiled = typeof HEARTH_COMPILED !== "undefined" && HEARTH_COMPILED;
 
-/** `linux-x64` or `linux-arm64`, as in the paths of built libraries. */
+/**
+ * Operating system and CPU of this process: `linux-x64` or `linux-arm64`. Paths of built libraries
+ * contain it.
+ */
 export const hostTarget = `${process.platform}-${process.arch}`;
 
-/** Path of a checkout's library. The executable contains its own. */
+/**
+ * Returns the path of the native library in a source checkout. The executable contains the library
+ * instead.
+ */
 export function libraryPath(): string {
   return join(import.meta.dir, "../../dist/native", hostTarget, "libhearth.so");
 }
@@ -74,9 +81,9 @@ function checkAbi(symbols: Symbols): void {
 }
 
 /**
- * CPU features that the library is compiled for, as /proc/cpuinfo spells them: x86-64-v3 with AES
- * and carry-less multiplication, or ARMv8 with AES. On a CPU without them the first hash would end
- * the process with SIGILL.
+ * CPU features that the library is compiled for, with the names of /proc/cpuinfo: x86-64-v3 with
+ * AES and carry-less multiplication, or ARMv8 with AES. On a CPU without them, the first hash would
+ * end the process with SIGILL.
  */
 export const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
   x64: [
@@ -86,7 +93,7 @@ export const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
   arm64: ["asimd", "aes"],
 };
 
-/** CPU flags in the text of /proc/cpuinfo. Null if it lists none. */
+/** Returns the CPU features listed in the text of /proc/cpuinfo. Null if the text lists none. */
 export function cpuFlags(cpuInfo: string): readonly string[] | null {
   return /^(?:flags|Features)\s*:\s*(.*)$/m.exec(cpuInfo)?.[1]?.split(" ") ?? null;
 }
@@ -96,7 +103,7 @@ function checkCpu(): void {
     ? cpuFlags(readFileSync("/proc/cpuinfo", "utf8"))
     : null;
   const missing = (CPU_FLAGS[process.arch] ?? []).filter((flag) => !flags?.includes(flag));
-  // Without /proc the flags are unknown; continue then.
+  // Without /proc, the features are unknown; assume that they are present.
   if (flags === null || missing.length === 0) return;
   const what = `this processor lacks ${missing.join(", ")}`;
   throw new HearthError("NATIVE_UNAVAILABLE", what, {
@@ -104,7 +111,10 @@ function checkCpu(): void {
   });
 }
 
-/** Opens the library of this host. Throws if it was built from another version. */
+/**
+ * Opens the native library for this host. Throws if it was built from another version of the
+ * source.
+ */
 export function openLibrary(): Symbols {
   checkCpu();
   const symbols = compiled ? openEmbeddedLibrary(openAt) : openFromCheckout();
@@ -116,13 +126,16 @@ export function openLibrary(): Symbols {
 }
 
 /**
- * Profiling: with `HEARTH_NATIVE_PROFILE=1` every native call is timed, and a table of call counts,
- * p50 and p99 per function is written to stderr when the process ends.
+ * Profiling of native calls. With `HEARTH_NATIVE_PROFILE=1` every call is timed, and a table with
+ * calls, p50 and p99 per function is written to stderr when the process ends.
  */
 
 type NativeCall = (...args: unknown[]) => number;
 
-/** Buckets at powers of 2^(1/4) nanoseconds: a quantile is accurate to 19 %. */
+/**
+ * Number of histogram buckets. Bucket boundaries are powers of 2^(1/4) nanoseconds, so percentiles
+ * are accurate to 19 %.
+ */
 const BUCKETS = 160;
 const PER_DOUBLING = 4;
 
@@ -156,8 +169,8 @@ function timed(call: NativeCall, samples: Samples): NativeCall {
 }
 
 /**
- * Wraps every function of `symbols`. Returns the wrapped functions and a function that prints the
- * table.
+ * Wraps every function of `symbols` to time its calls. Returns the wrapped functions, and a
+ * function that prints the table.
  */
 function profileCalls<T extends Record<string, unknown>>(
   symbols: T,
@@ -190,10 +203,10 @@ function formatProfile(all: Map<string, Samples>): string {
 }
 
 /**
- * Loading the library inside the executable. Bun would unpack it to a predictable file in the
- * temporary folder and trust an existing file there. Instead, its digest is checked, and it is
- * loaded from a sealed memfd, or from a private folder if the kernel refuses to execute a memfd
- * (`vm.memfd_noexec=2`).
+ * Loads the library that is embedded in the executable. Bun's own loader would unpack the library
+ * to a predictable path in the temporary folder, and would trust a file that already exists there.
+ * This code verifies the library's digest, then loads it from a sealed memfd, or from a private
+ * folder if the kernel refuses to execute a memfd (`vm.memfd_noexec=2`).
  */
 
 declare const HEARTH_TARGET: string;
@@ -202,7 +215,10 @@ declare const HEARTH_NATIVE_SHA256: string;
 const MFD_CLOEXEC = 1;
 const MFD_ALLOW_SEALING = 2;
 const F_ADD_SEALS = 1033;
-/** SEAL, SHRINK, GROW and WRITE: the code cannot change after the check. */
+/**
+ * The seals SEAL, SHRINK, GROW and WRITE together: the library's code cannot change after it was
+ * verified.
+ */
 const SEAL_ALL = 0x0f;
 
 interface EmbeddedModule {
@@ -210,8 +226,9 @@ interface EmbeddedModule {
 }
 
 /**
- * Path of the file inside the executable. `HEARTH_TARGET` is a build constant, so the bundler drops
- * the other branch and its library. (With `if` and two returns it would keep both.)
+ * Returns the path of the library inside the executable. `HEARTH_TARGET` is a build constant, so
+ * the bundler drops the other platform's library. It would keep both if this were an `if` with two
+ * returns.
  */
 function embeddedPath(): string {
   const embedded: EmbeddedModule =
@@ -235,8 +252,8 @@ function checkedLibrary(): Uint8Array {
 }
 
 /**
- * Creates a sealed anonymous file with these bytes. Its descriptor stays open until the library is
- * loaded.
+ * Creates a sealed anonymous file with these bytes. The caller keeps its descriptor open until the
+ * library is loaded.
  */
 function sealedMemfd(bytes: Uint8Array): number {
   const libc = dlopen("libc.so.6", {
@@ -266,8 +283,8 @@ function openFromMemfd<T>(bytes: Uint8Array, open: (path: string) => T): T {
 }
 
 /**
- * The RuntimeDirectory of systemd, or the user's runtime folder; the shared temporary folder only
- * if both fail.
+ * Returns the folder for a private copy: systemd's RuntimeDirectory, the user's runtime folder, or,
+ * if neither is set, the shared temporary folder.
  */
 function privateParent(): string {
   const fromUnit = process.env.RUNTIME_DIRECTORY?.split(":")[0];
@@ -275,8 +292,7 @@ function privateParent(): string {
 }
 
 function openFromPrivateFolder<T>(bytes: Uint8Array, open: (path: string) => T): T {
-  // mkdtemp creates the folder with mode 0700 and a fresh name, so that no other user can have
-  // written to it.
+  // mkdtemp creates a new folder with mode 0700, so no other user can have written to it.
   const folder = mkdtempSync(join(privateParent(), "hearth-"));
   try {
     const path = join(folder, "libhearth.so");
@@ -287,7 +303,7 @@ function openFromPrivateFolder<T>(bytes: Uint8Array, open: (path: string) => T):
   }
 }
 
-/** Loads the embedded library with `open`, which throws if it cannot. */
+/** Loads the embedded library with `open`. `open` throws if it cannot load a path. */
 function openEmbeddedLibrary<T>(open: (path: string) => T): T {
   const bytes = checkedLibrary();
   let refused: unknown;

@@ -2,7 +2,10 @@ import { ptr } from "bun:ffi";
 import { assert, HearthError } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
 
-/** Reads and writes structs at the offsets the library was compiled with. */
+/**
+ * Functions that read and write structs of the native library, at the field offsets with which the
+ * library was compiled.
+ */
 
 export type StructName = keyof typeof STRUCTS;
 
@@ -14,7 +17,10 @@ type FieldValue<Type extends string> = Type extends "u64"
 
 type Fields<Name extends StructName> = (typeof STRUCTS)[Name]["fields"];
 
-/** A struct as an object: u64 as bigint, u32 and i32 as number, byte arrays as Uint8Array. */
+/**
+ * A struct of the native library as an object: u64 as bigint, u32 and i32 as number, byte arrays as
+ * Uint8Array.
+ */
 export type StructValue<Name extends StructName> = {
   [Key in keyof Fields<Name>]: Fields<Name>[Key] extends { type: infer Type extends string }
     ? FieldValue<Type>
@@ -50,7 +56,7 @@ export function writeStruct<Name extends StructName>(
   }
 }
 
-/** New native memory with this value. */
+/** Allocates native memory and writes a struct with these values to it. */
 export function structOf<Name extends StructName>(
   name: Name,
   value: StructValue<Name>,
@@ -75,13 +81,16 @@ export function readStruct<Name extends StructName>(
   return values as StructValue<Name>;
 }
 
-/** A zero-terminated text, or all of `bytes`. */
+/** Decodes text up to the first zero byte, or all of `bytes` if there is none. */
 export function textOf(bytes: Uint8Array): string {
   const end = bytes.indexOf(0);
   return new TextDecoder().decode(end < 0 ? bytes : bytes.subarray(0, end));
 }
 
-/** Zero-terminated texts, one behind the other. Native code may keep the address. */
+/**
+ * Allocates native memory with these texts, each followed by a zero byte. Native code may keep the
+ * address.
+ */
 export function textBuffer(...texts: readonly string[]): NativeBuffer {
   const joined = new TextEncoder().encode(texts.map((text) => `${text}\0`).join(""));
   const buffer = nativeBuffer(joined.length);
@@ -89,19 +98,25 @@ export function textBuffer(...texts: readonly string[]): NativeBuffer {
   return buffer;
 }
 
-/** Writes an integer below 2^53 as u64 at a byte offset, without creating a bigint. */
+/**
+ * Writes a non-negative integer below 2^53 as u64 at byte offset `at`, without creating a bigint.
+ */
 export function writeU64(words: Uint32Array, at: number, value: number): void {
   words[at / 4] = value;
   words[at / 4 + 1] = value / 2 ** 32;
 }
 
 /**
- * Memory whose address native code may keep. The JavaScript engine may move a small typed array at
- * any time; it never moves an explicit ArrayBuffer. Addresses are created only here.
+ * Memory with a stable address that native code may keep. The JavaScript engine may move the
+ * contents of a small typed array at any time, but never an explicitly created ArrayBuffer. Only
+ * this file obtains addresses.
  */
 export interface NativeBuffer {
   readonly bytes: Uint8Array<ArrayBuffer>;
-  /** Valid while `bytes` is referenced: code that keeps the address must keep this object. */
+  /**
+   * Address of `bytes`. Valid while this object is referenced; code that keeps the address must
+   * also keep the object.
+   */
   readonly address: number;
 }
 
@@ -113,7 +128,7 @@ export function nativeBuffer(byteLength: number): NativeBuffer {
   return { bytes, address };
 }
 
-/** The name of each number of an enumeration. */
+/** Inverts an enumeration: returns the name of each number. */
 export function namesOf<Name extends string>(
   numbers: Readonly<Record<Name, number>>,
 ): ReadonlyMap<number, Name> {
@@ -124,12 +139,12 @@ export type StatusName = keyof typeof STATUS;
 
 const NAMES = namesOf(STATUS);
 
-/** Name of a negative return value. */
+/** Returns the name of a negative status code. */
 export function statusName(code: number): StatusName {
   return NAMES.get(code) ?? "system";
 }
 
-/** An unexpected failure of a native call. `status` and `errno` give the cause. */
+/** Reports an unexpected failure of a native call, with its status and errno. */
 export class NativeError extends HearthError {
   readonly status: StatusName;
   readonly errno: number;
@@ -144,8 +159,8 @@ export class NativeError extends HearthError {
 }
 
 /**
- * Calls `drain` after native threads have written the eventfd, so that a burst of completions costs
- * one wake-up. The caller owns the descriptor.
+ * Calls `drain` after native threads have written to an eventfd. Several writes can cause one call.
+ * The caller owns the descriptor.
  */
 export class EventReader {
   readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
@@ -165,7 +180,7 @@ export class EventReader {
     }
   }
 
-  /** Once this has resolved, `drain` is not called any more. */
+  /** Stops reading. After the promise has resolved, `drain` is not called any more. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await this.#reader.cancel();

@@ -14,14 +14,20 @@ import {
 
 export type { StatusName } from "./memory.ts";
 
-/** The process at the other end of a Unix socket, as the kernel recorded it at connect(). */
+/**
+ * The process at the other end of a Unix socket, as the kernel recorded it when the process
+ * connected.
+ */
 export interface SocketPeer {
   readonly pid: number;
   readonly uid: number;
   readonly gid: number;
-  /** Supplementary groups. */
+  /** Supplementary group ids of the process. */
   readonly groups: readonly number[];
-  /** A descriptor of the process, for `Queue.watch`. Null if the kernel provides none. */
+  /**
+   * Descriptor of the process (pidfd), to be passed to `Queue.watch`. Null if the kernel does not
+   * support it.
+   */
   readonly pidFd: number | null;
 }
 
@@ -32,13 +38,14 @@ export interface Build {
 }
 
 const OPTIMIZE_MODES = ["Debug", "ReleaseSafe", "ReleaseFast", "ReleaseSmall"] as const;
-/** NGROUPS_MAX of Linux. */
+/** Maximum number of groups of a Linux process (NGROUPS_MAX). */
 const GROUPS_MAX = 65_536;
 const EMPTY = new Uint8Array(new ArrayBuffer(8));
 
 /**
- * Typed access to the native library. `loadNative` creates one per process. Every call throws
- * NativeError if the library returns a status that its callers do not expect.
+ * Typed access to the functions of the native library. Obtained from `loadNative`, once per thread.
+ * Functions throw NativeError if the library returns an error that the function's result type does
+ * not include.
  */
 export class Native {
   readonly symbols: Symbols;
@@ -51,18 +58,23 @@ export class Native {
     this.#answerView = new DataView(this.#answer.bytes.buffer);
   }
 
-  /** Throws if `code` is negative; otherwise returns it. */
+  /**
+   * Returns `code`, or throws NativeError if it is negative. `call`: the function that returned it,
+   * for the message.
+   */
   check(call: string, code: number): number {
     if (code >= 0) return code;
     throw new NativeError(call, code, this.symbols.hearth_last_errno());
   }
 
-  /** Calls a function. Returns its result; throws if it is negative. */
+  /**
+   * Calls a native function and returns its result. Throws NativeError if the result is negative.
+   */
   call(name: FunctionName, ...args: NativeArgument[]): number {
     return this.check(name, this.symbols[name](...args));
   }
 
-  /** Calls a function that takes one struct and fills another. */
+  /** Calls a native function that reads one struct and fills another. Returns the second one. */
   exchange<In extends StructName, Out extends StructName>(
     name: FunctionName,
     [inName, value]: readonly [In, StructValue<In>],
@@ -89,14 +101,14 @@ export class Native {
     };
   }
 
-  /** BLAKE3-256 of `data`. */
+  /** Returns the BLAKE3-256 hash of `data`: 32 bytes. */
   blake3(data: Uint8Array): Uint8Array {
     const out = this.#answer.bytes;
     this.call("hearth_blake3", passable(data), data.length, out);
     return out.slice(0, 32);
   }
 
-  /** BLAKE3-256 of `data`, keyed with 32 bytes. */
+  /** Returns the BLAKE3-256 hash of `data` under a 32-byte key: 32 bytes. */
   blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array {
     assert(key.length === 32, "a BLAKE3 key has 32 bytes");
     const out = this.#answer.bytes;
@@ -104,7 +116,10 @@ export class Native {
     return out.slice(0, 32);
   }
 
-  /** BLAKE3 in key derivation mode. `context` identifies the use; it is a constant. */
+  /**
+   * Returns 32 bytes derived from `material` with BLAKE3's key derivation mode. `context`
+   * identifies the purpose and is a constant in the source code.
+   */
   blake3DeriveKey(context: string, material: Uint8Array): Uint8Array {
     const name = new TextEncoder().encode(context);
     const out = this.#answer.bytes;
@@ -120,8 +135,8 @@ export class Native {
   }
 
   /**
-   * Writes the digest of every full block of a prompt to `out`, 32 bytes each. Returns their
-   * number, floor(tokens / blockTokens).
+   * Writes the digest of every full block of a prompt to `out`, 32 bytes each. Returns the number
+   * of digests: floor(tokens / blockTokens).
    */
   prefixDigests(
     key: Uint8Array,
@@ -152,7 +167,10 @@ export class Native {
 
   #staging: NativeBuffer = nativeBuffer(4096);
 
-  /** Copies tokens to memory with a stable address, with room for the digests after them. */
+  /**
+   * Copies tokens to memory with a stable address, followed by space for `outBytes` bytes of
+   * results.
+   */
   #stage(tokens: Uint32Array, outBytes: number) {
     const needed = tokens.byteLength + outBytes;
     if (this.#staging.bytes.length < needed) {
@@ -167,7 +185,10 @@ export class Native {
     };
   }
 
-  /** Writes the keyed BLAKE3 of each item of `itemBytes` to `out`, 32 bytes each. */
+  /**
+   * Writes the keyed BLAKE3 of each item to `out`, 32 bytes each. Each item has `itemBytes` bytes.
+   * Returns the number of items.
+   */
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number {
     const count = items.length / itemBytes;
     assert(Number.isInteger(count) && out.length >= count * 32, "whole items, room for digests");
@@ -177,7 +198,7 @@ export class Native {
     return count;
   }
 
-  /** Writes `BLAKE3(digest ‖ layer u32 LE)` to `out` for each 32 bytes of `digests`. */
+  /** Writes `BLAKE3(digest ‖ layer as u32 LE)` to `out` for each 32-byte digest in `digests`. */
   blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void {
     const count = digests.length / 32;
     assert(Number.isInteger(count) && out.length >= digests.length, "room for every key");
@@ -185,14 +206,14 @@ export class Native {
     this.check("hearth_block_keys", this.symbols.hearth_block_keys(digests, layer, count, out));
   }
 
-  /** XXH3-64 with seed 0. */
+  /** Returns the XXH3-64 hash of `data` with seed 0. */
   xxh3_64(data: Uint8Array): bigint {
     const out = this.#answer.bytes;
     this.call("hearth_xxh3_64", passable(data), data.length, out);
     return this.#answerView.getBigUint64(0, true);
   }
 
-  /** XXH3-128 with seed 0: 16 bytes, big-endian. */
+  /** Returns the XXH3-128 hash of `data` with seed 0: 16 bytes, big-endian. */
   xxh3_128(data: Uint8Array): Uint8Array {
     const out = this.#answer.bytes;
     this.call("hearth_xxh3_128", passable(data), data.length, out);
@@ -207,7 +228,10 @@ export class Native {
     return { pid, uid, gid, groups: this.#peerGroups(socketFd), pidFd };
   }
 
-  /** Empty if there are more groups than the kernel allows a process. */
+  /**
+   * Returns the supplementary group ids of the process at the other end of a socket. Empty if they
+   * cannot be read.
+   */
   #peerGroups(socketFd: number): number[] {
     const groups = new Uint32Array(new ArrayBuffer(GROUPS_MAX * 4));
     const bytes = new Uint8Array(groups.buffer);
@@ -216,15 +240,15 @@ export class Native {
   }
 
   /**
-   * Sends bytes and a descriptor with the first of them. Returns how many bytes were sent, or
-   * `try_again` or `closed`.
+   * Sends bytes, and a file descriptor together with the first byte. Returns how many bytes were
+   * sent, or the status `try_again` or `closed`.
    */
   sendFd(socketFd: number, bytes: Uint8Array, fd: number): number | StatusName {
     const code = this.symbols.hearth_socket_send_fd(socketFd, bytes, bytes.length, fd);
     return code >= 0 ? code : statusName(code);
   }
 
-  /** Receives bytes, and a descriptor if one came with them. */
+  /** Receives bytes, and a file descriptor if one was sent with them. */
   receiveFd(socketFd: number, into: Uint8Array): { count: number; fd: number | null } | StatusName {
     const out = this.#answer.bytes;
     const code = this.symbols.hearth_socket_receive_fd(socketFd, into, into.length, out);
@@ -234,7 +258,7 @@ export class Native {
   }
 
   /**
-   * Creates a pair of connected sockets that preserve message boundaries, for passing descriptors.
+   * Creates a pair of connected sockets that preserve message boundaries, to pass file descriptors.
    */
   socketPair(): readonly [number, number] {
     const out = this.#answer.bytes;
@@ -243,20 +267,21 @@ export class Native {
   }
 
   /**
-   * Sets options on this process's UDP sockets bound to `port`, which the runtime creates without
-   * exposing options: IP_RECVERR off, so that an unreachable peer does not fail sends to others,
-   * and both buffers to `bufferBytes`, as far as kernel limits allow. Returns the number of
-   * sockets.
+   * Sets options on this process's UDP sockets bound to `port`, because the JavaScript runtime
+   * creates them without exposing options. Turns IP_RECVERR off, so that an unreachable peer does
+   * not fail sends to other peers, and sets the send and receive buffers to `bufferBytes`, as far
+   * as kernel limits allow. Returns the number of sockets found.
    */
   tuneUdp(port: number, bufferBytes: number): number {
     return this.call("hearth_tune_udp", port, bufferBytes);
   }
 
   /**
-   * Limits what this process's TCP listeners on `port` hand to the runtime in one turn of the event
-   * loop, which accepts every waiting connection and reads every full buffer at once: `backlog`
-   * waiting connections, and about `receiveBytes` per connection. Connections beyond the backlog
-   * are retried by their kernel after a second. Returns the number of listeners.
+   * Limits how much this process's TCP listeners on `port` can deliver to the JavaScript runtime in
+   * one turn of the event loop: `backlog` waiting connections, and about `receiveBytes` per
+   * connection. Without limits, the runtime accepts all waiting connections and reads all full
+   * buffers in one turn. The clients' kernels retry connections beyond the backlog after a second.
+   * Returns the number of listeners found.
    */
   tuneListener(port: number, backlog: number, receiveBytes: number): number {
     const tuned = this.symbols.hearth_tune_listener(port, backlog, receiveBytes);
@@ -264,9 +289,10 @@ export class Native {
   }
 
   /**
-   * Closes connections of this process's TCP server on `port` that sent no byte within `silentMs`
-   * after connecting. Checks `count` descriptors (at most 16,384) from `first` on. Returns how many
-   * of the server's connections among them remain.
+   * Closes connections of this process's TCP server on `port` that have sent no byte within
+   * `silentMs` milliseconds after connecting. Checks the `count` file descriptors that start at
+   * `first`; `count` is at most 16,384. Returns how many of them are open connections of this
+   * server.
    */
   endSilent(port: number, first: number, count: number, silentMs: number): number {
     const ended = this.symbols.hearth_end_silent(port, first, count, silentMs);
@@ -278,8 +304,8 @@ export class Native {
   }
 
   /**
-   * Sends a state to systemd (sd_notify), with at most 8 descriptors to store if `state` contains
-   * FDSTORE=1. False if nothing listens on the socket.
+   * Sends a state to systemd (sd_notify), with at most 8 file descriptors for systemd to store if
+   * `state` contains FDSTORE=1. Returns false if the message cannot be sent.
    */
   notify(socketPath: string, state: string, fds: readonly number[] = []): boolean {
     const encoder = new TextEncoder();
@@ -290,14 +316,20 @@ export class Native {
     return call(path, path.length, text, text.length, list, fds.length) === 0;
   }
 
-  /** CLOCK_MONOTONIC in microseconds, as systemd counts it. */
+  /**
+   * Returns the time since boot in microseconds (CLOCK_MONOTONIC), comparable with systemd's
+   * timestamps.
+   */
   monotonicUs(): bigint {
     const out = this.#answer.bytes;
     this.call("hearth_monotonic_us", out);
     return this.#answerView.getBigUint64(0, true);
   }
 
-  /** Processor time of the calling thread in milliseconds, exact to a microsecond. */
+  /**
+   * Returns the processor time used by the calling thread, in milliseconds with microsecond
+   * resolution.
+   */
   threadCpuMs(): number {
     const out = this.#answer.bytes;
     this.check("hearth_thread_cpu_us", this.symbols.hearth_thread_cpu_us(out));
@@ -305,27 +337,35 @@ export class Native {
     return (high * 2 ** 32 + this.#answerView.getUint32(0, true)) / 1_000;
   }
 
-  /** Whether this process may create an io_uring. */
+  /** Tests whether this process may create an io_uring. `errno` gives the reason if not. */
   probeIoUring(): { readonly ok: boolean; readonly errno: number } {
     const ok = this.symbols.hearth_probe_io_uring() === 0;
     return { ok, errno: ok ? 0 : this.symbols.hearth_last_errno() };
   }
 }
 
-/** An empty array is passed as an address that is valid and never read. */
+/**
+ * Returns `data`, or a small valid array in place of an empty one: the address of an empty array
+ * may be invalid.
+ */
 function passable(data: Uint8Array): Uint8Array {
   return data.length === 0 ? EMPTY : data;
 }
 
 let loaded: Native | undefined;
 
-/** The library of this process, opened on first use. Throws NATIVE_UNAVAILABLE with the reason. */
+/**
+ * Returns the native library, which the first call of each thread opens. Throws NATIVE_UNAVAILABLE
+ * with the reason.
+ */
 export function loadNative(): Native {
   loaded ??= new Native(openLibrary());
   return loaded;
 }
 
-/** Whether the library can be loaded, or why not. For tests and `hearth doctor`. */
+/**
+ * Returns whether the native library can be loaded, and if not, why. For tests and `hearth doctor`.
+ */
 export function nativeAvailable():
   | { readonly ok: true }
   | { readonly ok: false; readonly why: string } {
@@ -338,14 +378,14 @@ export function nativeAvailable():
   }
 }
 
-/** An exclusive lock. Disposing it, or the end of the process, releases the lock. */
+/** An exclusive lock on a file. Disposing it, or the end of the process, releases the lock. */
 export interface FileLock extends Disposable {
   readonly path: string;
 }
 
 /**
- * Locks a file against all other processes and creates it if needed. Null if another process has
- * the lock. Throws NativeError if the file cannot be opened.
+ * Locks a file against all other processes; creates the file if needed. Returns null if another
+ * process holds the lock. Throws NativeError if the file cannot be opened.
  */
 export function lockFile(native: Native, path: string): FileLock | null {
   const bytes = new TextEncoder().encode(path);

@@ -13,15 +13,14 @@ export interface PlainPull {
   readonly port: number;
   readonly blockBytes: number;
   readonly blocks: number;
-  /** Each connection has its own thread on both sides. */
+  /** Number of TCP connections. Each has its own thread on both sides. */
   readonly connections: number;
-  /** Blocks requested and not received yet, over all connections. */
+  /** Number of blocks requested and not yet received, over all connections. */
   readonly inFlight: number;
 }
 
 /**
- * Listens on the loopback interface with plain sockets, as a baseline for benchmarks. Throws
- * NativeError.
+ * Listens on the loopback interface, to benchmark transfers over plain sockets. Throws NativeError.
  */
 export function plainListen(native: Native): PlainListener {
   const out = nativeBuffer(STRUCTS.PlainListener.size);
@@ -29,7 +28,10 @@ export function plainListen(native: Native): PlainListener {
   return readStruct("PlainListener", out.bytes);
 }
 
-/** Blocks the process until this many connections have arrived and ended. Throws NativeError. */
+/**
+ * Sends blocks to clients. Blocks the process until `connections` connections have been accepted
+ * and have ended. Throws NativeError.
+ */
 export function plainServe(
   native: Native,
   region: Region,
@@ -39,7 +41,9 @@ export function plainServe(
   native.call("hearth_plain_serve", region.handle, listener.fd, connections);
 }
 
-/** Blocks the process until all blocks are in the region. Throws NativeError. */
+/**
+ * Fetches blocks. Blocks the process until all blocks are in the memory region. Throws NativeError.
+ */
 export function plainPull(native: Native, pull: PlainPull): void {
   const request = structOf("PlainPull", {
     region: BigInt(pull.region.handle),

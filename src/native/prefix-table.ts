@@ -10,7 +10,7 @@ import {
 import type { Native } from "./native.ts";
 
 export const PREFIX_CHANGE = { stored: 0, storedFirst: 1, removed: 2, cleared: 3 } as const;
-/** Tier value of `cleared` that means all tiers. */
+/** Value of `tier` in a `cleared` change that clears all tiers of a target. */
 export const PREFIX_TIERS_ALL = 3;
 
 const CHANGE_BYTES = STRUCTS.PrefixChange.size;
@@ -19,16 +19,19 @@ const RECORD_WORDS = CHANGE_BYTES / 4;
 const CHANGES_MAX = 1024;
 const HASHES_MAX = 2 ** 15;
 
-/** One change of the index. */
+/**
+ * One change of the prefix index: blocks that a target stored, removed, or cleared in one memory
+ * tier.
+ */
 export interface PrefixChange {
   readonly kind: number;
   readonly target: number;
   readonly tier: number;
-  /** Only for `stored`. */
+  /** Hash of the block before the first stored block. Only used by `stored`. */
   readonly parent: bigint;
 }
 
-/** A batch of changes for the native index, in its binary format. */
+/** A batch of changes for the prefix index, in the binary format of the native library. */
 export class PrefixChanges {
   readonly records = nativeBuffer(CHANGES_MAX * CHANGE_BYTES).bytes;
   readonly hashes = new BigUint64Array(new ArrayBuffer(HASHES_MAX * 8));
@@ -37,12 +40,12 @@ export class PrefixChanges {
   count = 0;
   hashCount = 0;
 
-  /** How many more hashes fit. 0 if no further change fits. */
+  /** Number of hashes that still fit into the batch. 0 if no further change fits. */
   get room(): number {
     return this.count === CHANGES_MAX ? 0 : HASHES_MAX - this.hashCount;
   }
 
-  /** The caller checks that there is room for the hashes. */
+  /** Adds a change. The caller must have checked with `room` that the hashes fit. */
   add({ kind, target, tier, parent }: PrefixChange, hashes: BigUint64Array | null): void {
     const at = this.count * RECORD_WORDS;
     const words = this.#words;
@@ -64,14 +67,17 @@ export class PrefixChanges {
   }
 }
 
-/** Number of possible targets. */
+/** Number of different target ids. */
 const TARGETS = 2 ** 16;
 const TIERS = 3;
-/** Target of a dump of all targets. */
+/** Passed instead of a target id to dump all targets. */
 const ALL_TARGETS = 2 ** 32 - 1;
 const INFO_BYTES = 256;
 
-/** Blocks of each target per tier, as parallel columns. */
+/**
+ * Number of blocks that each target has in each memory tier. Row `i` of all arrays belongs to
+ * target `targets[i]`.
+ */
 export interface PrefixColumns {
   readonly targets: Uint16Array;
   readonly device: Uint32Array;
@@ -80,8 +86,8 @@ export interface PrefixColumns {
 }
 
 /**
- * For each prompt: its first row in the columns, its number of rows, and how many of them are
- * exact.
+ * Position of each prompt's result in `PrefixColumns`: its first row, its number of rows, and the
+ * number of blocks (from the start of the prompt) that the index knows exactly.
  */
 export interface PrefixRows {
   readonly starts: Uint32Array;
@@ -89,7 +95,7 @@ export interface PrefixRows {
   readonly exact: Uint32Array;
 }
 
-/** Columns in native memory, with the struct that contains their addresses. */
+/** `PrefixColumns` in native memory, with the struct through which the library finds the arrays. */
 class Columns {
   readonly columns: PrefixColumns;
   readonly struct: NativeBuffer = nativeBuffer(STRUCTS.PrefixColumns.size);
@@ -141,7 +147,10 @@ class Rows {
   }
 }
 
-/** A native prefix index. It handles numbers and bytes without interpreting them. */
+/**
+ * A prefix index in native memory: which targets hold which blocks of a prompt. It stores ids and
+ * hashes without interpreting them.
+ */
 export class PrefixTable implements Disposable {
   readonly #native: Native;
   readonly #handle: number;
@@ -151,7 +160,10 @@ export class PrefixTable implements Disposable {
   #rows = new Rows(64);
   #isOpen = true;
 
-  /** `seed` is secret, so that an attacker cannot choose colliding hashes. */
+  /**
+   * `bytes`: memory for the index. `seed`: secret value that prevents an attacker from choosing
+   * colliding hashes.
+   */
   constructor(native: Native, options: { readonly bytes: number; readonly seed: bigint }) {
     this.#native = native;
     const request = { bytes: BigInt(options.bytes), seed: options.seed };
@@ -164,7 +176,7 @@ export class PrefixTable implements Disposable {
     return readStruct("PrefixInfo", this.#info);
   }
 
-  /** Applies the changes and empties the batch. */
+  /** Applies the changes to the index and empties the batch. */
   apply(changes: PrefixChanges): void {
     const { count, hashCount, records, hashes } = changes;
     const call = this.#native.symbols.hearth_prefix_apply;
@@ -173,14 +185,17 @@ export class PrefixTable implements Disposable {
     this.#native.check("hearth_prefix_apply", code);
   }
 
-  /** Number of rows of `columns` that the match filled. */
+  /**
+   * Finds the targets that have blocks of the prompt with these block hashes. Returns the number of
+   * rows of `columns` that are filled.
+   */
   match(hashes: BigUint64Array): number {
     const call = this.#native.symbols.hearth_prefix_match;
     const code = call(this.#handle, this.#one.struct.bytes, hashes, hashes.length);
     return this.#native.check("hearth_prefix_match", code);
   }
 
-  /** Result of the last `match`. */
+  /** Result of the latest `match`. */
   get columns(): PrefixColumns {
     return this.#one.columns;
   }
@@ -205,7 +220,10 @@ export class PrefixTable implements Disposable {
     }
   }
 
-  /** Encoded as documented at `hearth_prefix_holders`. */
+  /**
+   * Returns the targets that hold each block, at most `max` per block. Encoding: see
+   * `hearth_prefix_holders`.
+   */
   holders(hashes: BigUint64Array, max: number): Uint32Array {
     const call = this.#native.symbols.hearth_prefix_holders;
     for (let room = 4096; ; room *= 2) {
@@ -225,7 +243,10 @@ export class PrefixTable implements Disposable {
     this.#native.call("hearth_prefix_dump", this.#handle, target);
   }
 
-  /** Writes whole runs to `page`. 0 at the end of the dump. */
+  /**
+   * Writes the next part of the dump to `page`. Returns the number of bytes written, 0 at the end
+   * of the dump.
+   */
   dumpNext(page: Uint8Array): number {
     return this.#native.call("hearth_prefix_dump_next", this.#handle, page, page.length);
   }
@@ -243,7 +264,10 @@ export class PrefixTable implements Disposable {
     this.#native.call("hearth_prefix_save_end", this.#handle);
   }
 
-  /** False if the page is not a saved page; the loaded content is discarded then. */
+  /**
+   * Loads one page written by `saveNext`. Returns false, and discards everything loaded, if the
+   * page is invalid.
+   */
   load(page: Uint8Array): boolean {
     const call = this.#native.symbols.hearth_prefix_load;
     return this.#loaded("hearth_prefix_load", call(this.#handle, page, page.length));
@@ -267,16 +291,19 @@ export class PrefixTable implements Disposable {
   }
 }
 
-/** Parameters of sequence hashes: Dynamo's chain of XXH3-64 over the tokens. */
+/**
+ * Parameters of the hashes by which Dynamo identifies blocks: XXH3-64, where a block's sequence
+ * hash also covers the preceding blocks.
+ */
 export interface SequenceHashing {
   readonly blockTokens: number;
-  /** Seed of each block's own (local) hash. */
+  /** Seed of each block's local hash, which covers only the block's own tokens. */
   readonly seed: bigint;
-  /** Sequence hash before the first block. Null if the block is the first of a prompt. */
+  /** Sequence hash of the block that precedes the tokens. Null at the start of a prompt. */
   readonly parent?: bigint | null;
   /**
-   * Tokens that a local hash covers from the start of its block: more than a block for EAGLE.
-   * Default: `blockTokens`.
+   * Number of tokens that a local hash covers, from the start of its block. Larger than a block for
+   * EAGLE. Default: `blockTokens`.
    */
   readonly windowTokens?: number;
 }
@@ -285,7 +312,10 @@ const CHAIN_FIELDS = STRUCTS.ChainRequest.fields;
 const REQUEST = nativeBuffer(STRUCTS.ChainRequest.size).bytes;
 const VIEW = new DataView(REQUEST.buffer);
 
-/** Number of blocks in `tokens` tokens. A block counts if its whole window is present. */
+/**
+ * Returns the number of blocks that can be hashed. A block counts if all `windowTokens` tokens from
+ * its start are present.
+ */
 export function blocksOfTokens(
   tokens: number,
   { blockTokens, windowTokens = blockTokens }: SequenceHashing,
@@ -294,8 +324,8 @@ export function blocksOfTokens(
 }
 
 /**
- * Computes the local and the sequence hash of each full block of a prompt. Both arrays must have
- * room. Returns the number of blocks.
+ * Computes the local hash and the sequence hash of each full block of a prompt. Both arrays in
+ * `into` must be long enough. Returns the number of blocks.
  */
 export function sequenceHashes(
   native: Native,
@@ -319,8 +349,8 @@ export function sequenceHashes(
 }
 
 /**
- * Computes, for each full block, the first eight bytes (little-endian) of its BlockKey (layer: all)
- * under a namespace's key. Returns the number of blocks.
+ * Computes 64-bit hashes of a prompt's full blocks: the first eight bytes, little-endian, of each
+ * block's `BlockKey` for all layers under a namespace key. Returns the number of blocks.
  */
 export function keyHashes(
   native: Native,

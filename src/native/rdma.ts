@@ -25,32 +25,35 @@ import type { Region } from "./region.ts";
 export type RdmaState = keyof typeof RDMA_STATE;
 export type RdmaPortState = keyof typeof RDMA_PORT_STATE;
 
-/** A NIC port, from which queue pairs are created. */
+/** A port of an RDMA NIC. */
 export interface RdmaPort {
   readonly index: number;
   readonly device: string;
   readonly number: number;
   readonly state: RdmaPortState;
-  /** 16 bytes. */
+  /** GID (network address) of the port: 16 bytes. */
   readonly gid: Uint8Array;
   readonly gidIndex: number;
   readonly isRoceV2: boolean;
   readonly lid: number;
   readonly linkLayer: "infiniband" | "ethernet";
-  /** Path MTU in bytes. */
+  /** Path MTU of the port in bytes. */
   readonly mtu: number;
-  /** Maximum READs in flight that a queue pair may issue and may answer. */
+  /**
+   * Maximum number of RDMA READs in flight that a queue pair may issue (`readsOut`) and serve
+   * (`readsIn`).
+   */
   readonly readsOut: number;
   readonly readsIn: number;
   readonly messageBytesMax: number;
-  /** Mbit/s. 0 if unknown. */
+  /** Speed in Mbit/s. 0 if unknown. */
   readonly speed: number;
   readonly numaNode: number | null;
   readonly hasRelaxedOrdering: boolean;
   readonly hasDmaBuf: boolean;
 }
 
-/** Address of one side of a queue pair, which the other side must know to connect. */
+/** Address of one end of a queue pair. The other end needs it to connect. */
 export interface RdmaAddress {
   readonly gid: Uint8Array;
   readonly queuePair: number;
@@ -61,10 +64,10 @@ export interface RdmaAddress {
   readonly readsIn: number;
 }
 
-/** Why a queue pair, a lending or a read failed. */
+/** Reasons why a queue pair, an exposed span or a read failed. */
 export type RdmaFault = Exclude<keyof typeof RDMA_FAULT, "none">;
 
-/** Remote address and key of a lent span. */
+/** Address and key with which the other host can read an exposed span. */
 export interface RdmaWindow {
   readonly address: bigint;
   readonly key: number;
@@ -75,18 +78,21 @@ export type Lent =
   | { readonly ok: false; readonly fault: RdmaFault };
 
 export type RdmaRead =
-  /** XXH3-64 of the span, computed after its last byte was written. */
+  /** XXH3-64 of the destination span, computed after its last byte was written. */
   | { readonly ok: true; readonly checksum: bigint }
   | { readonly ok: false; readonly fault: RdmaFault };
 
 export interface RdmaQueuePairSettings {
-  /** A packet without an answer is sent again after 4.096 µs * 2^timeout, `retries` times. */
+  /**
+   * Timeout exponent: the NIC resends an unacknowledged packet after 4.096 µs * 2^timeout, at most
+   * `retries` times.
+   */
   readonly timeout: number;
-  /** 1 to 6. */
+  /** Maximum number of resends: 1 to 6. */
   readonly retries: number;
   readonly trafficClass: number;
   readonly serviceLevel: number;
-  /** Maximum bytes of one READ. */
+  /** Maximum bytes of one RDMA READ; longer reads are split. */
   readonly pieceBytes: number;
 }
 
@@ -94,11 +100,11 @@ export interface RdmaOptions {
   readonly region: Region;
   /** Path of the verbs library. Null: `libibverbs.so.1` as the dynamic linker finds it. */
   readonly library: string | null;
-  /** Names of the devices to use. Null: all. */
+  /** Names of the RDMA devices to use. Null uses all. */
   readonly devices: readonly string[] | null;
-  /** Null: chosen automatically (RoCE v2 before others, no link-local address). */
+  /** Index of the GID to use. Null: chosen automatically (RoCE v2 first, no link-local address). */
   readonly gidIndex: number | null;
-  /** Maximum bytes and spans lent at the same time. */
+  /** Maximum bytes, and maximum number of spans, that peers may read at the same time. */
   readonly windowBytes: number;
   readonly windowSpans: number;
   readonly linksMax: number;
@@ -111,52 +117,63 @@ export interface RdmaOptions {
  *
  * - Without a library, a device, or enough lockable memory, opening succeeds and `state` gives the
  *   reason; `link` then throws NativeError `unsupported`.
- * - Peers can read exactly the lent spans, while they are lent. No peer can write to the region.
- * - The device owns the span of a lending or a read until its promise resolves.
- * - Any error ends the queue pair with everything in flight on it.
+ * - Peers can read exactly the spans exposed with `lend`, until `takeBack`. No peer can write to
+ *   the region.
+ * - The device may access a span until the promise of its `takeBack` or read resolves.
+ * - Any error ends the queue pair and everything in flight on it.
  */
 export interface Rdma extends AsyncDisposable {
   readonly state: RdmaState;
-  /** errno that led to the state, or 0. */
+  /** errno of the call that led to `state`. 0 if no call failed. */
   readonly errno: number;
-  /** Current state of the ports. */
+  /** Returns the current state of all ports. */
   ports(): readonly RdmaPort[];
-  /** Creates a queue pair on a port. Throws NativeError: `full`, `unsupported`, `device_failed`. */
+  /**
+   * Creates a queue pair on the port with this index. Throws NativeError: `full`, `unsupported`,
+   * `device_failed`.
+   */
   link(port: number, settings: RdmaQueuePairSettings): RdmaQueuePair;
 }
 
-/** A queue pair. States: created → connected → ended. */
+/** A queue pair (RDMA connection). States: created → connected → ended. */
 export interface RdmaQueuePair extends AsyncDisposable {
-  /** Address to send to the other side. */
+  /** Address of this end, to be sent to the other host. */
   readonly address: RdmaAddress;
-  /** Resolves when the queue pair has ended and nothing accesses the region any more. */
+  /**
+   * Resolves when the queue pair has ended and the device does not access the region through it any
+   * more.
+   */
   readonly ended: Promise<RdmaFault>;
   /**
-   * Throws NativeError if the address is invalid. Returns without waiting: reads start when the
-   * device is ready, and a device that refuses ends the queue pair with `broken`.
+   * Connects to the other host's queue pair without waiting. Reads start when the device is ready;
+   * if the device refuses, the queue pair ends with `broken`. Throws NativeError if the address is
+   * invalid.
    */
   connect(other: RdmaAddress): void;
-  /** Lets the other side read the span until `takeBack`. */
+  /**
+   * Lets the other host read a span of the region until `takeBack`. `lent` resolves with the
+   * address and key to send to the other host.
+   */
   lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> };
-  /** Resolves when the other side can no longer read the span. */
+  /** Ends the other host's access to a span. Resolves when it cannot read the span any more. */
   takeBack(token: number): Promise<void>;
-  /** Reads a span that the other side lent into the region. */
+  /** Reads a span that the other host exposed with `lend` into this host's region. */
   read(
     window: RdmaWindow,
     offset: number,
     bytes: number,
   ): { readonly token: number; readonly done: Promise<RdmaRead> };
   /**
-   * Issues no further READs for it. `done` resolves with `cancelled` when those in flight have
-   * ended.
+   * Cancels a read: issues no further RDMA READs for it. `done` resolves with `cancelled` when
+   * those in flight have ended.
    */
   cancel(token: number): void;
-  /** Bytes of a read that have arrived. 0 if it has ended. */
+  /** Returns how many bytes of a read have arrived. 0 if the read has ended. */
   arrived(token: number): number;
 }
 
 const DONE = STRUCTS.RdmaDone;
-/** Requests the automatic choice of the GID. */
+/** Value of `gidIndex` that lets the library choose the GID. */
 const BY_RULE = 0xffff_ffff;
 const ROCE_V2 = 2;
 const INFINIBAND = 1;
@@ -175,7 +192,7 @@ class NativeRdma implements Rdma {
   readonly #answer: NativeBuffer = nativeBuffer(256);
   readonly #links = new Set<NativeRdmaLink>();
   readonly #running: RdmaWaits | null;
-  /** Keeps the arena alive until reads into it have ended. */
+  /** Keeps the region referenced until reads into it have ended. */
   readonly #region: RdmaOptions["region"];
   #closing: Promise<void> | null = null;
 
@@ -184,7 +201,7 @@ class NativeRdma implements Rdma {
     this.#region = options.region;
     this.#onPort = options.onPort;
     const library = options.library === null ? null : textBuffer(options.library);
-    // An empty text ends the list.
+    // An empty name marks the end of the list.
     const devices = options.devices === null ? null : textBuffer(...options.devices, "");
     const info = native.exchange(
       "hearth_rdma_create",
@@ -205,7 +222,7 @@ class NativeRdma implements Rdma {
       ],
       "RdmaInfo",
     );
-    // Keeps the texts alive until the library has read them.
+    // Keeps the texts referenced until the library has read them.
     assert(library?.address !== 0 && devices?.address !== 0, "texts have addresses");
     this.state = STATES.get(info.state)!;
     this.errno = info.errno;
@@ -337,23 +354,26 @@ function addressFrom(bytes: Uint8Array): RdmaAddress {
 }
 
 /**
- * Opens the RDMA devices of this host. Throws NativeError if memory or threads are insufficient. A
- * host without devices is not an error.
+ * Opens the RDMA devices of this host. A host without devices is not an error. Throws NativeError
+ * if memory or threads are insufficient.
  */
 export function openRdma(native: Native, options: RdmaOptions): Rdma {
   return new NativeRdma(native, options);
 }
 
-/** Event of a queue pair, a lending or a read. */
+/** An event of a queue pair, an exposed span or a read. */
 interface RdmaDone {
-  /** An `RDMA_EVENT`. */
+  /** Kind of event: a value of `RDMA_EVENT`. */
   readonly event: number;
   readonly fault: RdmaFault | "none";
   readonly result: bigint;
   readonly key: number;
 }
 
-/** Callbacks of queue pairs, lendings and reads; each is called until it returns "over". */
+/**
+ * Callbacks of queue pairs, exposed spans and reads. Each is called for its events until it returns
+ * "over".
+ */
 type RdmaWaits = Completions<(done: RdmaDone) => "more" | "over">;
 
 const SPAN = STRUCTS.RdmaSpan;
@@ -369,7 +389,10 @@ class NativeRdmaLink implements RdmaQueuePair {
   readonly #answer = new BigUint64Array(new ArrayBuffer(8));
   readonly #answerBytes = new Uint8Array(this.#answer.buffer);
   readonly #ending = Promise.withResolvers<RdmaFault>();
-  /** Lent spans by token. Each promise resolves once the span is not readable any more. */
+  /**
+   * Exposed spans by token. Each promise resolves when the other host cannot read the span any
+   * more.
+   */
   readonly #lent = new Map<number, PromiseWithResolvers<void>>();
   #isNamed = true;
 
@@ -381,7 +404,7 @@ class NativeRdmaLink implements RdmaQueuePair {
     this.ended = this.#ending.promise;
   }
 
-  /** Handles the last event of the queue pair. */
+  /** Handles the end of the queue pair. */
   handle({ fault }: RdmaDone): void {
     assert(fault !== "none", "a queue pair's end has a fault");
     assert(this.#lent.size === 0, "an ended queue pair lends nothing");
@@ -456,8 +479,9 @@ class NativeRdmaLink implements RdmaQueuePair {
   }
 
   /**
-   * Null if events will follow. Otherwise the fault, which may be known only when the queue pair
-   * ends.
+   * Passes a request to the library. Returns null if it was accepted, so that events will follow;
+   * otherwise a promise of the fault. If the queue pair is ending, the promise resolves when it has
+   * ended.
    */
   #submit(
     name: string,
@@ -506,28 +530,28 @@ class NativeRdmaLink implements RdmaQueuePair {
 }
 
 /**
- * The step at which a NIC failed to write to GPU memory. `works` means that every step passed on
- * the NIC's side.
+ * Step of the test at which a NIC failed to write to GPU memory. `works` means that no step failed
+ * on the NIC.
  */
 export type DirectStep = keyof typeof RDMA_DIRECT_STEP;
 
 export interface DirectTrial {
   readonly region: Region;
-  /** Span of the region to read from. */
+  /** Byte offset in the region of the data that the NIC reads. */
   readonly offset: number;
   readonly bytes: number;
-  /** Null: libibverbs as the dynamic linker finds it. */
+  /** Path of the verbs library. Null: libibverbs as the dynamic linker finds it. */
   readonly library: string | null;
   readonly port: Pick<RdmaPort, "device" | "number" | "gidIndex">;
-  /** A buffer exported by the GPU's driver. The caller keeps ownership. */
+  /** Descriptor of GPU memory exported as a DMA-BUF. The caller keeps ownership. */
   readonly fd: number;
-  /** Offset in the buffer. */
+  /** Byte offset in the GPU memory to which the NIC writes. */
   readonly bufferOffset: number;
 }
 
 export interface DirectOutcome {
   readonly step: DirectStep;
-  /** errno or completion status of the failure. 0 if unknown. */
+  /** errno, or work completion status, of the failed step. 0 if unknown. */
   readonly code: number;
 }
 
@@ -535,9 +559,9 @@ const STEPS = namesOf(RDMA_DIRECT_STEP);
 const NAME_BYTES = 64;
 
 /**
- * Tests whether a NIC can read from the region into GPU memory, over a connection to itself. Blocks
- * for milliseconds, at most 3 s: for use at start and by the doctor. Throws NativeError if the span
- * is invalid.
+ * Tests whether a NIC can write data from the region to GPU memory, over a queue pair connected to
+ * itself. Blocks the thread for milliseconds, at most 3 s. Used at start and by `hearth doctor`.
+ * Throws NativeError if the span is invalid.
  */
 export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
   const { region, offset, bytes, port, fd, bufferOffset } = trial;
@@ -563,7 +587,7 @@ export function tryDirect(native: Native, trial: DirectTrial): DirectOutcome {
     ],
     "RdmaDirect",
   );
-  // Keeps the path alive until the library has read it.
+  // Keeps the path referenced until the library has read it.
   assert(library.address !== 0, "the path has an address");
   const name = STEPS.get(step);
   assert(name !== undefined, "a trial ends at a named step");

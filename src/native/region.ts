@@ -4,33 +4,36 @@ import { STATUS, STRUCTS } from "./abi.gen.ts";
 import { type NativeBuffer, NativeError, nativeBuffer, writeStruct, writeU64 } from "./memory.ts";
 import type { Native } from "./native.ts";
 
-/** Whether to use a feature that the host may refuse. */
+/** Whether to use a feature that the kernel may refuse: never, if possible, or fail without it. */
 export type Wish = "off" | "try" | "require";
 
 const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
 const COPY = STRUCTS.CopyRequest.fields;
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
-/** The kernel's error for a node that does not exist. */
+/** errno that the kernel returns for a NUMA node that does not exist. */
 const EINVAL = 22;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
-/** Bun's limit for one view of native memory. */
+/** Maximum bytes of one Uint8Array over native memory in Bun. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
 const WINDOW_BYTES = 2 ** 30;
 
 export interface RegionState {
-  /** Bytes backed by memory so far. */
+  /** Bytes of the region that have physical memory so far. */
   readonly populatedBytes: number;
   readonly lockedBytes: number;
-  /** Part of it in transparent huge pages (without pages of the kernel's pool). */
+  /**
+   * Bytes of `populatedBytes` in transparent huge pages. Excludes huge pages that the operator
+   * reserved.
+   */
   readonly hugeBytes: number;
-  /** With `try`: the kernel refused to lock memory at least once. */
+  /** True if `lockMemory` is `try` and the kernel refused to lock some memory. */
   readonly lockRefused: boolean;
 }
 
 /**
- * Shared memory: the arena of this process, or a view of another process's arena. All access uses
- * offset and length; native code checks them against the region's size.
+ * Shared memory: the arena of this process, or another process's arena mapped into this one.
+ * Callers address it by offset and length; native code checks them against the region's size.
  */
 export class Region implements Disposable {
   readonly handle: number;
@@ -40,7 +43,10 @@ export class Region implements Disposable {
   readonly #native: Native;
   readonly #windows: Uint8Array[] = [];
   readonly #request: NativeBuffer = nativeBuffer(64);
-  /** Written word by word: with bigints a call would cost as much as copying 10 KiB. */
+  /**
+   * Buffer for the arguments of a copy. Written as 32-bit words: writing bigints would take as long
+   * as copying 10 KiB.
+   */
   readonly #copyRequest: NativeBuffer = nativeBuffer(STRUCTS.CopyRequest.size);
   readonly #copyWords = new Uint32Array(this.#copyRequest.bytes.buffer);
   readonly #answer = new BigUint64Array(new ArrayBuffer(8));
@@ -70,11 +76,11 @@ export class Region implements Disposable {
   }
 
   /**
-   * Takes over the arena of a previous process, received as `fd`. The result is equal to a region
-   * made by `create`, with the existing bytes; all of it counts as populated. The region owns `fd`,
-   * which is closed on exec. Throws NativeError and leaves `fd` to the caller: `out_of_range` if
-   * the size differs, `not_permitted` if the seals differ, `no_memory` and others if it cannot be
-   * mapped or locked.
+   * Takes over the arena that an earlier process created, received as file descriptor `fd`. The
+   * result works like a region made by `create` that contains the existing bytes, and all of it
+   * counts as populated. The region then owns `fd`, which is closed on exec. On failure, throws
+   * NativeError and leaves `fd` to the caller: `out_of_range` if the size differs, `not_permitted`
+   * if the seals differ, `no_memory` and others if the memory cannot be mapped or locked.
    */
   static adopt(
     native: Native,
@@ -89,7 +95,9 @@ export class Region implements Disposable {
     return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
   }
 
-  /** Maps a view of an arena received as `fd`. The region owns `fd`. */
+  /**
+   * Maps an arena of another process, received as file descriptor `fd`. The region then owns `fd`.
+   */
   static map(
     native: Native,
     options: { readonly fd: number; readonly bytes: number; readonly writable: boolean },
@@ -104,8 +112,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * The region's first `bytes` bytes as memory. Only for a region that lives as long as the
-   * process: access through a view after unmapping crashes.
+   * Returns the first `bytes` bytes of the region as memory, not a copy. Only for regions that are
+   * never closed: access to the memory of a closed region crashes the process.
    */
   view(bytes: number): NativeBuffer {
     assert(bytes <= this.bytes && bytes <= VIEW_BYTES_MAX, "the view lies inside the region");
@@ -115,8 +123,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * A part of the region, at most 1 GiB, as memory. Same condition as `view`. Cheap: it slices a
-   * view that is created once per GiB.
+   * Returns a span of the region, at most 1 GiB, as memory, not a copy. Only for regions that are
+   * never closed. Fast: it slices an array that is created once per GiB.
    */
   span(offset: number, bytes: number): Uint8Array {
     assert(offset >= 0 && offset + bytes <= this.bytes, "the span lies inside the region");
@@ -125,7 +133,10 @@ export class Region implements Disposable {
     return this.#window((offset - at) / WINDOW_BYTES).subarray(at, at + bytes);
   }
 
-  /** Windows are twice as long as their distance, so that every span lies within one. */
+  /**
+   * Returns the memory that starts at `index` GiB, as one array. It covers 2 GiB, so that every
+   * span of at most 1 GiB lies within one array.
+   */
   #window(index: number): Uint8Array {
     const known = this.#windows[index];
     if (known !== undefined) return known;
@@ -148,14 +159,17 @@ export class Region implements Disposable {
   }
 
   /**
-   * Copies `bytes` bytes from `from` into the region. Returns their XXH3-64 if `checksum` is set,
-   * otherwise 0.
+   * Copies `bytes` bytes from the start of `from` to `offset` in the region. Returns their XXH3-64
+   * if `checksum` is true, otherwise 0.
    */
   copyIn(offset: number, from: NativeBuffer, bytes: number, checksum: boolean): bigint {
     return this.#copy("hearth_region_copy_in", offset, from, bytes, checksum);
   }
 
-  /** Copies `bytes` bytes from the region to `into`. */
+  /**
+   * Copies `bytes` bytes at `offset` in the region to the start of `into`. Returns their XXH3-64 if
+   * `checksum` is true, otherwise 0.
+   */
   copyOut(offset: number, into: NativeBuffer, bytes: number, checksum: boolean): bigint {
     return this.#copy("hearth_region_copy_out", offset, into, bytes, checksum);
   }
@@ -179,22 +193,23 @@ export class Region implements Disposable {
     return checksum ? this.#answer[0]! : 0n;
   }
 
-  /** XXH3-64 of a span. */
+  /** Returns the XXH3-64 of a span. */
   checksum(offset: number, bytes: number): bigint {
     this.#span(offset, bytes, 0n);
     this.#native.call("hearth_region_checksum", this.#request.bytes, this.#answerBytes);
     return this.#answer[0]!;
   }
 
-  /** Fills a span with the pattern of `seed`. */
+  /** Fills a span with pseudorandom bytes derived from `seed`, for tests. */
   fill(offset: number, bytes: number, seed: bigint): void {
     this.#span(offset, bytes, seed);
     this.#native.call("hearth_region_fill", this.#request.bytes);
   }
 
   /**
-   * Allocates the span's missing pages from this NUMA node while it has free memory. False if the
-   * kernel does not know the node; pages then come from any node.
+   * Makes the kernel allocate physical memory of the span from this NUMA node while the node has
+   * free memory. Returns false if the kernel does not know the node; memory then comes from any
+   * node.
    */
   preferNode(offset: number, bytes: number, node: number): boolean {
     const bind = this.#native.symbols.hearth_region_bind;
@@ -206,8 +221,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * First offset in the span where the bytes differ from the pattern of `seed`. Null if none
-   * differs.
+   * Compares a span with the bytes that `fill` writes for `seed`. Returns the offset of the first
+   * difference. Null if there is none.
    */
   firstWrong(offset: number, bytes: number, seed: bigint): number | null {
     this.#span(offset, bytes, seed);
@@ -222,7 +237,7 @@ export class Region implements Disposable {
     writeStruct("SpanRequest", span, this.#request.bytes);
   }
 
-  /** Unmaps and closes the region. Throws if the queue still uses it. */
+  /** Unmaps the memory and closes the region. Throws if native operations still use it. */
   [Symbol.dispose](): void {
     const code = this.#native.symbols.hearth_region_close(this.handle);
     if (code < 0) throw new NativeError("hearth_region_close", code, 0);

@@ -9,21 +9,26 @@ import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.t
 import type { Fetcher } from "./fetcher/index.ts";
 import type { PeerFound, WantedBlock } from "./messages.ts";
 
-/** Blocks fetched per batch. Fetched blocks cannot be evicted until their batch is released. */
+/**
+ * Maximum blocks per batch. Received blocks cannot be evicted until their whole batch is released.
+ */
 const AT_ONCE = 256;
-/** Time limit per batch. A slower fetch does not help a warm. */
+/** Maximum milliseconds for one batch. A slower fetch is of no use to a `warm` command. */
 const PULL_MS = 30_000;
 const FIND_MS = 5_000;
-/** Maximum namespaces learned from peers, in addition to those of local engines. */
+/** Above this number of known namespaces, no further ones are learned from peers. */
 const NAMESPACES_MAX = 1_024;
 /**
- * Maximum namespaces learned from one peer, because their numbers are never reused and the peer's
- * claim is unverified.
+ * Maximum namespaces learned from one peer. Namespace indices are never reused, and the peer's
+ * statement is unverified.
  */
 const NAMESPACES_OF_ONE = 128;
-/** Maximum namespaces per name. A hash occurs in few namespaces, and all of them are fetched. */
+/**
+ * Maximum namespaces learned from one peer per name. An engine hash occurs in few namespaces; its
+ * blocks are fetched in all of them.
+ */
 const NAMESPACES_A_NAME = 4;
-/** Namespaces searched for a digest without a known alias. */
+/** Number of namespaces in which to look for a digest that no peer has found by name. */
 const NAMESPACES_TRIED = 16;
 
 const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
@@ -37,18 +42,21 @@ const LATE: BlockResult = Object.freeze({
   reason: "peers: the fetch timed out",
 });
 
-/** One block meant by a name, and its holders. */
+/** A block that one or several names identify, with the peers that have it. */
 interface Meant extends WantedBlock {
   readonly namespace: NamespaceIndex;
   readonly sources: readonly WorkerId[];
-  /** Indexes into the list of names. */
+  /** Indices, in the command's list of names, of the names that identify this block. */
   readonly names: number[];
 }
 
-/** Fetches the blocks of warm commands from peers. Does nothing without a puller. */
+/**
+ * Fetches the blocks of `warm` commands from peers. Without a puller, reports all blocks as
+ * missing.
+ */
 export class PeerSource implements BlockSourcePort {
   readonly #namespaces: Namespaces;
-  /** Namespaces learned from each peer since start. */
+  /** Number of namespaces learned from each peer since the start. */
   readonly #taken = new Map<WorkerId, number>();
   #puller: Fetcher | null = null;
 
@@ -103,7 +111,7 @@ export class PeerSource implements BlockSourcePort {
       this.#take(found[at] ?? []);
       for (const block of found[at] ?? []) this.#add(meant, at, block, block.worker);
       if (found[at]?.length || name.kind === "hash") continue;
-      // A digest does not say its namespace: try the namespaces most recently in use.
+      // A digest does not identify its namespace, so try the most recently added namespaces.
       for (const namespace of this.#namespaces.keys().slice(-NAMESPACES_TRIED)) {
         this.#add(meant, at, { namespace, digest: name.bytes, layer: name.layer }, null);
       }
@@ -131,7 +139,7 @@ export class PeerSource implements BlockSourcePort {
     if (isNew) meant.set(name, { ...known, sources: [...known.sources, worker] });
   }
 
-  /** Assigns numbers to namespaces found at peers, within the limits. */
+  /** Adds namespaces of blocks that peers have found to the known namespaces, within the limits. */
   #take(found: readonly (PeerFound & { readonly worker: WorkerId })[]): void {
     const namespaces = this.#namespaces;
     const here = new Map<WorkerId, number>();
@@ -147,7 +155,10 @@ export class PeerSource implements BlockSourcePort {
   }
 }
 
-/** Encodes a name for lookups at peers: 8 bytes little-endian for a hash, otherwise 32 bytes. */
+/**
+ * Encodes a name for a `find` request: 8 bytes little-endian for an engine hash, otherwise 32
+ * bytes.
+ */
 function bytesOf(name: BlockName): Uint8Array {
   if (name.kind === "key") return name.bytes;
   const bytes = new Uint8Array(8);
@@ -157,7 +168,7 @@ function bytesOf(name: BlockName): Uint8Array {
   return bytes;
 }
 
-/** Groups blocks by namespace, in batches of limited size. */
+/** Groups blocks by namespace, in batches of at most `AT_ONCE`. */
 function groupsOf(meant: readonly Meant[]): Meant[][] {
   const byNamespace = Map.groupBy(meant, ({ namespace }) => namespace);
   return [...byNamespace.values()].flatMap((blocks) =>
@@ -168,8 +179,9 @@ function groupsOf(meant: readonly Meant[]): Meant[][] {
 }
 
 /**
- * Combines outcomes of the blocks behind one name: `done` if any block arrived, otherwise the worst
- * outcome.
+ * Merges the outcome of fetching a block into the results of the names that identify it. A name's
+ * result is `done` if any of its blocks arrived; otherwise it is the first failure other than a
+ * missing block.
  */
 function note(results: BlockResult[], { names }: Meant, outcome: FetchOutcome): void {
   const result = resultOf(outcome);

@@ -16,21 +16,24 @@ import type { HardwareReport } from "../messages.ts";
 import { type Endpoint, TRANSPORTS, type TransportLog, type TransportName } from "../transport.ts";
 import type { KnownPeers } from "./known-peers.ts";
 
-/** A host's announcement to the hosts of its cluster. */
+/** A message with which a host makes itself known to the other hosts of its cluster. */
 export interface Announcement {
   /**
-   * `here`: periodic. `hello`: the host is new and asks for the others' announcements. `bye`: the
-   * host is leaving.
+   * `here`: sent periodically. `hello`: the host is new and requests announcements of the other
+   * hosts. `bye`: the host is leaving.
    */
   readonly kind: "here" | "hello" | "bye";
   readonly cluster: string;
   readonly worker: WorkerId;
   readonly incarnation: bigint;
-  /** Interval between announcements in milliseconds. */
+  /** Milliseconds between two announcements of the host. */
   readonly everyMs: number;
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
   readonly hardware: HardwareReport;
-  /** Namespace keys in hex; null: too many to list, so any. */
+  /**
+   * Keys, in hex, of the namespaces of which the host has blocks. Null if there are too many to
+   * list: the host may have blocks of any namespace.
+   */
   readonly namespaces: readonly string[] | null;
 }
 
@@ -39,7 +42,7 @@ export type ReadAnnouncement =
   | { readonly ok: false; readonly why: string };
 
 export const ANNOUNCEMENT_BYTES_MAX = 32 * 1024;
-/** A host with more namespaces announces null. */
+/** Maximum number of namespaces in an announcement. A host with more announces null. */
 export const ANNOUNCED_NAMESPACES_MAX = 256;
 const VERSION = 1;
 const KINDS = ["here", "hello", "bye"] as const;
@@ -51,7 +54,7 @@ const NAMESPACE = /^[0-9a-f]{64}$/;
 const HOST = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
 const U64 = /^(?:0|[1-9][0-9]{0,19})$/;
 
-/** Bus subject on which the hosts of a cluster announce themselves. */
+/** Returns the message-bus subject on which the hosts of a cluster announce themselves. */
 export function announcementSubject(cluster: string): string {
   return `kv-peers-${cluster.replaceAll(".", "_")}`;
 }
@@ -77,10 +80,10 @@ export function encodeAnnouncement(announcement: Announcement): Uint8Array {
 
 type Fields = Readonly<Record<string, Json | undefined>>;
 
-/** The reason a message is refused; thrown and caught in this file only. */
+/** Signals an invalid announcement, with the reason. Thrown and caught in this file only. */
 class Refused extends Error {}
 
-/** Decodes an announcement from an untrusted sender. Ignores unknown members. */
+/** Decodes an announcement from an untrusted sender. Ignores unknown members of the JSON object. */
 export function readAnnouncement(data: Uint8Array): ReadAnnouncement {
   if (data.length > ANNOUNCEMENT_BYTES_MAX) return { ok: false, why: "message too long" };
   try {
@@ -169,13 +172,13 @@ function must(holds: boolean, why: string): asserts holds {
   if (!holds) throw new Refused(why);
 }
 
-/** Maximum number of device names sent to peers and accepted from them. */
+/** Maximum number of RDMA device names in this host's report, and in a received one. */
 const RDMA_DEVICES_MAX = 16;
 const RDMA_DEVICE = /^[A-Za-z0-9_.-]{1,64}$/;
 
 /**
- * This host's hardware report, with the RDMA devices that can carry blocks. Never throws; values
- * that cannot be read count as absent.
+ * Reports this host's hardware, with the RDMA devices that can carry blocks. Never throws; hardware
+ * that cannot be read counts as absent.
  */
 export function readHardware(
   devices: readonly string[],
@@ -186,7 +189,7 @@ export function readHardware(
   return withDevices({ ...fixed, hasRdmaNic: false, rdmaDevices: [] }, devices);
 }
 
-/** The report with these usable devices. A device that exists but cannot be used does not count. */
+/** Returns the report with `devices` as its RDMA devices. Only pass devices that can be used. */
 export function withDevices(report: HardwareReport, devices: readonly string[]): HardwareReport {
   const named = devices.filter((name) => RDMA_DEVICE.test(name)).sort();
   const rdmaDevices = named.slice(0, RDMA_DEVICES_MAX);
@@ -202,35 +205,42 @@ function orElse<Value>(read: () => Value, otherwise: Value): Value {
 }
 
 export interface AnnouncerOptions {
-  /** Owned by the caller. */
+  /** Message bus. The caller closes it. */
   readonly bus: Bus;
   readonly members: KnownPeers;
   readonly clock: Clock;
   readonly random: Random;
   readonly log: TransportLog;
-  /** This host's current announcement; null: only listen. */
+  /** Returns this host's current announcement. Null if this host only listens. */
   readonly self: () => Omit<Announcement, "kind"> | null;
   readonly cluster: string;
   readonly everyMs: number;
 }
 
-/** Limit on received announcements: twice the rate of 1,000 hosts at their shortest interval. */
+/**
+ * Maximum number of announcements processed per second: twice the rate of 1,000 hosts at their
+ * shortest interval.
+ */
 const MESSAGES_PER_SECOND = 4_096;
-/** Hosts answer a `hello` at a random time within this interval, to spread the answers. */
+/**
+ * Hosts reply to a `hello` after a random delay of at most this many milliseconds, so that they do
+ * not all reply at once.
+ */
 const ANSWER_MS = 1_000;
 const SECOND_MS = 1_000;
 
-/** Counts of received announcements since the start. */
+/** Numbers of announcements received since the start. */
 export interface AnnouncerStats {
   readonly heard: number;
   readonly refused: number;
-  /** Above the rate limit; discarded unread. */
+  /** Announcements above the rate limit, which were discarded without being decoded. */
   readonly dropped: number;
 }
 
 /**
- * Announces this host over the bus and receives the other hosts' announcements. An announcement is
- * a hint: a peer's certificate proves its identity when a connection is made.
+ * Announces this host over the message bus and receives the other hosts' announcements.
+ * Announcements are not trusted: a peer's certificate proves its identity when a connection is
+ * made.
  */
 export class Announcer implements Disposable {
   readonly #options: AnnouncerOptions;
@@ -238,10 +248,10 @@ export class Announcer implements Disposable {
   readonly #subscription: Subscription;
   readonly #watches: readonly Disposable[];
   #answer: Disposable | null = null;
-  /** The announcement that was sent last. */
+  /** Announcement that this host published last. */
   #said: Omit<Announcement, "kind"> | null = null;
   #left = MESSAGES_PER_SECOND;
-  /** Incarnation of another process with this worker's name, after a warning was logged for it. */
+  /** Incarnation of another process that announced this host's worker name, if that was logged. */
   #namesake: bigint | null = null;
   #heard = 0;
   #refused = 0;
@@ -266,7 +276,7 @@ export class Announcer implements Disposable {
     return { heard: this.#heard, refused: this.#refused, dropped: this.#dropped };
   }
 
-  /** Announces that this host is leaving. */
+  /** Stops listening and announces that this host is leaving. */
   [Symbol.dispose](): void {
     for (const watch of this.#watches) watch[Symbol.dispose]();
     this.#answer?.[Symbol.dispose]();
@@ -278,7 +288,7 @@ export class Announcer implements Disposable {
     const { bus } = this.#options;
     const self = this.#options.self();
     this.#said = self;
-    // A message queued until the bus reconnects would be outdated.
+    // The bus would queue the message until it reconnects, and the message would then be outdated.
     if (self === null || bus.state.status !== "connected") return;
     bus.publish(this.#subject, encodeAnnouncement({ ...self, kind }), { isSpare: true });
   }
@@ -297,7 +307,8 @@ export class Announcer implements Disposable {
     }
     const { announcement } = read;
     if (announcement.cluster !== this.#options.cluster) return;
-    // Uses the last announcement: a new one would list all namespaces for every message.
+    // Uses the published announcement: creating one for each received message would list all
+    // namespaces each time.
     const self = this.#said;
     if (self?.worker === announcement.worker) this.#ownName(self, announcement);
     else this.#listen(announcement);

@@ -2,15 +2,15 @@ import type { Bus } from "../../bus/index.ts";
 import { type Clock, isWorkerId, type Json, parseJson, type WorkerId } from "../../core/index.ts";
 import type { Locator } from "./known-peers.ts";
 
-/** Bus subject on which the router answers. */
+/** Message-bus subject on which the router answers requests for block locations. */
 export const LOCATE_SUBJECT = "kv-locate";
-/** Maximum number of keys in one request; longer lists are split. */
+/** Maximum number of block keys in one request. Longer lists are split. */
 export const LOCATE_KEYS_MAX = 1_024;
-/** Maximum number of workers per block; the rest is discarded. */
+/** Maximum number of workers accepted per block. Further workers in a reply are ignored. */
 export const LOCATE_WORKERS_MAX = 16;
 
 export interface BusLocatorOptions {
-  /** Owned by the caller. */
+  /** Message bus. The caller closes it. */
   readonly bus: Bus;
   readonly clock: Clock;
   readonly cluster: string;
@@ -21,30 +21,33 @@ const ANSWER_BYTES_MAX = 256 * 1024;
 const DEPTH_MAX = 8;
 const WORKERS_MAX = 4_096;
 /**
- * Without an answer, the router is not asked again for this time; callers with short deadlines skip
- * it, too.
+ * After a request without a reply, the router is not asked for this many milliseconds. Callers with
+ * short deadlines also skip a slow router for this time.
  */
 const QUIET_MS = 2_000;
-/** Timeout of the router, even if callers give up earlier. */
+/** Milliseconds to wait for the router's reply, even if the caller's deadline is shorter. */
 const ROUTER_MS = 250;
 
 type Found = readonly (readonly WorkerId[])[];
 
 /**
- * Asks the router for blocks' locations over the bus, with a request to `kv-locate`:
- * `{"version":1,"cluster":..,"worker_id":..,"namespace":hex,"keys":[hex,..]}`. The answer
- * `{"workers":[name,..],"blocks":[[index,..],..]}` lists for each key the indices of the workers
- * that have the block, best first. An invalid answer counts as no answer. If a caller's deadline is
- * short, the router's answer is still awaited to measure its latency; callers whose deadline is
- * below the measured latency skip the router for a while.
+ * Asks the router over the message bus which workers have given blocks. Request to `kv-locate`:
+ * `{"version":1,"cluster":..,"worker_id":..,"namespace":hex,"keys":[hex,..]}`. Reply:
+ * `{"workers":[name,..],"blocks":[[index,..],..]}`, with one list per key of the indices of the
+ * workers that have the block, best first. An invalid reply counts as none. If a caller's deadline
+ * is short, the locator still waits for the reply, to measure the router's latency. Callers whose
+ * deadline is below the measured latency then skip the router for a while.
  */
 export class BusLocator implements Locator {
   readonly #options: BusLocatorOptions;
   #quietUntilMs = 0;
-  /** Latency of the latest answer, and the time until which it is used. */
+  /**
+   * Latency of the router's latest reply in milliseconds, and the monotonic time until which it is
+   * assumed to be current.
+   */
   #latencyMs = 0;
   #latencyUntilMs = 0;
-  /** Send times of the requests without an answer, oldest first. */
+  /** Send times of the requests to which the router has not replied, oldest first. */
   readonly #asked = new Set<{ readonly atMs: number }>();
 
   constructor(options: BusLocatorOptions) {
@@ -91,7 +94,7 @@ export class BusLocator implements Locator {
     return await Promise.race([asking, late.promise]);
   }
 
-  /** Never rejects. */
+  /** Sends one request to the router. Never rejects. */
   async #ask(
     namespaceKey: Uint8Array,
     keys: readonly Uint8Array[],
@@ -119,7 +122,7 @@ export class BusLocator implements Locator {
       this.#quietUntilMs = clock.monotonicMs() + QUIET_MS;
       return null;
     } catch {
-      // A bus that cannot send requests counts as one without a router.
+      // A failed request counts as a router that does not reply.
       if (!signal.aborted) this.#quietUntilMs = clock.monotonicMs() + QUIET_MS;
       return null;
     } finally {
@@ -128,7 +131,7 @@ export class BusLocator implements Locator {
   }
 }
 
-/** Null: invalid. Leaves this host out. */
+/** Decodes a reply about `count` keys, without the worker `self`. Null if the reply is invalid. */
 function readAnswer(data: Uint8Array, count: number, self: WorkerId): Found | null {
   if (data.length > ANSWER_BYTES_MAX) return null;
   const answer = parsed(data);

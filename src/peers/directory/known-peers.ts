@@ -3,27 +3,41 @@ import type { HardwareReport } from "../messages.ts";
 import type { Endpoint, TransportLog, TransportName } from "../transport.ts";
 import type { Announcement } from "./announcement.ts";
 
-/** A host that can be asked for blocks, from the configuration or from its announcements. */
+/**
+ * A host from which blocks can be requested, known from the configuration or from its
+ * announcements.
+ */
 export interface PeerRecord {
   readonly worker: WorkerId;
-  /** Identifies the agent's process; 0n: unknown. A new value means a restart. */
+  /** Identifies a run of the agent's process; changes at each start. 0n if unknown. */
   readonly incarnation: bigint;
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
-  /** Null: unknown. */
+  /** Hardware that the host announced. Null if unknown. */
   readonly hardware: HardwareReport | null;
-  /** Keys (hex) of the namespaces that the host has blocks of; null: unknown, so any. */
+  /**
+   * Keys, in hex, of the namespaces of which the host has blocks. Null if unknown: it may have
+   * blocks of any namespace.
+   */
   readonly namespaces: ReadonlySet<string> | null;
-  /** `static`: from the configuration; never removed. */
+  /**
+   * `static`: named in the configuration, so kept even without announcements. `announced`: known
+   * only from announcements.
+   */
   readonly origin: "static" | "announced";
-  /** Monotonic time of the latest announcement; null: a static host without one. */
+  /**
+   * Monotonic time in milliseconds of the latest announcement. Null if a static host has sent none.
+   */
   readonly heardMs: number | null;
 }
 
-/** The known hosts. Bounded; the host with the oldest announcement is removed first. */
+/**
+ * The hosts known to this host. Their number is bounded; the announced host with the oldest
+ * announcement is removed first.
+ */
 export interface Members {
   get(worker: WorkerId): PeerRecord | null;
   list(): readonly PeerRecord[];
-  /** Calls the listener for each host that appeared, changed, restarted or left. */
+  /** Calls the listener for each host that appears, changes, restarts or leaves. */
   onChange(
     listener: (change: {
       readonly kind: "came" | "changed" | "restarted" | "went";
@@ -33,21 +47,24 @@ export interface Members {
 }
 
 /**
- * Peers that probably have a block, best first, from local knowledge: summaries and earlier
- * answers. Never names a peer that is known not to have the block.
+ * Peers that probably have a block, best first. Uses only local knowledge: the peers' summaries and
+ * earlier replies. Never returns a peer that is known not to have the block.
  */
 export interface BlockHolders {
-  /** `keys`: the `BlockKey` is at byte offset `at`, 32 bytes. */
+  /**
+   * Returns the peers that probably have a block. The block's 32-byte `BlockKey` is at byte offset
+   * `at` of `keys`.
+   */
   holders(namespaceKey: Uint8Array, keys: Uint8Array, at: number): readonly WorkerId[];
-  /** The peer did not have a block that its summary contains. */
+  /** Reports that the peer lacks a block that its summary lists. */
   wasWrong(worker: WorkerId, namespaceKey: Uint8Array, key: Uint8Array): void;
 }
 
-/** Locations of blocks as the router knows them: the NATS service `kv-locate`. */
+/** Finds blocks' locations through the router's NATS service `kv-locate`. */
 export interface Locator {
   /**
-   * For each key (32 bytes) the workers that have the block, best first. Null: no answer within
-   * `deadlineMs`, or no router. Never throws.
+   * Returns for each key (32 bytes) the workers that have the block, best first. Null if there is
+   * no router, or no reply within `deadlineMs`. Never throws.
    */
   locate(
     namespaceKey: Uint8Array,
@@ -59,36 +76,39 @@ export interface Locator {
 
 type Change = Parameters<Parameters<Members["onChange"]>[0]>[0];
 
-/** A host named by the configuration. */
+/** Name and addresses of a host from the configuration. */
 export type StaticPeer = Pick<PeerRecord, "worker" | "endpoints">;
 
 export interface KnownPeersOptions {
-  /** This host, which is never listed. */
+  /** Name of this host, which is never added. */
   readonly self: WorkerId;
   readonly clock: Clock;
-  /** Maximum number of announced hosts; static hosts do not count. */
+  /** Maximum number of hosts known only from announcements. */
   readonly announcedMax?: number;
   readonly log?: TransportLog;
 }
 
-/** Earlier processes that announced themselves under the same name. */
+/**
+ * Earlier incarnations announced under one worker name, and whether a warning about them was
+ * logged.
+ */
 interface Formers {
   readonly incarnations: Set<bigint>;
   isTold: boolean;
 }
 
 const ANNOUNCED_MAX = 1_024;
-/** A host without an announcement for this many of its intervals is removed. */
+/** A host that sends no announcement for this many of its announcement intervals is removed. */
 const SILENT_INTERVALS = 3;
 const LOOK_MS = 500;
-/** Maximum per worker; the oldest are dropped. */
+/** Maximum number of earlier incarnations remembered per worker. The oldest are dropped. */
 const FORMERS_MAX = 16;
 
 /**
- * The known peers, from the configuration and from announcements. If both name a host, the
- * configuration decides its address, and announcements its properties. If two processes announce
- * the same name, the latest one counts until it is silent; announcements of the earlier ones are
- * ignored.
+ * The known hosts, from the configuration and from announcements. If both name a host, its
+ * addresses come from the configuration and its other properties from announcements. If two
+ * processes announce the same name, the later one is used until it stops sending announcements;
+ * those of the earlier one are ignored.
  */
 export class KnownPeers implements Members, Disposable {
   readonly #options: KnownPeersOptions;
@@ -118,7 +138,7 @@ export class KnownPeers implements Members, Disposable {
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** Replaces the static hosts. */
+  /** Replaces the hosts named in the configuration. */
   setListed(listed: readonly StaticPeer[]): void {
     const wanted = new Map(listed.map((member) => [member.worker, member]));
     wanted.delete(this.#options.self);
@@ -132,7 +152,7 @@ export class KnownPeers implements Members, Disposable {
     }
   }
 
-  /** Processes an announcement. */
+  /** Adds or updates the host that sent an announcement. */
   heard(announcement: Announcement): void {
     const { worker, incarnation, everyMs, hardware, namespaces } = announcement;
     if (worker === this.#options.self) return;
@@ -153,7 +173,10 @@ export class KnownPeers implements Members, Disposable {
     });
   }
 
-  /** A host announced that it is leaving. Ignored if a successor has already announced itself. */
+  /**
+   * Removes a host that announced that it is leaving. Does nothing if a newer process has announced
+   * itself under the same name.
+   */
   left({ worker, incarnation }: Pick<Announcement, "worker" | "incarnation">): void {
     const record = this.#known.get(worker);
     if (record?.incarnation === incarnation) this.#silence(record);
@@ -165,7 +188,8 @@ export class KnownPeers implements Members, Disposable {
   }
 
   /**
-   * Removes silent hosts. Announcements that arrived while this process was stopped are read first.
+   * Removes hosts that stopped sending announcements. If this process was suspended, the time
+   * limits are extended by the suspended time, so that waiting announcements are read first.
    */
   #forgetSilent(): void {
     const nowMs = this.#options.clock.monotonicMs();
@@ -179,7 +203,10 @@ export class KnownPeers implements Members, Disposable {
     }
   }
 
-  /** An announcement of an earlier incarnation: two running processes have the same name. */
+  /**
+   * Returns whether an announcement comes from an earlier process than the current one. If so, two
+   * running processes use the same name.
+   */
   #isFormer({ worker, incarnation: current }: PeerRecord, incarnation: bigint): boolean {
     if (!this.#silentAtMs.has(worker) || current === incarnation) return false;
     const formers = this.#formers.getOrInsertComputed(worker, () => ({
@@ -201,7 +228,10 @@ export class KnownPeers implements Members, Disposable {
     return false;
   }
 
-  /** A static host stays listed, without its announced properties. */
+  /**
+   * Removes a host known only from announcements. A static host stays, without its announced
+   * properties.
+   */
   #silence(record: PeerRecord): void {
     this.#silentAtMs.delete(record.worker);
     this.#formers.delete(record.worker);
@@ -235,7 +265,7 @@ export class KnownPeers implements Members, Disposable {
   }
 }
 
-/** Null: nothing changed except the time of the announcement. */
+/** Returns how a host has changed. Null if only the time of its announcement has changed. */
 function changeOf(before: PeerRecord, after: PeerRecord): "restarted" | "changed" | null {
   const isOther = before.incarnation !== after.incarnation;
   if (isOther && before.incarnation !== 0n) return "restarted";

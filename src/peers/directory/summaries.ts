@@ -9,12 +9,14 @@ const KEPT_MS = 60_000;
 const PREFIX_BYTES = 8;
 
 /**
- * Blocks that peers' summaries contain but the peers do not have, for one minute each: a summary
- * gives the same false positives every time. Bounded; cleared when full.
+ * Remembers for one minute which blocks a peer lacks although its summary lists them. A summary is
+ * a Bloom filter, so it would give the same wrong result each time. Bounded; cleared when full.
  */
 class WrongAnswers {
   readonly #clock: Clock;
-  /** Expiry by worker, namespace and the key's first bytes. */
+  /**
+   * Expiry in monotonic milliseconds, by worker, namespace, and the first 8 bytes of the block key.
+   */
   readonly #until = new Map<WorkerId, Map<string, Map<bigint, number>>>();
   #kept = 0;
   #count = 0;
@@ -23,7 +25,7 @@ class WrongAnswers {
     this.#clock = clock;
   }
 
-  /** Total since the start. */
+  /** Number of wrong results recorded since the start. */
   get count(): number {
     return this.#count;
   }
@@ -38,7 +40,10 @@ class WrongAnswers {
     byKey.set(prefix, this.#clock.monotonicMs() + KEPT_MS);
   }
 
-  /** The key's 32 bytes are at offset `at`. */
+  /**
+   * Returns whether the peer is known to lack a block. The block's 32-byte key is at byte offset
+   * `at` of `keys`.
+   */
   has(worker: WorkerId, namespace: string, keys: Uint8Array, at: number): boolean {
     const byKey = this.#until.get(worker)?.get(namespace);
     if (byKey === undefined) return false;
@@ -46,7 +51,7 @@ class WrongAnswers {
     return untilMs !== undefined && this.#clock.monotonicMs() < untilMs;
   }
 
-  /** The peer has a new summary. */
+  /** Forgets the wrong results of a peer's summary, because a new summary has replaced it. */
   forget(worker: WorkerId, namespace: string): void {
     const byNamespace = this.#until.get(worker);
     this.#kept -= byNamespace?.get(namespace)?.size ?? 0;
@@ -60,7 +65,9 @@ class WrongAnswers {
     this.#until.delete(worker);
   }
 
-  /** Rare; a cleared entry costs one request at most. */
+  /**
+   * Forgets everything. Rarely needed, and costs at most one useless request per forgotten entry.
+   */
   #clear(): void {
     this.#until.clear();
     this.#kept = 0;
@@ -78,36 +85,39 @@ export interface SummariesOptions {
   readonly clock: Clock;
   readonly log: TransportLog;
   readonly everyMs: number;
-  /** False: the peer's circuit breaker is open. */
+  /** Returns false if the peer's circuit breaker blocks requests. */
   mayAsk(worker: WorkerId): boolean;
-  /** Sends one request to a peer; null: no answer, for any reason. Never rejects. */
+  /** Sends one request to a peer. Resolves with null if it fails for any reason; never rejects. */
   call(
     worker: WorkerId,
     request: SummaryRequest,
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<PeerAnswer | null>;
-  /** Keys (32 bytes) of the namespaces whose summaries are wanted. */
+  /** Returns the 32-byte keys of the namespaces whose summaries to fetch. */
   namespaces(): readonly Uint8Array[];
-  /** Maximum size of all summaries together. */
+  /** Maximum total size of all summaries in bytes. */
   readonly bytesMax?: number;
 }
 
 interface Summary {
   readonly version: bigint;
   readonly bytes: number;
-  /** Null: discarded; not requested again while it is the latest version. */
+  /**
+   * The decoded summary. Null if it was discarded as invalid or too large; it is not requested
+   * again until the peer has a newer version.
+   */
   readonly filter: KeyFilter | null;
 }
 
-/** A peer's summary of one namespace. */
+/** A peer, with its summary of one namespace. */
 interface Holder {
   readonly worker: WorkerId;
   readonly filter: KeyFilter;
 }
 
-/** State of one peer. */
+/** Summaries of one peer, and its consecutive failures to send one. */
 interface Entry {
-  /** By namespace key in hex. */
+  /** Summaries by namespace key in hex. */
   readonly summaries: Map<string, Summary>;
   failures: number;
 }
@@ -118,51 +128,59 @@ export interface SummariesStats {
   readonly bytes: number;
   readonly fetched: number;
   readonly failed: number;
-  /** Number of false positives. */
+  /** Number of blocks that peers lacked although their summaries listed them. */
   readonly wrong: number;
 }
 
 const BYTES_MAX = 256 * 2 ** 20;
 /**
- * Peers per round, in turn. With more peers, connections do not stay open and each request costs
- * one, so fewer are asked.
+ * Above `PEERS_PER_ROUND` peers, only `PEERS_PER_ROUND_OF_MANY` are asked per interval, in turn:
+ * connections to that many peers do not stay open, and each request opens one.
  */
 const PEERS_PER_ROUND = 64;
 const PEERS_PER_ROUND_OF_MANY = 32;
-/** Requests per interval, new peers included, and concurrent requests. */
+/**
+ * Maximum peers asked per interval, including new peers (`QUESTIONS_MAX`), and at the same time
+ * (`AT_A_TIME`).
+ */
 const QUESTIONS_MAX = 128;
 const AT_A_TIME = 4;
 const ANSWER_MS = 2_000;
-/** Consecutive failures after which a peer's summaries are discarded. */
+/** Number of consecutive failed requests after which a peer's summaries are discarded. */
 const FAILURES_MAX = 5;
 const ASKED_MAX = 1_024;
-/** Maximum number of peers named for one block. */
+/** Maximum number of peers returned for one block. */
 const HOLDERS_MAX = 8;
 /**
- * Number of further summaries to check after the first match; the range moves from block to block.
+ * Maximum number of further summaries to search after the first match. The position of the searched
+ * range depends on the block's key.
  */
 const LOOKED_MAX = 32;
 
 /**
- * Names the peers that probably have a block, from summaries fetched in the background. Promises:
- * never names a peer that is known not to have the block; memory is bounded; a failing peer is
- * asked when its circuit breaker allows it; its old summaries are discarded after several failures.
- * New peers are asked first. If an interval is too short to ask all peers, they take turns.
+ * Finds the peers that probably have a block, from summaries that are fetched in the background.
+ * Promises: never returns a peer that is known to lack the block; memory is bounded; a peer that
+ * fails is asked again only when its circuit breaker permits it, and its summaries are discarded
+ * after several failures. New peers are asked first. If one interval is too short to ask all peers,
+ * they are asked in turn.
  */
 export class Summaries implements BlockHolders, AsyncDisposable {
   readonly #options: SummariesOptions;
   readonly #entries = new Map<WorkerId, Entry>();
-  /** By namespace key in hex; peers with recent matches come first. */
+  /**
+   * Peers with a summary, by namespace key in hex. Peers whose summaries matched recently come
+   * first.
+   */
   readonly #holders = new Map<string, Holder[]>();
   readonly #wrong: WrongAnswers;
   readonly #stop = new AbortController();
   readonly #watches: readonly Disposable[];
-  /** Namespaces that callers here asked for. */
+  /** Namespaces, by key in hex, of which this host has looked up blocks. */
   readonly #asked = new Set<string>();
   #named: { readonly key: Uint8Array; readonly name: string } | null = null;
   #round: Promise<void> | null = null;
   #isWanted = false;
-  /** Ask the other peers in their turn, not only new ones. */
+  /** True if the next round asks known peers in turn, and not only new ones. */
   #isTurn = false;
   readonly #newcomers = new Set<WorkerId>();
   #questionsLeft = QUESTIONS_MAX;
@@ -196,13 +214,15 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     const namespace = this.#nameOf(namespaceKey);
     if (!this.#asked.has(namespace)) this.#askFor(namespace);
     const found = this.#find(this.#holders.get(namespace) ?? [], namespace, keys, at);
-    // Rotates the result by the key, so that requests spread over the peers.
+    // Rotates the result by a byte of the key, so that requests for different blocks spread over
+    // the peers.
     const first = found.length === 0 ? 0 : keys[at + 31]! % found.length;
     return first === 0 ? found : [...found.slice(first), ...found.slice(0, first)];
   }
 
   /**
-   * Consecutive blocks usually have the same holders, so few of a thousand summaries are checked.
+   * Returns peers whose summaries list the block. Searches only some summaries if there are many,
+   * those with recent matches first, because consecutive blocks usually have the same holders.
    */
   #find(holders: Holder[], namespace: string, keys: Uint8Array, at: number): WorkerId[] {
     const found: WorkerId[] = [];
@@ -217,7 +237,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     };
     let end = 0;
     while (end < holders.length && found.length === 0) look(end++);
-    // Peers with recent matches follow the first one; of the rest, a changing range is checked.
+    // Searches the peers with recent matches, then a range of the others that depends on the key.
     const near = Math.min(end + HOLDERS_MAX, holders.length);
     for (; end < near; end++) look(end);
     const others = holders.length - near;
@@ -243,7 +263,9 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     };
   }
 
-  /** Starts a round, or another one after the running round. */
+  /**
+   * Starts to fetch summaries of the peers whose turn it is, or does so after the running round.
+   */
   refresh(): void {
     this.#isTurn = true;
     this.#work();
@@ -256,7 +278,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     });
   }
 
-  /** The peer restarted or left: discards its summaries. */
+  /** Discards the summaries of a peer that restarted or left. */
   forget(worker: WorkerId): void {
     const entry = this.#entries.get(worker);
     if (entry === undefined) return;
@@ -271,7 +293,10 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     await this.#round;
   }
 
-  /** Consecutive calls usually pass the same key object, so its name is cached. */
+  /**
+   * Returns the namespace key in hex. Cached, because consecutive calls usually pass the same
+   * array.
+   */
   #nameOf(namespaceKey: Uint8Array): string {
     if (this.#named?.key !== namespaceKey) {
       this.#named = { key: namespaceKey, name: namespaceKey.toHex() };
@@ -279,7 +304,10 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     return this.#named.name;
   }
 
-  /** The first request for a namespace starts a round before the interval ends. */
+  /**
+   * Records that this host looks up blocks of a namespace. Fetches its summaries at once, instead
+   * of after the current interval.
+   */
   #askFor(namespace: string): void {
     if (this.#asked.size >= ASKED_MAX) this.#asked.clear();
     this.#asked.add(namespace);
@@ -288,7 +316,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
 
   async #rounds(): Promise<void> {
     while (this.#isWanted && !this.#stop.signal.aborted) {
-      // Requests of the same turn share one round.
+      // Waits one turn of the event loop, so that all requests of this turn share a round.
       await yieldToLoop();
       this.#isWanted = false;
       const peers = this.#nextPeers();
@@ -299,7 +327,9 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     }
   }
 
-  /** New peers, and the other peers if it is their turn. */
+  /**
+   * Returns the peers to ask in this round: new peers, and some known peers if `#isTurn` is set.
+   */
   #nextPeers(): PeerRecord[] {
     const { members } = this.#options;
     const peers = new Map<WorkerId, PeerRecord>();
@@ -336,7 +366,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     }
   }
 
-  /** Whether the peer answered. */
+  /** Fetches a peer's summary of one namespace. Resolves with whether the peer answered. */
   async #fetch(
     worker: WorkerId,
     entry: Entry,
@@ -349,7 +379,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
       { op: "summary", namespace: key, known },
       { deadlineMs: ANSWER_MS, signal: this.#stop.signal },
     );
-    // The peer may have left or restarted meanwhile.
+    // The peer may have left or restarted during the request.
     if (this.#entries.get(worker) !== entry || this.#stop.signal.aborted) return false;
     if (answer === null) return this.#failure(worker, entry);
     entry.failures = 0;

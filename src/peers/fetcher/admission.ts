@@ -1,31 +1,34 @@
 import { assert, type NamespaceIndex, type WorkerId } from "../../core/index.ts";
 import { type FetchLimits, PULL_PRIORITIES, type PullPriority } from "./fetch-options.ts";
 
-/** Maximum number of waiting blocks; further ones are refused. */
+/** Maximum number of blocks that wait for admission. Further ones are refused. */
 const WAITING_MAX = 65_536;
 
 export interface Candidate {
   readonly priority: PullPriority;
   readonly namespace: NamespaceIndex;
   readonly peer: WorkerId;
-  /** Maximum payload bytes that can arrive. */
+  /** Maximum payload bytes that the peer may send for this block. */
   readonly bytes: number;
-  /** The bytes are granted. Must not call the admission. */
+  /**
+   * Called when the block is admitted, with its share of the bytes in flight. Must not call methods
+   * of `Admission`.
+   */
   admitted(grant: Grant): void;
-  /** The limits were lowered below this block's size. */
+  /** Called instead of `admitted` if the limits are lowered below this block's size. */
   refused(): void;
 }
 
-/** Permission for a number of bytes in flight; released exactly once. */
+/** A block's share of the bytes in flight. `release` must be called exactly once. */
 export interface Grant {
   release(): void;
 }
 
-/** A place in the admission queue. */
+/** A block's entry in the admission queue. */
 export interface Ticket {
-  /** Leaves the queue; no effect after admission. */
+  /** Removes the block from the queue. Has no effect once the block was admitted. */
   leave(): void;
-  /** Another caller wants the same block with a higher priority. */
+  /** Moves the block forward because a caller with a higher priority wants it, too. */
   raisePriority(priority: PullPriority): void;
 }
 
@@ -45,10 +48,10 @@ interface Queue {
 type Bounds = Pick<FetchLimits, "bytesMax" | "peerBytesMax" | "namespaceBytesMax">;
 
 /**
- * Keeps the bytes in flight below three limits: in all, from each peer, and for each namespace. The
- * most urgent priority goes first, then the namespace with the fewest bytes in flight, then the
- * oldest entry. An entry that does not fit blocks later entries that need the same limit, so that
- * small blocks cannot starve a large one.
+ * Admits blocks to be fetched, so that the bytes in flight stay below three limits: in total, from
+ * each peer, and for each namespace. Admits the most urgent priority first, then the namespace with
+ * the fewest bytes in flight, then the oldest entry. An entry that does not fit blocks all later
+ * entries that need the same limit, so that small blocks cannot starve a large one.
  */
 export class Admission {
   #bounds: Bounds;
@@ -86,14 +89,15 @@ export class Admission {
     this.#letIn();
   }
 
-  /** Size of the largest block that can be admitted. */
+  /** Size in bytes of the largest block that the limits allow. */
   get longest(): number {
     const { bytesMax, peerBytesMax, namespaceBytesMax } = this.#bounds;
     return Math.min(bytesMax, peerBytesMax, namespaceBytesMax);
   }
 
   /**
-   * Null: the queue is full, or the block exceeds a limit. May call `admitted` before it returns.
+   * Adds a block to the queue. Returns null if the queue is full or the block exceeds a limit. May
+   * call `admitted` before it returns.
    */
   enter(candidate: Candidate): Ticket | null {
     if (this.#waiting >= WAITING_MAX || candidate.bytes > this.longest) return null;
@@ -166,7 +170,7 @@ export class Admission {
     }
   }
 
-  /** The next entry whose peer and namespace are not at their limits. */
+  /** Returns the first entry whose peer and namespace are not in `full`. */
   #first(full: ReadonlySet<WorkerId | NamespaceIndex>): Entry | null {
     let [best, bestBytes]: [Entry | null, number] = [null, 0];
     for (const queue of this.#queues.values()) {

@@ -11,19 +11,22 @@ import {
 } from "./fetch-options.ts";
 import type { Peer } from "./peer.ts";
 
-/** The next source of candidates, used when no candidate is left. */
+/**
+ * Where to look for more candidate peers after all known candidates have failed: the router
+ * (`located`), the peers' summaries (`known`), requests to each peer (`asked`). `over`: nowhere.
+ */
 export type DiscoveryStep = "located" | "known" | "asked" | "over";
 
-/** Maximum number of conflicting size reports per block. */
+/** Maximum number of times that peers' reports may change the assumed size of a block. */
 const MEASURES_MAX = 3;
 
-/** One peer's answers about one block. */
+/** Attempts to fetch one block from one peer, and the peer's replies. */
 interface Tried {
   attempts: number;
-  /** The peer is not asked for this block again. */
+  /** True if this block is not requested from the peer again. */
   done: boolean;
   busyUntilMs: number;
-  /** Number of busy answers. */
+  /** Number of `busy` replies. */
   busies: number;
 }
 
@@ -35,39 +38,40 @@ const NEVER: Tried = {
 };
 
 /**
- * Bounds of a peer's retry time in milliseconds, and the maximum number of busy answers per peer.
+ * Minimum and maximum milliseconds before a busy peer is asked again, and the number of `busy`
+ * replies after which it is not asked again.
  */
 const RETRY_MS_MIN = 5;
 const RETRY_MS_MAX = 10_000;
 const BUSIES_MAX = 12;
 
-/** The fetch of one block, shared by all calls that want it at the same time. */
+/** The fetch of one block. All calls that want the block at the same time share it. */
 export class BlockFetch implements WantedBlock {
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** `BlockKey`, also in hex. */
+  /** The block's `BlockKey` as bytes; `key` has it in hex. */
   readonly keyBytes: Uint8Array;
   readonly key: string;
   readonly trace: Trace;
   priority: PullPriority;
-  /** Latest deadline of all waiting calls, on the monotonic clock. */
+  /** Latest deadline of all waiting calls, in monotonic milliseconds. */
   deadlineMs: number;
-  /** Payload size, as a peer reported it or as usual for such blocks; 0: unknown. */
+  /** Payload size in bytes that a peer reported for this block. 0 if none did. */
   bytes = 0;
-  /** Number of attempts, over all peers. */
+  /** Number of attempts to fetch the block, from all peers. */
   asked = 0;
-  /** The fetch has not started. */
+  /** True until the fetch is started. */
   fresh = true;
   search: DiscoveryStep = "located";
   searching = false;
-  /** Outcome to report if no candidate is left. */
+  /** Outcome that the fetch will have if no candidate is left. */
   reason: PullOutcome = "absent";
   settled: PullOutcome | null = null;
-  /** No call waits any more, but data on its way is still accepted. */
+  /** True if no call waits any more, but the block is still accepted if it arrives. */
   mirror = false;
-  /** Timer until a busy peer may be asked again. */
+  /** Timer that ends the wait for a busy peer. */
   timer: Disposable | null = null;
   readonly attempts = new Set<Attempt>();
   #measures = 0;
@@ -108,7 +112,7 @@ export class BlockFetch implements WantedBlock {
     this.deadlineMs = Math.max(this.deadlineMs, deadlineMs);
   }
 
-  /** True if no call is left. */
+  /** Removes a caller that waits for the block. Returns true if no caller is left. */
   leave(call: FetchCall, index: number): boolean {
     const places = this.#waiters.get(call)?.filter((place) => place !== index) ?? [];
     if (places.length === 0) this.#waiters.delete(call);
@@ -116,7 +120,7 @@ export class BlockFetch implements WantedBlock {
     return this.#waiters.size === 0;
   }
 
-  /** Removes and returns all waiting calls. */
+  /** Removes all waiting calls. Returns them with the position at which each wants the block. */
   takeWaiters(): (readonly [FetchCall, number])[] {
     const all = [...this.#waiters].flatMap(([call, places]) =>
       places.map((place) => [call, place] as const),
@@ -125,7 +129,7 @@ export class BlockFetch implements WantedBlock {
     return all;
   }
 
-  /** True if the priority changed. */
+  /** Sets the priority if it is more urgent than the current one. Returns whether it was. */
   raisePriority(priority: PullPriority): boolean {
     if (PULL_PRIORITIES.indexOf(priority) >= PULL_PRIORITIES.indexOf(this.priority)) return false;
     this.priority = priority;
@@ -133,7 +137,10 @@ export class BlockFetch implements WantedBlock {
     return true;
   }
 
-  /** Records a peer's size report; false: too many conflicting reports. */
+  /**
+   * Records the block's size as reported by a peer. Returns false, and ignores the report, after
+   * too many reports.
+   */
   measure({ bytes }: { readonly bytes: number }): boolean {
     if (this.#measures === MEASURES_MAX) return false;
     this.#measures++;
@@ -141,7 +148,10 @@ export class BlockFetch implements WantedBlock {
     return true;
   }
 
-  /** Discards an impossible size; false: no peer had reported one. */
+  /**
+   * Discards the assumed size because it is impossible. Returns false if no peer had reported a
+   * size.
+   */
   forget(): boolean {
     this.bytes = 0;
     return this.#measures > 0;
@@ -151,7 +161,7 @@ export class BlockFetch implements WantedBlock {
     return this.#candidates;
   }
 
-  /** Adds candidates that are not known yet; true if there was one. */
+  /** Adds candidates to fetch the block from. Returns true if one of them is new. */
   offer(workers: readonly WorkerId[]): boolean {
     const before = this.#candidates.length;
     for (const worker of workers)
@@ -168,17 +178,17 @@ export class BlockFetch implements WantedBlock {
     this.#change(worker).attempts++;
   }
 
-  /** Excludes the peer from further attempts. */
+  /** Excludes the peer from further attempts to fetch this block. */
   exclude(worker: WorkerId): void {
     this.#change(worker).done = true;
   }
 
-  /** The peer is busy. Each busy answer doubles the minimum wait before the next attempt. */
+  /** Records a `busy` reply. Each one doubles the minimum time before the peer is asked again. */
   busy(worker: WorkerId, retryMs: number, nowMs: number): void {
     const tried = this.#change(worker);
     const leastMs = RETRY_MS_MIN * 2 ** tried.busies++;
     tried.busyUntilMs = nowMs + Math.min(Math.max(retryMs, leastMs), RETRY_MS_MAX);
-    // A busy answer does not count as an attempt.
+    // A `busy` reply does not count as an attempt.
     tried.attempts--;
     this.asked--;
     tried.done ||= tried.busies === BUSIES_MAX;
@@ -194,31 +204,37 @@ export class BlockFetch implements WantedBlock {
   }
 }
 
-/** The request that carries an attempt. */
+/** The request that an attempt is part of. */
 export interface RequestHandle {
-  /** The attempt's block may no longer be wanted. */
+  /** Cancels the request if no caller wants any of its remaining blocks. */
   reconsider(): void;
 }
 
-/** One attempt to fetch one block from one peer, from admission to the answer. */
+/**
+ * One attempt to fetch one block from one peer, from its entry into the admission queue to the
+ * peer's reply.
+ */
 export class Attempt {
   readonly fetch: BlockFetch;
   readonly peer: Peer;
-  /** Started because an earlier attempt is slow. */
+  /** True if this attempt was started because an earlier one is slow. */
   readonly hedge: boolean;
-  /** Maximum payload bytes; 0 until known. */
+  /** Maximum payload bytes that the peer may send. 0 until the block's size is known. */
   bytes = 0;
-  /** Generation of the copy that the peer reported; 0: any. */
+  /** Generation of the peer's copy, as the peer reported it. 0 if any generation is acceptable. */
   generation = 0n;
   ticket: Ticket | null = null;
-  /** Its share of the bytes in flight; null before admission and after the answer. */
+  /**
+   * The attempt's share of the bytes in flight. Null before admission, and after the attempt has
+   * ended.
+   */
   grant: Grant | null = null;
-  /** Reserved slot, until the block is committed or nothing can write to it any more. */
+  /** Slot in RAM for the block. Null before it is reserved, and after it was committed or freed. */
   landing: IncomingBlock | null = null;
   request: RequestHandle | null = null;
-  /** A hedge was started because this attempt is slow. */
+  /** True if a second attempt was started because this one is slow. */
   hedged = false;
-  /** No answer is expected any more. */
+  /** True if the attempt has ended: it was answered or abandoned. */
   over = false;
   readonly #trial: boolean;
 
@@ -234,7 +250,10 @@ export class Attempt {
     this.bytes = bytes;
   }
 
-  /** Ends the attempt. Its slot stays reserved until the transport stops writing. */
+  /**
+   * Ends the attempt and releases its share of the bytes in flight. A reserved slot stays reserved
+   * until the transport has stopped writing to it.
+   */
   end(): void {
     if (this.over) return;
     this.over = true;
@@ -247,16 +266,25 @@ export class Attempt {
   }
 }
 
-/** One caller that waits for blocks. Blocks that arrive after the caller left are released. */
+/**
+ * One caller that waits for some blocks. A block that arrives after the caller stopped waiting is
+ * released.
+ */
 export class FetchCall {
   readonly done: Promise<FetchOutcome[]>;
   readonly #stopAtMiss: boolean;
   readonly #outcomes: (FetchOutcome | null)[];
   readonly #resolve: (outcomes: FetchOutcome[]) => void;
   #missing: number;
-  /** Results from this index on are useless to the caller. */
+  /**
+   * Number of leading blocks that the caller can still use. Smaller than all blocks if the caller
+   * stops at the first missing block.
+   */
   #end: number;
-  /** Called for each block that the caller no longer wants. */
+  /**
+   * Called with the index of each block that the caller does not want any more. `late`: its
+   * deadline passed.
+   */
   #onLeave: (index: number, late: boolean) => void = () => undefined;
 
   constructor(blocks: number, stopAtMiss: boolean) {
@@ -274,7 +302,7 @@ export class FetchCall {
     this.#onLeave = run;
   }
 
-  /** Whether the caller still waits for block `index`. */
+  /** Returns whether the caller still waits for block `index`. */
   wants(index: number): boolean {
     return this.#outcomes[index] === null;
   }
@@ -289,7 +317,7 @@ export class FetchCall {
     this.#finish();
   }
 
-  /** Ends all outstanding blocks with this outcome. */
+  /** Ends the wait for all outstanding blocks, with this outcome. */
   end(kind: "late" | "miss"): void {
     for (let index = 0; index < this.#end; index++) {
       if (!this.wants(index)) continue;
@@ -327,8 +355,9 @@ export class FetchCall {
 }
 
 /**
- * Splits one arrival among several owners, each of which releases its share. The block is released
- * with the last share, as used if any owner used it. With 0 owners the block is released at once.
+ * Splits a received block among several owners, each of which must release its share. The block is
+ * released with the last share, and counts as used if any owner used it. If `owners` is 0, the
+ * block is released at once.
  */
 export function shareArrival(arrival: Arrival, owners: number): Arrival[] {
   if (owners === 0) arrival.release(false);
@@ -350,7 +379,7 @@ export function shareArrival(arrival: Arrival, owners: number): Arrival[] {
 const TRACES_MAX = 4_096;
 const STEPS_MAX = 48;
 
-/** History of one fetch. */
+/** Records the history of one fetch for operators. */
 class Trace {
   readonly pull: { -readonly [Name in keyof PullTrace]: PullTrace[Name] };
   readonly #clock: Clock;
@@ -368,7 +397,7 @@ class Trace {
     this.pull = { ...named, priority, startedWallMs: clock.wallMs(), ...open };
   }
 
-  /** The last entry is reserved for the outcome. */
+  /** Adds an entry, unless only one is left: the last entry is reserved for the outcome. */
   step(what: string, more: Omit<PullStep, "ms" | "what"> = {}): void {
     if (this.#steps.length < STEPS_MAX - 1) this.#write(what, more);
   }
@@ -384,7 +413,7 @@ class Trace {
   }
 }
 
-/** The latest fetch histories. */
+/** Histories of the latest fetches. The oldest are overwritten. */
 export class Traces {
   readonly #clock: Clock;
   readonly #ring: Trace[] = [];
@@ -400,7 +429,7 @@ export class Traces {
     return trace;
   }
 
-  /** Newest first; `key` null: all keys. */
+  /** Returns histories, newest first: of the block `key`, or of all blocks if it is null. */
   list(key: string | null): PullTrace[] {
     const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {

@@ -13,10 +13,13 @@ import type { Peer } from "./peer.ts";
 const KEPT_MAX = 4_096;
 const FOR_MS = 600_000;
 
-/** Blocks fetches of a key from a peer for ten minutes after the peer sent corrupt data for it. */
+/**
+ * Prevents a block from being fetched again from a peer that sent corrupt data for it. Entries
+ * expire after ten minutes.
+ */
 export class PeerDenylist {
   readonly #clock: Clock;
-  /** In order of expiry. */
+  /** Expiry in monotonic milliseconds by peer and block key, the earliest first. */
   readonly #untilMs = new Map<string, number>();
 
   constructor(clock: Clock) {
@@ -33,7 +36,7 @@ export class PeerDenylist {
     }
   }
 
-  /** Lets callers skip computing a key for the lookup. */
+  /** True if there are no entries. Lets callers avoid computing a key for a lookup. */
   get empty(): boolean {
     return this.#untilMs.size === 0;
   }
@@ -45,10 +48,13 @@ export class PeerDenylist {
   }
 }
 
-/** While fetches are unprofitable, one is let through this often, to notice an improved path. */
+/**
+ * While fetching is slower than recomputing, one fetch per this many milliseconds is permitted as a
+ * probe, to notice if the network becomes faster.
+ */
 const PROBE_EVERY_MS = 1_000;
 
-/** Payload bytes to fetch from each peer. */
+/** Number of payload bytes to fetch from each peer. */
 type Shares = Map<Peer, number>;
 
 function addShare(shares: Shares, peer: Peer, bytes: number): void {
@@ -56,20 +62,23 @@ function addShare(shares: Shares, peer: Peer, bytes: number): void {
 }
 
 /**
- * Compares fetching with recomputing. A fetch takes one round trip plus the peer's queued and
- * requested bytes at its goodput; peers work in parallel. Recomputing takes the blocks' tokens at
- * the engines' prefill rate. Unknown values count in favour of fetching.
+ * Estimates whether fetching blocks is faster than recomputing them. The time to fetch is one round
+ * trip, plus the peer's outstanding and the requested bytes at its measured goodput; several peers
+ * send in parallel. The time to recompute is the blocks' tokens at the engines' prefill rate. If a
+ * value is unknown, fetching counts as faster.
  */
 export class CostModel {
   readonly #context: FetchContext;
-  /** Time at which the next unprofitable fetch is let through. */
+  /** Monotonic milliseconds at which the next probe is permitted. */
   #probeAtMs: number | null = null;
 
   constructor(context: FetchContext) {
     this.#context = context;
   }
 
-  /** Estimated milliseconds until the peer has delivered this many more bytes; null: unknown. */
+  /**
+   * Returns the estimated milliseconds until the peer has sent `bytes` more bytes. Null if unknown.
+   */
   estimateMs(peer: Peer, bytes: number): number | null {
     return this.#takesMs(peer, bytes, peer.goodput);
   }
@@ -79,14 +88,14 @@ export class CostModel {
     return (peer.rttMs ?? 0) + ((peer.loadBytes + bytes) * 1_000) / goodput;
   }
 
-  /** Estimated milliseconds to recompute this many blocks; null: unknown. */
+  /** Returns the estimated milliseconds to recompute this many blocks. Null if unknown. */
   computeMs(namespace: NamespaceIndex, blocks: number): number | null {
     const rate = this.#context.limits.prefillTokensPerS;
     const tokens = this.#context.parts.tokensPerBlock(namespace);
     return rate === null || tokens === null ? null : (blocks * tokens * 1_000) / rate;
   }
 
-  /** The reason a fetch is unprofitable; null: it may be profitable. */
+  /** Returns why fetching is estimated to be slower than recomputing. Null if it may be faster. */
   whyNot(namespace: NamespaceIndex, blocks: number, shares: Shares): string | null {
     const computeMs = this.computeMs(namespace, blocks);
     if (computeMs === null) return null;
@@ -104,14 +113,17 @@ export class CostModel {
     );
   }
 
-  /** Whether an unprofitable fetch may run now. Nothing else measures the path. */
+  /** Returns whether a fetch is permitted as a probe now. Only fetches measure the network. */
   get mayProbe(): boolean {
     const nowMs = this.#context.parts.clock.monotonicMs();
     this.#probeAtMs ??= nowMs + PROBE_EVERY_MS;
     return nowMs >= this.#probeAtMs;
   }
 
-  /** Like `mayProbe`; if true, no other fetch may probe for `PROBE_EVERY_MS`. */
+  /**
+   * Takes the permission for a probe. Returns false if there is none. After true, there is none for
+   * `PROBE_EVERY_MS`.
+   */
   takeProbe(): boolean {
     const may = this.mayProbe;
     if (may) this.#probeAtMs = this.#context.parts.clock.monotonicMs() + PROBE_EVERY_MS;
@@ -125,10 +137,10 @@ function roundMs(ms: number): number {
 
 const KEY_WORDS = 8;
 const KEY_BYTES = 32;
-/** Bytes of an unprofitable run that are fetched as a probe; at least one block. */
+/** Bytes to fetch as a probe, at least one block; the rest of the blocks is not fetched. */
 const PROBE_BYTES = 1 << 20;
 
-/** Estimates from local state, without a request, whether a fetch is worthwhile. */
+/** Estimates without network requests whether to fetch blocks. */
 export class FetchForecast {
   readonly #context: FetchContext;
 
@@ -136,7 +148,7 @@ export class FetchForecast {
     this.#context = context;
   }
 
-  /** See `PeerTier`. */
+  /** Implements `PeerTier.promising`. */
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number {
     const namespaceKey = this.#context.parts.namespaces.keyOf(namespace);
     if (namespaceKey === null) return 0;
@@ -156,7 +168,10 @@ export class FetchForecast {
     return this.#context.cost.mayProbe ? some : 0;
   }
 
-  /** The reason these fetches are unprofitable; null: they may be profitable, or run as a probe. */
+  /**
+   * Returns why these fetches are estimated to be slower than recomputing. Null if they may be
+   * faster, or are permitted as a probe.
+   */
   whyUnprofitable(namespace: NamespaceIndex, fetches: readonly BlockFetch[]): string | null {
     if (fetches.length === 0 || this.#context.cost.computeMs(namespace, 1) === null) return null;
     const shares: Shares = new Map();
@@ -172,7 +187,7 @@ export class FetchForecast {
     return why !== null && this.#context.cost.takeProbe() ? null : why;
   }
 
-  /** The reason these blocks would not be fetched for an engine now; null: they would be. */
+  /** Returns why these blocks would not be fetched for an engine now. Null if they would be. */
   whyNot(
     namespace: NamespaceIndex,
     blocks: readonly WantedBlock[],
@@ -197,7 +212,7 @@ export class FetchForecast {
     return this.#context.cost.whyNot(namespace, prefixes, shares);
   }
 
-  /** The best peer to ask for the key at byte offset `at`. */
+  /** Returns the best peer from which to fetch a block. Its key is at byte offset `at`. */
   #holder(
     namespaceKey: Uint8Array,
     keys: Uint8Array,
@@ -225,15 +240,21 @@ export class FetchForecast {
   }
 }
 
-/** Maximum number of attempts for one block at one peer. */
+/** Maximum number of attempts to fetch one block from one peer. */
 const ASKS_MAX = 4;
-/** A peer other than the first is chosen only if it is faster by this factor and this time. */
+/**
+ * Another peer than the first candidate is chosen only if its estimated time is shorter by this
+ * factor, and by this many milliseconds.
+ */
 const CLEARLY = 1.5;
 const CLEARLY_MS = 1;
-/** Attempts added to a slow peer in the comparison, so that it comes last among equals. */
+/**
+ * Number of attempts added to a slow peer's count when candidates are compared, so that it comes
+ * after peers with equal counts.
+ */
 const SUSPECT = 0.5;
 
-/** Chooses the peer for the next attempt among a block's candidates. */
+/** Chooses the peer for the next attempt to fetch a block. */
 export class Candidates {
   readonly #context: FetchContext;
 
@@ -246,8 +267,9 @@ export class Candidates {
   }
 
   /**
-   * The peer to ask now; null: none now. Prefers peers with the fewest attempts, then those that
-   * are not slow, then the order of the candidates, unless a later one is clearly faster.
+   * Returns the peer to ask now. Null if there is none. Prefers peers with the fewest attempts for
+   * this block, then peers that were not slow recently, then earlier candidates, unless a later one
+   * is clearly faster.
    */
   pick(fetch: BlockFetch): Peer | null {
     let [choice, fewest]: [Peer[], number] = [[], Number.POSITIVE_INFINITY];
@@ -261,7 +283,10 @@ export class Candidates {
     return choice.length > 1 ? this.#soonest(choice, fetch.bytes) : (choice[0] ?? null);
   }
 
-  /** Milliseconds until the first busy candidate may be asked again; null: there is none. */
+  /**
+   * Returns the milliseconds until a busy candidate may be asked again. Null if no candidate is
+   * busy.
+   */
   waitMs(fetch: BlockFetch): number | null {
     const nowMs = this.#nowMs;
     const waits = fetch.candidates.flatMap((worker) => {

@@ -21,8 +21,8 @@ interface HasBatch {
 }
 
 /**
- * Short requests to peers. Queries to one peer in the same turn of the event loop share one
- * request. A fault is recorded at the peer and reported as null.
+ * Sends short requests to peers. All `has` queries to one peer in one turn of the event loop share
+ * one request. A failed request is recorded as a fault of the peer, and returns null.
  */
 export class PeerQueries {
   readonly #context: FetchContext;
@@ -34,7 +34,7 @@ export class PeerQueries {
     this.#context = context;
   }
 
-  /** The peer's copy of this block; null: no answer. */
+  /** Asks a peer about its copy of this block. Null if the request fails. */
   has(peer: Peer, fetch: BlockFetch, deadlineMs: number): Promise<PeerHas | null> {
     const name = `${fetch.namespace} ${peer.worker}`;
     let round = this.#rounds.get(name);
@@ -55,7 +55,7 @@ export class PeerQueries {
     return promise;
   }
 
-  /** Sends one request; null: no answer. */
+  /** Sends one request. Null if it fails. */
   async ask(
     peer: Peer,
     request: Exclude<PeerRequest, { op: "pull" }>,
@@ -102,7 +102,8 @@ export class PeerQueries {
       return called.answer;
     }
     const { kind } = called.fault;
-    // A caller's short deadline is not a fault of the peer.
+    // If the caller's deadline is shorter than the progress timeout, missing it is not a fault of
+    // the peer.
     const isHasty = kind === "stalled" && connection.fault === null && deadlineMs < progressMs;
     if (isHasty || kind === "aborted" || kind === "closed") {
       peer.breaker.withdraw();
@@ -112,7 +113,10 @@ export class PeerQueries {
   }
 }
 
-/** Fires with the first of these signals; holds no reference after it is disposed. */
+/**
+ * Creates a signal that fires with the first of `signals`. Disposing removes its listeners from
+ * them.
+ */
 function stopWith(signals: readonly AbortSignal[]): Disposable & { readonly signal: AbortSignal } {
   const controller = new AbortController();
   const abort = () => controller.abort();
@@ -128,7 +132,7 @@ function stopWith(signals: readonly AbortSignal[]): Disposable & { readonly sign
   };
 }
 
-/** Maximum number of names in one request, and of peers asked. */
+/** Maximum number of names in one request, and maximum number of peers asked. */
 const NAMES_MAX = 256;
 const PEERS_MAX = 16;
 
@@ -140,9 +144,9 @@ export interface FindOptions {
 }
 
 /**
- * Resolves engines' names at other hosts. Asks the named sources first, and other peers about the
- * names that are left. Each peer's answers stay separate; an answer is a hint until the block has
- * arrived and was verified.
+ * Finds blocks at other hosts by the names that engines use. Asks `sources` first, then other peers
+ * about the names not found. The result lists each peer's reply separately. Replies are unverified;
+ * a block is verified when it arrives.
  */
 export async function findNames(
   { peers, queries }: FetchContext,
@@ -176,16 +180,20 @@ export async function findNames(
 }
 
 /**
- * Maximum wait for the router and for peers, in milliseconds; also at most half of the time left.
+ * Maximum milliseconds to wait for the router (`LOCATE_MS`) and for peers (`ASK_MS`). The wait also
+ * never exceeds half of the time left.
  */
 const LOCATE_MS = 250;
-/** Maximum wait for the router if an engine waits. */
+/** Maximum milliseconds to wait for the router if an engine waits for the blocks. */
 const LOCATE_SOON_MS = 25;
 const ASK_MS = 250;
-/** A router that does not answer within LOCATE_REASONABLE_MS is not asked for LOCATE_PAUSE_MS. */
+/**
+ * If the router does not reply to a request that waited at least `LOCATE_REASONABLE_MS`, it is not
+ * asked for `LOCATE_PAUSE_MS`.
+ */
 const LOCATE_REASONABLE_MS = 200;
 const LOCATE_PAUSE_MS = 5_000;
-/** Maximum number of peers asked about a block without candidates. */
+/** Maximum number of peers asked about a block for which no candidate is known. */
 const ASKED_MAX = 16;
 
 interface LocateBatch {
@@ -194,8 +202,8 @@ interface LocateBatch {
 }
 
 /**
- * Finds peers that may have a block, in three steps, each only after all earlier candidates failed:
- * the router's answer, the peers' summaries, and a request to each peer.
+ * Finds peers that may have a block, in three steps: the router, the peers' summaries, and a
+ * request to each peer. A step is taken only after all candidates of earlier steps have failed.
  */
 export class Discovery {
   readonly #context: FetchContext;
@@ -207,7 +215,7 @@ export class Discovery {
     this.#context = context;
   }
 
-  /** Takes the next step for this block; may add candidates. */
+  /** Runs the block's next discovery step, which may add candidate peers. */
   async step(fetch: BlockFetch): Promise<void> {
     const { search } = fetch;
     switch (search) {
@@ -227,7 +235,7 @@ export class Discovery {
     }
   }
 
-  /** Whether `step` completes without waiting. */
+  /** Returns whether the next `step` completes without waiting. */
   isReady(fetch: BlockFetch): boolean {
     const { search } = fetch;
     return search === "known" || (search === "located" && !this.#mayLocate());
@@ -248,7 +256,8 @@ export class Discovery {
   }
 
   /**
-   * Requests of one namespace in the same turn of the event loop share one question to the router.
+   * Asks the router for candidates. All blocks of one namespace in one turn of the event loop share
+   * one request.
    */
   async #locate(fetch: BlockFetch): Promise<void> {
     if (!this.#mayLocate()) return;
@@ -282,7 +291,10 @@ export class Discovery {
     }
   }
 
-  /** Engines do not wait for this step: recomputing is faster than searching every peer. */
+  /**
+   * Asks each peer whether it has the block. Skipped for engines' requests, because recomputing is
+   * faster.
+   */
   async #ask(fetch: BlockFetch): Promise<void> {
     if (fetch.priority === "acquire") return;
     const ms = Math.min(ASK_MS, this.#halfOfRest([fetch]));

@@ -9,31 +9,38 @@ import type { Opened, Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
 /**
- * Less than this does not count as progress. Stops a peer that sends byte by byte from holding
- * slots.
+ * Minimum payload bytes that count as progress. Otherwise a peer could keep slots reserved by
+ * sending single bytes.
  */
 const PROGRESS_BYTES = 64 << 10;
 /**
- * Expected answer time while too few answers were measured, and its lower bound, in milliseconds.
+ * Milliseconds after which a reply counts as slow (`UNKNOWN_MS`) while too few replies were
+ * measured, and minimum of this time (`SLOW_MS_MIN`).
  */
 const UNKNOWN_MS = 250;
 const SLOW_MS_MIN = 3;
-/** A timer that fires this much late means that this process was stopped, not the peer. */
+/**
+ * If a timer fires this many milliseconds late, this process was suspended, so the delay does not
+ * count against the peer.
+ */
 const STOOD_STILL_MS = 5;
-/** Time to process input after the process was stopped. */
+/** Milliseconds given to process received data after this process was suspended. */
 const CATCH_UP_MS = 10;
 
 interface ProgressEvents {
-  /** 95th percentile of the time to the first or the next answer; null: unknown. */
+  /**
+   * Returns the 95th percentile of the milliseconds until the first reply, or between two replies.
+   * Null if unknown.
+   */
   usualMs(first: boolean): number | null;
-  /** Maximum time without progress. */
+  /** Returns the maximum milliseconds without progress. */
   timeoutMs(): number;
-  /** Called once for each answer that takes too long; `silent`: no bytes arrived either. */
+  /** Called once for each reply that takes too long. `silent`: no payload has arrived either. */
   slow(silent: boolean, afterMs: number): void;
   stalled(afterMs: number): void;
 }
 
-/** Detects slow and stalled requests. */
+/** Detects a request whose replies are slow, or that has stalled. */
 class ProgressMonitor {
   readonly #clock: Clock;
   readonly #watch: ProgressEvents;
@@ -60,7 +67,10 @@ class ProgressMonitor {
     return { [Symbol.dispose]: () => this.#timer?.[Symbol.dispose]() };
   }
 
-  /** The request was sent, for the first time or again. Starts the clock for the answer. */
+  /**
+   * Records that the request was sent, possibly again over another transport. Restarts the time
+   * measurement.
+   */
   sent(): void {
     this.#progressMs = this.#clock.monotonicMs();
     this.#answerMs = this.#progressMs;
@@ -74,7 +84,10 @@ class ProgressMonitor {
     this.#progressMs = this.#clock.monotonicMs();
   }
 
-  /** A block was answered. Returns the time since the request or the previous answer. */
+  /**
+   * Records the reply for one block. Returns the milliseconds since the request or since the
+   * previous reply; `first`: it was the first reply.
+   */
   answer(): { readonly first: boolean; readonly ms: number } {
     const nowMs = this.#clock.monotonicMs();
     const waited = { first: !this.#answered, ms: nowMs - this.#answerMs };
@@ -128,8 +141,8 @@ class ProgressMonitor {
 }
 
 /**
- * Extra time for the transport's deadline, so that this class ends a request first and the peer is
- * not blamed for it.
+ * Milliseconds added to the deadline given to the transport. This class then ends a late request
+ * before the transport does, so that the peer is not blamed.
  */
 const BEHIND_END_MS = 500;
 
@@ -137,8 +150,8 @@ type Working = Extract<Opened, { ok: true }>;
 
 /**
  * One request to one peer for several blocks. Reserves slots before it asks, continues over the
- * next transport if one fails, and gives up after too long without progress. A slot is free again
- * only when its transport reports that nothing writes to it.
+ * next transport if one fails, and gives up after too long without progress. A slot is freed only
+ * when the transport reports that nothing writes to it.
  */
 export class FetchRequest implements RequestHandle {
   readonly #context: FetchContext;
@@ -147,7 +160,10 @@ export class FetchRequest implements RequestHandle {
   readonly #attempts: readonly Attempt[];
   readonly #stop = new AbortController();
   readonly #monitor: ProgressMonitor;
-  /** Why the request was stopped; null: it was not, or no caller wants the blocks. */
+  /**
+   * Why this host stopped the request. Null if it did not, or stopped it because no caller wants
+   * the blocks.
+   */
   #fault: ConnectionFault | null = null;
   #heard = false;
   #used: { readonly path: PeerPath; readonly connection: PeerConnection } | null = null;
@@ -166,7 +182,7 @@ export class FetchRequest implements RequestHandle {
     });
   }
 
-  /** Never rejects; resolves when all slots are free or committed. */
+  /** Runs the request. Never rejects. Resolves when every slot is free or committed. */
   async run(): Promise<void> {
     using _late = this.#context.parts.clock.after(this.#leftMs(), () => this.#late());
     using _pulse = this.#monitor.start();
@@ -199,7 +215,7 @@ export class FetchRequest implements RequestHandle {
       const fault = await this.#pull(opened, attempts);
       if (fault === null || this.#stop.signal.aborted) return fault;
       if (fault.kind === "aborted" || fault.kind === "closed") return fault;
-      // An old connection that has ended says nothing about the peer: dial once more.
+      // If a reused connection has ended before any reply, the peer may be fine: dial once more.
       if (fault.kind === "broken" && !opened.fresh && !this.#heard && redials++ === 0) continue;
       this.#peer.failed(opened.path, fault, opened.connection);
       this.#heard = true;
@@ -219,7 +235,10 @@ export class FetchRequest implements RequestHandle {
     return opened;
   }
 
-  /** Reserves missing slots; attempts that need none are answered and left out. */
+  /**
+   * Reserves a slot for each block that has none. Ends the attempts for blocks that are unwanted or
+   * get no slot, and returns the others.
+   */
   #place(): Attempt[] {
     const { blocks } = this.#context.parts;
     const { mirrorPulls } = this.#context.limits;
@@ -287,7 +306,7 @@ export class FetchRequest implements RequestHandle {
     (waited.first ? path.firsts : path.gaps).add(waited.ms);
     path.blocks++;
     path.bytes += result.header.bytes;
-    // Accept the block even if the attempt was abandoned.
+    // Accepts the block even if this host has abandoned the attempt.
     attempt.end();
     this.#scheduler.came(attempt, result, path);
   }
@@ -307,7 +326,10 @@ export class FetchRequest implements RequestHandle {
     this.#giveUp({ kind: "aborted", why: "deadline passed" });
   }
 
-  /** Lets other peers be asked at once; slots stay reserved until the transport is done. */
+  /**
+   * Stops the request and fails its attempts, so that other peers can be asked at once. Slots stay
+   * reserved until the transport has stopped.
+   */
   #giveUp(fault: ConnectionFault): void {
     if (this.#stop.signal.aborted) return;
     this.#fault = fault;
@@ -324,12 +346,12 @@ export class FetchRequest implements RequestHandle {
     this.#scheduler.failed(attempt, fault);
   }
 
-  /** Attempts without an answer. */
+  /** Returns the attempts that have not been answered or abandoned. */
   #waiting(): Attempt[] {
     return this.#attempts.filter((attempt) => !attempt.over);
   }
 
-  /** Milliseconds until the latest deadline of all attempts. */
+  /** Returns the milliseconds until the latest deadline of all attempts. */
   #leftMs(): number {
     const { parts, limits } = this.#context;
     const untilMs = Math.max(...this.#attempts.map((attempt) => attempt.fetch.deadlineMs));
@@ -361,7 +383,7 @@ const NO_ANSWER: ConnectionFault = {
   why: "the request ended without an answer for the block",
 };
 
-/** The fields of a frame header that the store needs. */
+/** Returns the fields of a block's header that the store needs. */
 export function pulledBlockOf(header: FrameHeader): PulledBlock {
   const { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases } = header;
   return { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases };

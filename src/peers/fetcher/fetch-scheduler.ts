@@ -9,11 +9,14 @@ import type { FetchContext } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
 import type { PeerPath } from "./peer-path.ts";
 
-/** Hedges earned by each request. Limits the extra load if all peers become slow. */
+/**
+ * Number of second attempts permitted per request. Limits the additional load if all peers become
+ * slow.
+ */
 const EARNED = 0.1;
 const KEPT_MAX = 16;
 
-/** Limits how often a second peer is asked for the same block. */
+/** Limits how often a block is also requested from a second peer because the first is slow. */
 class HedgeTokens {
   #tokens = KEPT_MAX;
 
@@ -28,10 +31,13 @@ class HedgeTokens {
   }
 }
 
-/** Maximum concurrent requests to one peer, and how many of them may be for commands and copies. */
+/**
+ * Maximum concurrent requests to one peer. While `BACKGROUND_REQUESTS_MAX` or more are running,
+ * only engines' requests are started.
+ */
 const REQUESTS_MAX = 16;
 const BACKGROUND_REQUESTS_MAX = 8;
-/** Maximum payload of one request; the rest goes into another request. */
+/** Maximum payload bytes of one request. Further blocks go into another request. */
 const REQUEST_BYTES_MAX = 64 << 20;
 
 interface Batch {
@@ -42,20 +48,24 @@ interface Batch {
 }
 
 /**
- * Groups attempts to the same peer into requests: all attempts admitted in one turn of the event
- * loop, and those that wait because the peer has its maximum of requests.
+ * Groups attempts to fetch from the same peer into requests. Attempts that are admitted in one turn
+ * of the event loop share a request, as do those that wait because the peer has the maximum number
+ * of requests.
  */
 class RequestQueue {
   readonly #itemsMax: () => number;
   readonly #send: (attempts: Attempt[]) => Promise<void>;
   readonly #batches = new Map<string, Batch>();
-  /** A peer that left and came back is a different object with the same name. */
+  /**
+   * A number for each `Peer` object. A peer that left and returned has the same name, but another
+   * object.
+   */
   readonly #numbers = new WeakMap<Peer, number>();
   #peers = 0;
   readonly #underWay = new Map<Peer, number>();
   #planned = false;
 
-  /** `send` resolves when the request has ended, and never rejects. */
+  /** `send`: sends a request. It must resolve when the request has ended, and never reject. */
   constructor(itemsMax: () => number, send: (attempts: Attempt[]) => Promise<void>) {
     this.#itemsMax = itemsMax;
     this.#send = send;
@@ -72,7 +82,7 @@ class RequestQueue {
     this.#plan();
   }
 
-  /** The attempt's priority has risen since it was added. */
+  /** Moves a waiting attempt forward because its priority has risen. */
   raisePriority(attempt: Attempt): void {
     for (const { attempts } of this.#batches.values()) {
       const at = attempts.indexOf(attempt);
@@ -99,7 +109,10 @@ class RequestQueue {
     });
   }
 
-  /** Sends the most urgent batches first, and equal ones in order of arrival. */
+  /**
+   * Sends waiting requests as far as the limits permit: the most urgent first, those with equal
+   * priority in order of arrival.
+   */
   #flush(): void {
     const batches = [...this.#batches].sort(([a], [b]) => a.charCodeAt(0) - b.charCodeAt(0));
     for (const [name, batch] of batches) {
@@ -137,9 +150,12 @@ class RequestQueue {
   }
 }
 
-/** Maximum number of attempts per block, over all peers. */
+/** Maximum number of attempts to fetch a block, from all peers. */
 const ASKS_MAX = 12;
-/** If a peer has not reported a block's size within this time, also ask another peer. */
+/**
+ * If a peer has not reported a block's size within this many milliseconds, another peer is asked as
+ * well.
+ */
 const MEASURE_SLOW_MS = 250;
 
 interface Came {
@@ -148,8 +164,9 @@ interface Came {
 }
 
 /**
- * Moves each fetch from peer to peer until the block arrives or no candidate is left. A request
- * reports exactly one result for each attempt, except as `came` says.
+ * Runs fetches: tries one peer after another until the block arrives or no candidate is left. For
+ * each attempt, a request calls exactly one of the result methods (`came`, `declined`, `unplaced`,
+ * `failed`), except that `came` may follow `failed`.
  */
 export class FetchScheduler {
   readonly #context: FetchContext;
@@ -158,7 +175,10 @@ export class FetchScheduler {
   readonly #tokens = new HedgeTokens();
   readonly #requests = new Set<Promise<void>>();
 
-  /** `onEnd`: a fetch ended; new callers need a new one. */
+  /**
+   * `onEnd`: called when a fetch has ended. A caller that wants the block afterwards needs a new
+   * fetch.
+   */
   constructor(context: FetchContext, onEnd: (fetch: BlockFetch) => void) {
     this.#context = context;
     this.#onEnd = onEnd;
@@ -173,7 +193,7 @@ export class FetchScheduler {
     while (this.#requests.size > 0) await Promise.all(this.#requests);
   }
 
-  /** Starts the next attempt, or ends the fetch. */
+  /** Starts the next attempt of a fetch, or ends the fetch if there is nothing left to try. */
   advance(fetch: BlockFetch): void {
     const { candidates } = this.#context;
     if (fetch.settled !== null || fetch.searching) return;
@@ -204,7 +224,10 @@ export class FetchScheduler {
     this.settle(fetch, fetch.reason, this.#reasonFor(fetch));
   }
 
-  /** The last caller left. Data on its way may still be kept. */
+  /**
+   * Ends a fetch for which no caller waits any more. If the deadline passed (`late`) while the
+   * block was being received and `mirrorPulls` is set, the block is still accepted.
+   */
   unwanted(fetch: BlockFetch, late: boolean): void {
     if (fetch.settled !== null) return;
     const coming = [...fetch.attempts].some((attempt) => attempt.landing !== null);
@@ -216,7 +239,7 @@ export class FetchScheduler {
     this.settle(fetch, late ? "late" : "aborted", "");
   }
 
-  /** Raises the priority of all attempts. */
+  /** Passes the fetch's priority, which has risen, on to all its waiting attempts. */
   raisePriority(fetch: BlockFetch): void {
     for (const attempt of fetch.attempts) {
       attempt.ticket?.raisePriority(fetch.priority);
@@ -245,8 +268,8 @@ export class FetchScheduler {
   }
 
   /**
-   * The block is in its slot. May follow `failed`, if the block arrived after the attempt was
-   * abandoned.
+   * Handles a block whose payload is in its slot: verifies and commits it. May follow `failed`, if
+   * the block arrives after its attempt was abandoned.
    */
   came(attempt: Attempt, came: ItemCame, path: PeerPath): void {
     const { fetch, peer } = attempt;
@@ -315,7 +338,10 @@ export class FetchScheduler {
     this.advance(fetch);
   }
 
-  /** Not requested: RAM had no slot, or the block needs none. */
+  /**
+   * Handles an attempt that was not sent to the peer, because no slot could be reserved or the
+   * block is not needed.
+   */
   unplaced(attempt: Attempt, why: SlotRefusal): void {
     const { fetch } = attempt;
     if (fetch.settled !== null) return;
@@ -332,7 +358,10 @@ export class FetchScheduler {
     this.#disbelieve(attempt, "block size exceeds the arena");
   }
 
-  /** The size is impossible. Excludes the peer that reported it; ends the fetch if no peer did. */
+  /**
+   * Handles an impossible size. Excludes the peer if a peer reported the size; otherwise ends the
+   * fetch.
+   */
   #disbelieve({ fetch, peer }: Attempt, why: string): void {
     fetch.reason = "failed";
     if (!fetch.forget()) {
@@ -344,7 +373,10 @@ export class FetchScheduler {
     this.advance(fetch);
   }
 
-  /** No answer. The request has already recorded faults of the peer. */
+  /**
+   * Handles an attempt to which the peer did not reply. The request has already recorded the peer's
+   * fault.
+   */
   failed(attempt: Attempt, fault: ConnectionFault): void {
     const { fetch, peer } = attempt;
     if (fetch.settled !== null) return;
@@ -353,19 +385,22 @@ export class FetchScheduler {
     this.advance(fetch);
   }
 
-  /** Whether a slow request may be hedged. */
+  /**
+   * Takes the permission to ask a second peer because a request is slow. Returns false if there is
+   * none.
+   */
   mayHedge(): boolean {
     return this.#tokens.take();
   }
 
-  /** The attempt's request is slow. */
+  /** Handles a slow attempt: starts a second one at another peer, if possible. */
   slow(attempt: Attempt): void {
     const { fetch } = attempt;
     attempt.hedged = true;
     if (!fetch.wanted || fetch.attempts.size > 1) return;
     const { candidates, discovery } = this.#context;
     let peer = candidates.pick(fetch);
-    // The router may have named only one peer. Summaries can name others without waiting.
+    // The router may have named only one peer. The peers' summaries can add others without waiting.
     while (peer === null && discovery.isReady(fetch)) {
       void discovery.step(fetch);
       peer = candidates.pick(fetch);
@@ -402,7 +437,7 @@ export class FetchScheduler {
     else void this.#measure(attempt);
   }
 
-  /** The size is unknown: asks the peer for it before requesting the block. */
+  /** Asks the peer for the block's size, which is unknown, before requesting the block. */
   async #measure(attempt: Attempt): Promise<void> {
     const { fetch, peer } = attempt;
     const { clock } = this.#context.parts;

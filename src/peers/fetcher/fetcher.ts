@@ -32,10 +32,10 @@ import { FetchScheduler } from "./fetch-scheduler.ts";
 import { Peers } from "./peer.ts";
 import { IdleConnections } from "./peer-path.ts";
 
-/** The parts of a fetcher, which use each other. */
+/** The parts of a fetcher, for use by each other. */
 export class FetchContext {
   readonly parts: FetcherOptions;
-  /** The current limits. */
+  /** Limits currently in effect. */
   limits: FetchLimits;
   readonly counters = zeroCounters();
   readonly idle = new IdleConnections();
@@ -74,35 +74,36 @@ function mapNames<Name extends string, T>(names: readonly Name[], make: () => T)
   return Object.fromEntries(names.map((name) => [name, make()])) as Record<Name, T>;
 }
 
-/** Upper bound of a caller's deadline. */
+/** Maximum deadline of a caller in milliseconds from now. */
 const DEADLINE_MS_MAX = 3_600_000;
 const KEY_BYTES = 32;
 /** Number of fetches to start before yielding to the event loop. */
 const STARTS_A_SLICE = 256;
 /**
- * An engine's fetch ends this much before the engine's deadline, so that the results arrive in
- * time.
+ * Milliseconds by which the fetch for an engine ends before the engine's deadline, so that the
+ * engine receives the results in time.
  */
 const BEFORE_END_MS = 2;
 
 /**
  * Fetches blocks from peers. Promises:
  *
- * - Concurrent requests for the same block share one fetch, which has the most urgent priority
- *   among them.
+ * - Concurrent requests for the same block share one fetch, with the most urgent priority among
+ *   them.
  * - The fetcher reserves RAM before it asks a peer. A block that fails verification never becomes
- *   visible, and its slot is free again once nothing can write to it.
- * - Bytes in flight stay below the limits, and every wait ends: by the deadline, by the signal, or
+ *   visible, and its slot is freed once nothing can write to it.
+ * - Bytes in flight stay below the limits. Every wait ends: by the deadline, by the signal, or
  *   because the peer makes no progress.
- * - A peer that fails gets a growing cooldown. Another peer is tried within the same fetch, also if
- *   the first one is slower than the 95th percentile of its latest answers.
+ * - A peer that fails is not asked for a cooldown, which grows with each failure. The fetch
+ *   continues with another peer, and also asks another peer if the first is slower than the 95th
+ *   percentile of its latest replies.
  */
 export class Fetcher implements PeerTier, AsyncDisposable {
   readonly #context: FetchContext;
   readonly #forecast: FetchForecast;
   readonly #scheduler: FetchScheduler;
   readonly #traces: Traces;
-  /** By namespace and key: one fetch per block, shared by all callers. */
+  /** Running fetches, by namespace and block key. All callers that want a block share its fetch. */
   readonly #fetches = new Map<string, BlockFetch>();
   readonly #calls = new Set<FetchCall>();
   #closed = false;
@@ -194,8 +195,8 @@ export class Fetcher implements PeerTier, AsyncDisposable {
   }
 
   /**
-   * Resolves engines' names (8 or 32 bytes) to blocks of other hosts; asks `sources`, then other
-   * peers.
+   * Finds blocks at other hosts by engines' names (8 or 32 bytes each). Asks `sources` first, then
+   * other peers.
    */
   async find(
     names: readonly Uint8Array[],
@@ -206,13 +207,14 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     return await findNames(this.#context, names, sources, options);
   }
 
-  /** False: the peer is unknown, or its circuit breaker is open. */
+  /** Returns false if the peer is unknown or its circuit breaker blocks requests. */
   mayAsk(worker: WorkerId): boolean {
     return !this.#closed && this.#context.peers.get(worker)?.mayBeAsked === true;
   }
 
   /**
-   * Sends one short request over the fetcher's own connections; null: no answer, for any reason.
+   * Sends one short request over the fetcher's connections. Resolves with null if it fails for any
+   * reason.
    */
   async ask(
     worker: WorkerId,
@@ -223,7 +225,9 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     return peer === null ? null : await this.#context.queries.ask(peer, request, options);
   }
 
-  /** The reason these blocks would not be fetched now; null: they would be. Used by `explain`. */
+  /**
+   * Returns why these blocks would not be fetched now. Null if they would be. Used by `explain`.
+   */
   whyNot(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): string | null {
     if (this.#closed) return "the agent is shutting down";
     return this.#forecast.whyNot(namespace, blocks, this.#keysOf(blocks));
@@ -233,7 +237,10 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     return this.#context.peers.status();
   }
 
-  /** The latest fetches of this key, newest first; null: of all keys. */
+  /**
+   * Returns the histories of the latest fetches, newest first: of the block `key`, or of all blocks
+   * if it is null.
+   */
   traces(key: string | null): readonly PullTrace[] {
     return this.#traces.list(key);
   }
@@ -248,7 +255,7 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     await Promise.all([queries.close(), this.#scheduler.settled(), peers.close()]);
   }
 
-  /** The fetch of each block: the one in progress, or a new one. */
+  /** Returns the fetch of each block: the running one, or a new one. */
   #coalesce(
     namespace: NamespaceIndex,
     namespaceKey: Uint8Array,
@@ -274,7 +281,10 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     });
   }
 
-  /** Starts the new fetches; ends those that are estimated to be unprofitable. */
+  /**
+   * Starts the new ones among these fetches. Ends those that are estimated to be slower than
+   * recomputing.
+   */
   async #start(
     namespace: NamespaceIndex,
     fetches: readonly BlockFetch[],

@@ -11,8 +11,8 @@ import type { FetchContext } from "./fetcher.ts";
 import type { Peer } from "./peer.ts";
 
 /**
- * Random share of the cooldown that is skipped, so that hosts do not retry a lost peer at the same
- * time.
+ * Maximum share of a cooldown that is randomly skipped, so that many hosts do not retry a failed
+ * peer at the same moment.
  */
 const JITTER = 0.25;
 
@@ -22,8 +22,9 @@ interface Cooldowns {
 }
 
 /**
- * Circuit breaker. After a failure it blocks requests for a cooldown, then allows one trial. A
- * successful trial closes the breaker; a failed one opens it again for twice the time.
+ * Circuit breaker. After a failure it blocks requests for a cooldown, then permits one trial. If
+ * the trial succeeds, the breaker closes and all requests are permitted; if it fails, requests are
+ * blocked for twice the time.
  */
 export class Breaker {
   readonly #clock: Clock;
@@ -31,7 +32,10 @@ export class Breaker {
   readonly #limits: () => Cooldowns;
   #state: BreakerState = "closed";
   #inRow = 0;
-  /** Open: end of the cooldown. Trial: time until which the trial's result is awaited. */
+  /**
+   * Monotonic milliseconds. While open: end of the cooldown. During a trial: time at which a trial
+   * without a result expires.
+   */
   #untilMs = 0;
 
   constructor(clock: Clock, random: Random, limits: () => Cooldowns) {
@@ -44,18 +48,21 @@ export class Breaker {
     return this.#state;
   }
 
-  /** Milliseconds until the next trial; null: closed. */
+  /** Milliseconds until the next trial is permitted. Null if requests are not blocked. */
   get waitMs(): number | null {
     if (this.#state === "closed") return null;
     return Math.max(this.#untilMs - this.#clock.monotonicMs(), 0);
   }
 
-  /** Whether `enter` would succeed. */
+  /** True if `enter` would return true. */
   get allows(): boolean {
     return this.#state === "closed" || this.#clock.monotonicMs() >= this.#untilMs;
   }
 
-  /** False: blocked. A trial without a result expires after the maximum cooldown. */
+  /**
+   * Requests permission to send a request; the first one after the cooldown is the trial. Returns
+   * false if requests are blocked. A trial without a result expires after the maximum cooldown.
+   */
   enter(): boolean {
     if (!this.allows) return false;
     if (this.#state === "closed") return true;
@@ -64,14 +71,16 @@ export class Breaker {
     return true;
   }
 
-  /** The trial ended for a reason on this side; the next request may try. */
+  /**
+   * Ends a trial that this host cancelled, without a result. The next request becomes the trial.
+   */
   withdraw(): void {
     if (this.#state !== "trial") return;
     this.#state = "open";
     this.#untilMs = this.#clock.monotonicMs();
   }
 
-  /** True if this closed the breaker. */
+  /** Records a success and closes the breaker. Returns true if it was not closed before. */
   succeeded(): boolean {
     const was = this.#state;
     this.#state = "closed";
@@ -80,8 +89,8 @@ export class Breaker {
   }
 
   /**
-   * Opens the breaker and returns the cooldown in milliseconds; null: it was open already.
-   * `before`: minimum number of earlier failures to assume.
+   * Records a failure and opens the breaker. Returns the cooldown in milliseconds, or null if the
+   * breaker was open already. `before`: minimum number of earlier failures to assume.
    */
   failed(before = 0): number | null {
     if (this.#state === "open") return null;
@@ -94,7 +103,9 @@ export class Breaker {
     return ms;
   }
 
-  /** Closes the breaker: another process answers under the same name. */
+  /**
+   * Closes the breaker and forgets all failures, because a new process runs under the peer's name.
+   */
   reset(): void {
     this.#state = "closed";
     this.#inRow = 0;
@@ -102,11 +113,11 @@ export class Breaker {
 }
 
 const KEPT = 128;
-/** Minimum number of samples for a percentile. */
+/** Minimum number of samples from which a percentile is computed. */
 const KNOWN_MIN = 8;
 const QUANTILE = 0.95;
 
-/** The latest waiting times in milliseconds, with their 95th percentile. */
+/** The latest 128 waiting times in milliseconds, and their 95th percentile. */
 class Latencies {
   readonly #ring = new Float64Array(KEPT);
   #count = 0;
@@ -118,7 +129,7 @@ class Latencies {
     this.#stale = true;
   }
 
-  /** 95th percentile of the latest samples; null: too few samples. */
+  /** 95th percentile of the latest samples in milliseconds. Null if there are too few. */
   get p95(): number | null {
     if (!this.#stale) return this.#p95;
     this.#stale = false;
@@ -130,38 +141,47 @@ class Latencies {
   }
 }
 
-/** A sample ends after this many bytes, or when no request is left. */
+/** Bytes after which a goodput sample ends. It also ends when no request is running. */
 const SAMPLE_BYTES = 1 << 20;
-/** A shorter transfer measures latency rather than bandwidth. */
+/**
+ * Minimum bytes of a sample. The time of a shorter transfer depends on latency rather than
+ * bandwidth.
+ */
 const SAMPLE_BYTES_MIN = 16 << 10;
 const SAMPLE_MS_MIN = 2;
-/** Weight of a full sample in the moving average, and minimum weight of a short one. */
+/** Weight of a full sample in the moving average, and minimum weight of a smaller one. */
 const WEIGHT = 0.25;
 const WEIGHT_MIN = 0.02;
-/** Minimum share of a request's time that counts as transfer time, whatever the round trip. */
+/**
+ * Minimum share of a sample's time that counts as transfer time after the round trip was
+ * subtracted.
+ */
 const CARRYING_MIN = 0.1;
-/** Without a sample for this time the goodput is unknown. */
+/** Milliseconds without a new sample after which the goodput counts as unknown. */
 const STALE_MS = 60_000;
-/** Minimum data before the goodput counts against a peer; a single short block is too noisy. */
+/**
+ * Minimum bytes, or number of samples, before a low goodput counts against a peer. A single short
+ * block is too inaccurate.
+ */
 const ENOUGH_BYTES = 1 << 20;
 const ENOUGH_SAMPLES = 3;
 
 /**
- * Goodput of one transport to one peer in bytes per second, measured while requests are in flight.
- * Concurrent requests share one measurement, so it is the capacity of the path, not of one request.
- * The round trip before the first byte is excluded.
+ * Measures the goodput of one transport to one peer in bytes per second, while requests are
+ * running. Concurrent requests are measured together, so the result is the capacity of the network
+ * path. The round trip before the first byte is subtracted.
  */
 class Meter {
   readonly #clock: Clock;
   readonly #rttMs: () => number | null;
-  /** The next sample begins with a request, not in the middle of one. */
+  /** True if the next sample starts with a request, so that it includes a round trip. */
   #fresh = true;
   #users = 0;
   #sinceMs = 0;
   #bytes = 0;
   #goodput: number | null = null;
   #sampledMs = 0;
-  /** Bytes sampled since the goodput was last unknown. */
+  /** Bytes in all samples since the goodput was last unknown. */
   #sampledBytes = 0;
   #samples = 0;
 
@@ -186,18 +206,18 @@ class Meter {
     if (--this.#users === 0 && this.#bytes >= SAMPLE_BYTES_MIN) this.#sample(0);
   }
 
-  /** Goodput of the latest fetches, whatever their age; null before the first. */
+  /** Goodput of the latest fetches, even if they were long ago. Null before the first fetch. */
   get latest(): number | null {
     return this.#goodput;
   }
 
-  /** Null: unknown, or stale. */
+  /** Current goodput. Null if unknown or too old. */
   get goodput(): number | null {
     const old = this.#clock.monotonicMs() - this.#sampledMs > STALE_MS;
     return old ? null : this.#goodput;
   }
 
-  /** Null also if too little data was measured to count against the peer. */
+  /** Current goodput, if measured with enough data to count against the peer; otherwise null. */
   get provenGoodput(): number | null {
     const isEnough = this.#sampledBytes >= ENOUGH_BYTES || this.#samples >= ENOUGH_SAMPLES;
     return isEnough ? this.goodput : null;
@@ -223,19 +243,22 @@ class Meter {
   }
 }
 
-/** Maximum idle connections that delivered blocks, and that carried short requests only. */
+/**
+ * Maximum number of idle connections that have delivered blocks (`PULLED_MAX`), and that have
+ * carried only short requests (`ASKED_MAX`).
+ */
 const PULLED_MAX = 128;
 const ASKED_MAX = 64;
 
-/** A path whose connection is idle. */
+/** A transport to a peer whose connection carries no request. */
 interface IdlePath {
   drop(): Promise<void>;
 }
 
 /**
- * Keeps idle connections open for reuse, within limits that do not grow with the number of hosts.
- * Closes the least recently used ones. A connection that delivered blocks is not closed for one
- * that carried only short requests.
+ * Keeps idle connections open for reuse. Their number is limited, independent of the number of
+ * hosts; above the limit, the least recently used one is closed. Connections that delivered blocks
+ * have their own limit, so short requests to many peers do not close them.
  */
 export class IdleConnections {
   readonly #pulled = new Set<IdlePath>();
@@ -245,7 +268,7 @@ export class IdleConnections {
     return this.#pulled.size + this.#asked.size;
   }
 
-  /** The connection became idle. `pulled`: it delivered blocks. */
+  /** Adds a connection that has become idle. `pulled`: it has delivered blocks. */
   enter(path: IdlePath, pulled: boolean): void {
     this.leave(path);
     const [paths, max] = pulled ? [this.#pulled, PULLED_MAX] : [this.#asked, ASKED_MAX];
@@ -256,32 +279,37 @@ export class IdleConnections {
     void oldest.drop();
   }
 
-  /** The connection is in use again, or ended. */
+  /** Removes a connection that is used again or has ended. */
   leave(path: IdlePath): void {
     this.#pulled.delete(path);
     this.#asked.delete(path);
   }
 }
 
-/** An idle connection is closed after this time. */
+/** Milliseconds after which an idle connection is closed. */
 const IDLE_MS = 60_000;
 
 /**
- * One transport to one peer: at most one connection, dialled once for all who need it, and closed
- * after an idle time or if too many connections are idle.
+ * One transport to one peer. Has at most one current connection, which all requests share. Closes
+ * it after a time without requests, or if too many connections are idle.
  */
 export class PeerPath {
   readonly transport: Transport;
   readonly breaker: Breaker;
   readonly meter: Meter;
-  /** Milliseconds from the request to the first block, and between two blocks of one request. */
+  /**
+   * Milliseconds from the request to the first block (`firsts`), and between two blocks of one
+   * request (`gaps`).
+   */
   readonly firsts = new Latencies();
   readonly gaps = new Latencies();
   blocks = 0;
   bytes = 0;
   /** Value of `bytes` when the current connection was opened. */
   #bytesBefore = 0;
-  /** Expiry of the certificate that was presented last, in milliseconds since 1970. */
+  /**
+   * Expiry of the certificate that the peer presented most recently, in milliseconds since 1970.
+   */
   certificateEndsMs: number | null = null;
   readonly #peer: Peer;
   readonly #context: FetchContext;
@@ -290,7 +318,7 @@ export class PeerPath {
   #giveUp: AbortController | null = null;
   /** Number of running requests per connection. */
   readonly #users = new Map<PeerConnection, number>();
-  /** Connections that take no new requests; closed after the running ones. */
+  /** Connections that take no new requests. Each is closed when its running requests have ended. */
   readonly #retired = new Set<PeerConnection>();
   #idle: Disposable | null = null;
   #lastRttMs: number | null = null;
@@ -316,7 +344,7 @@ export class PeerPath {
     return this.#connection?.rttMs ?? this.#lastRttMs;
   }
 
-  /** The current connection, or a new one. Takes at most the dial timeout. */
+  /** Returns the current connection, or opens a new one. Takes at most the dial timeout. */
   open(endpoint: Endpoint): Promise<Dialled> {
     if (this.#closed)
       return Promise.resolve(failed({ kind: "closed", why: "the agent is shutting down" }));
@@ -328,7 +356,9 @@ export class PeerPath {
     return this.#dialling;
   }
 
-  /** Marks a connection as used; it stays open at least until the result is disposed. */
+  /**
+   * Marks a connection as used by a request. It is not closed as idle until the result is disposed.
+   */
   use(connection: PeerConnection): Disposable {
     this.#users.set(connection, (this.#users.get(connection) ?? 0) + 1);
     if (connection === this.#connection) this.#stopIdling();
@@ -347,8 +377,8 @@ export class PeerPath {
   }
 
   /**
-   * Takes the connection out of use because nothing arrives over it, although it has not ended.
-   * Later requests use another connection.
+   * Stops using a connection that is open but delivers nothing. Later requests open another
+   * connection.
    */
   retire(connection: PeerConnection): void {
     if (this.#connection === connection) {
@@ -360,7 +390,10 @@ export class PeerPath {
     else void connection[Symbol.asyncDispose]();
   }
 
-  /** Closes the connection: it cannot be trusted, or leads to another process. */
+  /**
+   * Closes the current connection, because it is not trusted any more or leads to an earlier
+   * process.
+   */
   async drop(): Promise<void> {
     this.#stopIdling();
     const connection = this.#connection;
@@ -419,7 +452,10 @@ export class PeerPath {
     void this.#greet(connection);
   }
 
-  /** Sends our hello concurrently with the first request, which does not wait for it. */
+  /**
+   * Sends this host's hello on a new connection. The first request is sent without waiting for the
+   * reply.
+   */
   async #greet(connection: PeerConnection): Promise<void> {
     const { parts, limits } = this.#context;
     const request = { op: "hello", hello: parts.self } as const;

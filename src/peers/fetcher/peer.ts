@@ -6,9 +6,12 @@ import type { FetchLimits, PeerStatus } from "./fetch-options.ts";
 import type { FetchContext } from "./fetcher.ts";
 import { Breaker, PeerPath } from "./peer-path.ts";
 
-/** One in this many requests uses a transport of unknown goodput, to measure it. */
+/** One in this many requests uses a transport whose goodput is unknown, in order to measure it. */
 const PROBE_ONE_OF = 256;
-/** A transport is preferred for its goodput only if it is faster by this factor. */
+/**
+ * Another transport than the first in hardware order is preferred only if its goodput is higher by
+ * this factor.
+ */
 const CLEARLY = 1.2;
 
 interface ChoiceParts {
@@ -20,8 +23,9 @@ interface ChoiceParts {
 }
 
 /**
- * The transports that both hosts support, best first: in configured order; otherwise in hardware
- * order (RDMA first), unless another one is clearly faster. Transports in cooldown come last.
+ * Returns the transports that both hosts support, best first: in the configured order; if none is
+ * configured, in hardware order (RDMA first), unless another one is clearly faster. Transports
+ * whose circuit breaker blocks requests come last.
  */
 function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] {
   const usable = paths.filter((path) => isUsable(path, parts));
@@ -33,7 +37,7 @@ function orderPaths(paths: readonly PeerPath[], parts: ChoiceParts): PeerPath[] 
   return ranked.sort(by((path) => (path.breaker.allows ? 0 : 1)));
 }
 
-/** Whether both hosts support the transport, and the configuration allows it. */
+/** Returns whether both hosts support the transport and the configuration permits it. */
 function isUsable(
   { transport }: PeerPath,
   { own, peer, record, transports }: ChoiceParts,
@@ -44,7 +48,10 @@ function isUsable(
   return transports === "auto" || transports.includes(transport.name);
 }
 
-/** If the peer's hardware is unknown, RDMA is tried only if the operator lists it. */
+/**
+ * Returns whether to assume that the peer has RDMA. If its hardware is unknown, only if the
+ * operator has configured a list of transports.
+ */
 function hasRdma(peer: HardwareReport | null, transports: FetchLimits["transports"]): boolean {
   return peer === null ? transports !== "auto" : peer.hasRdmaNic;
 }
@@ -69,12 +76,16 @@ function by(rank: (path: PeerPath) => number): (a: PeerPath, b: PeerPath) => num
 }
 
 /**
- * Consecutive slow answers, and corrupt answers within `CORRUPT_WITHIN_MS`, that open the breaker.
+ * Number of consecutive slow replies, and of corrupt blocks within `CORRUPT_WITHIN_MS`, after which
+ * the circuit breaker blocks requests to the peer.
  */
 const SLOW_MAX = 3;
 const CORRUPT_MAX = 3;
 const CORRUPT_WITHIN_MS = 60_000;
-/** A peer that sends corrupt data again within this time gets a longer cooldown. */
+/**
+ * A peer that is blocked for corrupt data again within this many milliseconds is blocked for
+ * longer.
+ */
 const CORRUPT_REMEMBERED_MS = 600_000;
 
 export type Opened =
@@ -86,19 +97,19 @@ export type Opened =
     }
   | { readonly ok: false; readonly fault: ConnectionFault };
 
-/** One other host: its transports, and its recent behaviour. */
+/** Another host, with its transports and its recent failures. */
 export class Peer {
   readonly worker: WorkerId;
   readonly breaker: Breaker;
   readonly paths: readonly PeerPath[];
-  /** Payload bytes requested from the peer or waiting to be. */
+  /** Payload bytes that are to be fetched from the peer, requested or not yet requested. */
   loadBytes = 0;
   failures = 0;
   lastFault: string | null = null;
   hello: PeerHello | null = null;
   #slow = 0;
   readonly #corruptMs: number[] = [];
-  /** Number of cooldowns for corrupt data. */
+  /** Number of times that the peer was blocked for corrupt data. */
   #corruptTimes = 0;
   #corruptUntilMs = Number.NEGATIVE_INFINITY;
   #suspectUntilMs = Number.NEGATIVE_INFINITY;
@@ -117,7 +128,7 @@ export class Peer {
     return this.#context.parts.members.get(this.worker);
   }
 
-  /** The transports that both hosts support, best first. */
+  /** Returns the transports that both hosts support, best first. */
   usable(): PeerPath[] {
     const choice = this.#choice();
     return choice === null ? [] : orderPaths(this.paths, choice);
@@ -136,7 +147,7 @@ export class Peer {
     };
   }
 
-  /** The breaker allows a request, and a transport is usable. */
+  /** True if the circuit breaker permits a request and a transport can be used. */
   get mayBeAsked(): boolean {
     const choice = this.#choice();
     return (
@@ -144,18 +155,18 @@ export class Peer {
     );
   }
 
-  /** The peer was slow recently; others are preferred. */
+  /** True if the peer was slow recently. Other peers are then preferred. */
   get suspect(): boolean {
     return this.#context.parts.clock.monotonicMs() < this.#suspectUntilMs;
   }
 
-  /** Goodput of the fastest transport in bytes per second; null: unknown or stale. */
+  /** Goodput of the fastest transport in bytes per second. Null if unknown or too old. */
   get goodput(): number | null {
     const known = this.paths.flatMap((path) => path.meter.goodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
   }
 
-  /** Null also if too little data was measured. */
+  /** Like `goodput`, but null if too little data was measured to count against the peer. */
   get provenGoodput(): number | null {
     const known = this.paths.flatMap((path) => path.meter.provenGoodput ?? []);
     return known.length === 0 ? null : Math.max(...known);
@@ -171,8 +182,8 @@ export class Peer {
   }
 
   /**
-   * Opens a connection over the best transport that is not in `without`. If one fails, the next is
-   * tried at once.
+   * Opens a connection over the best transport that is not in `without`. If that fails, tries the
+   * next transport at once.
    */
   async open(without: ReadonlySet<PeerPath>): Promise<Opened> {
     let fault: ConnectionFault = { kind: "unreachable", why: "no usable transport is left" };
@@ -196,7 +207,7 @@ export class Peer {
     return { ok: false, fault };
   }
 
-  /** The peer answered, with a block or a refusal. */
+  /** Records that the peer replied, with a block or a refusal. */
   answered(path: PeerPath): void {
     const { parts } = this.#context;
     const { worker } = this;
@@ -204,7 +215,8 @@ export class Peer {
     this.#suspectUntilMs = Number.NEGATIVE_INFINITY;
     if (path.breaker.succeeded())
       parts.onEvent({ kind: "transport_up", worker, transport: path.transport.name });
-    // An answer to a request from before the failure does not close the breaker.
+    // The reply may belong to a request sent before the failure, so it does not close an open
+    // breaker.
     if (this.breaker.state !== "open" && this.breaker.succeeded()) {
       this.lastFault = null;
       parts.onEvent({ kind: "breaker_closed", worker });
@@ -212,8 +224,8 @@ export class Peer {
   }
 
   /**
-   * A transport failed; if no other is left, the peer did. `connection`: the one that carried the
-   * request.
+   * Records that a transport failed. If no other transport is left, the peer counts as failed.
+   * `connection`: the connection that failed, or null if it could not be opened.
    */
   failed(path: PeerPath, fault: ConnectionFault, connection: PeerConnection | null = null): void {
     if (connection !== null && fault.kind === "stalled") path.retire(connection);
@@ -231,7 +243,7 @@ export class Peer {
     if (!this.usable().some((other) => other.breaker.state === "closed")) this.#down(why);
   }
 
-  /** The peer sent data that failed verification. */
+  /** Records that the peer sent a block that failed verification. */
   sentCorrupt(key: string, why: string): void {
     const { worker } = this;
     this.failures++;
@@ -242,15 +254,15 @@ export class Peer {
     if (this.#corruptMs.length > CORRUPT_MAX) this.#corruptMs.shift();
     const isOften = this.#corruptMs.length === CORRUPT_MAX;
     if (!isOften || nowMs - this.#corruptMs[0]! > CORRUPT_WITHIN_MS) return;
-    // A corrupt answer also counts as an answer, which would reset the cooldown to the shortest
-    // one.
+    // The reply that carried the corrupt block also counts as a success, which would reset the
+    // cooldown to its minimum. So corrupt replies are counted separately.
     if (nowMs > this.#corruptUntilMs) this.#corruptTimes = 0;
     if (!this.#down(`corrupt: ${why}`, this.#corruptTimes)) return;
     this.#corruptTimes++;
     this.#corruptUntilMs = nowMs + CORRUPT_REMEMBERED_MS;
   }
 
-  /** Nothing arrived within the 95th percentile of the answer time. */
+  /** Records that the peer sent nothing within the 95th percentile of its reply time. */
   late(afterMs: number): void {
     const { parts, limits } = this.#context;
     if (this.suspect) return;
@@ -263,7 +275,7 @@ export class Peer {
     this.#down(this.lastFault);
   }
 
-  /** The peer restarted: forgets its faults. */
+  /** Forgets all faults, because the peer's process was restarted. */
   renewed(): void {
     this.breaker.reset();
     for (const path of this.paths) path.breaker.reset();
@@ -279,7 +291,10 @@ export class Peer {
     await Promise.all(this.paths.map((path) => path.close()));
   }
 
-  /** False: the breaker was open already. `before`: number of earlier failures to assume. */
+  /**
+   * Opens the circuit breaker. Returns false if it was open already. `before`: number of earlier
+   * failures to assume.
+   */
   #down(why: string, before = 0): boolean {
     const cooldownMs = this.breaker.failed(before);
     if (cooldownMs === null) return false;
@@ -288,7 +303,7 @@ export class Peer {
     return true;
   }
 
-  /** The peer answered our hello. */
+  /** Handles the peer's reply to this host's hello. */
   helloReceived(hello: PeerHello): void {
     const before = this.hello;
     this.hello = hello;
@@ -299,7 +314,10 @@ export class Peer {
   }
 }
 
-/** The peers that were asked for something, as long as the directory lists them. */
+/**
+ * The peers of which this host has requested something. A peer is removed when the directory does
+ * not list it any more.
+ */
 export class Peers {
   readonly #context: FetchContext;
   readonly #peers = new Map<WorkerId, Peer>();
@@ -319,7 +337,7 @@ export class Peers {
     });
   }
 
-  /** Null: not in the directory, or this host itself. */
+  /** Returns the peer. Null if the directory does not list it, or if it is this host. */
   get(worker: WorkerId): Peer | null {
     const known = this.#peers.get(worker);
     if (known !== undefined) return known;
@@ -330,12 +348,15 @@ export class Peers {
     return peer;
   }
 
-  /** Peers that may be asked now. */
+  /** Returns the peers to which requests are permitted now. */
   reachable(): Peer[] {
     return this.all().filter((peer) => peer.mayBeAsked);
   }
 
-  /** Reachable peers that may have blocks of this namespace (key in hex). */
+  /**
+   * Returns those reachable peers that may have blocks of this namespace. `namespace`: its key in
+   * hex.
+   */
   within(namespace: string): Peer[] {
     return this.reachable().filter((peer) => peer.record?.namespaces?.has(namespace) !== false);
   }

@@ -6,25 +6,26 @@ import type { PeerIdentity } from "../trust.ts";
 import { FOUND_MAX, type KeyFilter, KeyFilterBuilder } from "../wire/index.ts";
 import { Backlog, modelOnWire, type PullRequest, ServedPull } from "./served-pull.ts";
 
-/** Limits on serving peers; can change while the agent runs. */
+/** Limits on serving blocks to peers. They can change while the agent runs. */
 export interface ServeLimits {
   /**
-   * Maximum bytes of blocks referenced for peers: in all, and for one peer. A single block always
-   * fits.
+   * Maximum bytes of blocks being sent: to all peers, and to one peer. A single larger block is
+   * sent if nothing else is.
    */
   readonly bytesMax: number;
   readonly peerBytesMax: number;
   /** Maximum concurrent pulls and summary requests of one peer. */
   readonly peerRequestsMax: number;
-  /** Maximum concurrent SSD reads for peers: in all, and for one pull. */
+  /** Maximum concurrent SSD reads: for all peers, and for one pull. */
   readonly readsMax: number;
   readonly pullReadsMax: number;
-  /** Upper bound of a pull's deadline in milliseconds. */
+  /** Maximum milliseconds until a pull's deadline. Later deadlines are shortened. */
   readonly deadlineMaxMs: number;
-  /** Keys (hex) of the namespaces that peers may read; null: all. */
+  /** Keys, in hex, of the namespaces that peers may read. Null permits all. */
   readonly namespaces: ReadonlySet<string> | null;
   /**
-   * Minimum interval between two summaries of a namespace, if blocks were added and if none were.
+   * Minimum age in milliseconds at which a namespace's summary is rebuilt: if blocks were added
+   * (`summaryMs`), and if none were (`summaryStaleMs`).
    */
   readonly summaryMs: number;
   readonly summaryStaleMs: number;
@@ -42,26 +43,26 @@ export const SERVE_LIMITS: ServeLimits = {
   summaryStaleMs: 60_000,
 };
 
-/** Counters since the start. */
+/** Numbers of events since the start. */
 export interface ServeCounts {
   pulls: number;
-  /** Requests other than pulls. */
+  /** Number of requests other than pulls. */
   questions: number;
-  /** Answers to pulls' items, by result. */
+  /** Numbers of blocks requested in pulls, by the kind of reply. */
   blocks: number;
   absent: number;
   busy: number;
   tooLong: number;
   refused: number;
-  /** Payload bytes served. */
+  /** Payload bytes sent. */
   bytes: number;
-  /** Requests for namespaces that are unknown or not served. */
+  /** Number of requests for namespaces that are unknown or that peers may not read. */
   foreign: number;
   summariesBuilt: number;
 }
 
 export interface ServeStats extends Readonly<ServeCounts> {
-  /** Current load, starting with the number of peers that have something in progress. */
+  /** Current load. `peers`: number of peers with a request or block in progress. */
   readonly peers: number;
   readonly openPulls: number;
   readonly lentBlocks: number;
@@ -74,20 +75,21 @@ function noCounts(): ServeCounts {
   return { pulls: 0, questions: 0, ...items, foreign: 0, summariesBuilt: 0 };
 }
 
-/** Maximum number of cached summaries; the least recently used is dropped. */
+/** Maximum number of cached summaries. Above it, the least recently used is dropped. */
 const SUMMARIES_MAX = 64;
 const BYTES_MAX = 64 * 2 ** 20;
 /**
- * Blocks can be added while keys are counted; accept an undersized filter after this many tries.
+ * Maximum number of times that a filter is rebuilt because blocks were added while it was built.
+ * After that, an undersized filter is accepted.
  */
 const TRIES_MAX = 3;
 
 interface Summary {
-  /** Unique among all filters of this host, also across restarts. */
+  /** Version of the summary: unique among all summaries of this host, also across restarts. */
   readonly version: bigint;
   readonly filter: KeyFilter;
   readonly madeMs: number;
-  /** Value of `changesOf` before the walk over the keys. */
+  /** Value of `changesOf` before the filter was built. */
   readonly changes: number;
 }
 
@@ -100,15 +102,17 @@ interface SummariesParts {
 }
 
 /**
- * Summaries (key filters) of this host's blocks by namespace. Builds one at a time, at most every
- * few seconds per namespace, normally in one walk over the blocks.
+ * Builds and caches summaries (key filters) of this host's blocks, one per namespace. Builds one at
+ * a time, for each namespace at most every few seconds, and usually in one pass over the blocks.
  */
 class ServedSummaries {
   readonly #parts: SummariesParts;
   readonly #latest = new Map<NamespaceIndex, Summary>();
   readonly #making = new Map<NamespaceIndex, Promise<Summary | null>>();
   readonly #ended = new AbortController();
-  /** Upper 32 bits of versions: random, so that they differ from those of earlier processes. */
+  /**
+   * Upper 32 bits of the versions: random, so that versions differ from those of earlier processes.
+   */
   readonly #era: bigint;
   #made = 0;
   #queue: Promise<unknown> = Promise.resolve();
@@ -118,11 +122,14 @@ class ServedSummaries {
     this.#era = BigInt(parts.random.u32() || 1) << 32n;
   }
 
-  /** The current filter; null: it could not be built. */
+  /**
+   * Returns the current summary of a namespace; builds it if it is missing or too old. Null if that
+   * fails.
+   */
   async get(namespace: NamespaceIndex, limits: ServeLimits): Promise<Summary | null> {
     const latest = this.#latest.get(namespace);
     if (latest !== undefined && !this.#isDue(namespace, latest, limits)) {
-      // Move to the end: most recently used.
+      // Moves the summary to the end of the map: it is the most recently used.
       this.#latest.delete(namespace);
       this.#latest.set(namespace, latest);
       return latest;
@@ -149,7 +156,7 @@ class ServedSummaries {
     return making;
   }
 
-  /** Never rejects. */
+  /** Builds a namespace's summary. Resolves with null if that fails; never rejects. */
   async #make(namespace: NamespaceIndex): Promise<Summary | null> {
     const { blocks, log } = this.#parts;
     const before = this.#latest.get(namespace);
@@ -201,11 +208,11 @@ class ServedSummaries {
 
 export interface BlockServerOptions {
   readonly blocks: PeerBlocks;
-  /** Index of a known namespace; null: unknown. Must not create one. */
+  /** Returns the index of a namespace. Null if unknown. Must not add the namespace. */
   namespaceOf(key: Uint8Array): NamespaceIndex | null;
-  /** Model of a namespace; empty: unknown. */
+  /** Returns the model name of a namespace. Empty if unknown. */
   modelOf(key: Uint8Array): string;
-  /** The hello that this host sends. */
+  /** Returns the message with which this host introduces itself. */
   hello(): PeerHello;
   readonly limits: ServeLimits;
   readonly clock: Clock;
@@ -213,17 +220,20 @@ export interface BlockServerOptions {
   readonly log: TransportLog;
 }
 
-/** Summary of a namespace that is unknown or not served. */
+/**
+ * Reply to a summary request for a namespace that is unknown or that peers may not read: an empty
+ * filter.
+ */
 const NOTHING = { version: 1n, filter: new KeyFilterBuilder(0).done() };
 const CLOSED: PeerAnswer = { op: "refused", why: "the agent is shutting down" };
 
 /**
- * Serves this host's blocks to peers. Promises, beyond those of `PeerServer`:
+ * Serves this host's blocks to peers. Promises, in addition to those of `PeerServer`:
  *
- * - A namespace that is not served cannot be distinguished from an unknown one.
- * - Slot references and running requests are bounded, in all and for each peer; further requests
- *   get `busy`, with the estimated time until the current ones are sent.
- * - Disposing ends all pulls and releases blocks that no transport has taken.
+ * - Peers cannot distinguish a namespace that they may not read from an unknown one.
+ * - Slot references and running requests are bounded, in total and for each peer. Further requests
+ *   get `busy`, with the estimated time until the current blocks are sent.
+ * - Disposing ends all pulls, and releases blocks that no transport has taken.
  */
 export class BlockServer implements PeerServer, Disposable {
   readonly #parts: BlockServerOptions;
@@ -294,7 +304,9 @@ export class BlockServer implements PeerServer, Disposable {
     return namespace;
   }
 
-  /** Whether peers may read this namespace (key of 32 bytes), whether or not it is known here. */
+  /**
+   * Returns whether peers may read this namespace (key of 32 bytes), even if it is unknown here.
+   */
   isServed(key: Uint8Array): boolean {
     const { namespaces } = this.#backlog.limits;
     return namespaces === null || namespaces.has(key.toHex());

@@ -13,7 +13,7 @@ import type { PeerIdentity } from "../trust.ts";
 import { ALIASES_MAX, MODEL_BYTES_MAX } from "../wire/index.ts";
 import type { ServeCounts, ServeLimits } from "./block-server.ts";
 
-/** Header of a block that is sent. */
+/** Creates the header of a block to be sent. */
 function frameHeader(loan: Loan, namespace: Uint8Array, model: string): FrameHeader {
   const { digest, layer, bytes, generation, checksum, mac, parent, transient } = loan;
   const aliases = loan.aliases.slice(0, ALIASES_MAX);
@@ -21,7 +21,10 @@ function frameHeader(loan: Loan, namespace: Uint8Array, model: string): FrameHea
   return { ...told, aliases, namespace, model };
 }
 
-/** A model name for the wire; empty if it is too long or contains control characters. */
+/**
+ * Returns a model name that fits the wire format: unchanged, or empty if it is too long or contains
+ * control characters.
+ */
 export function modelOnWire(model: string): string {
   const fits = model.isWellFormed() && Buffer.byteLength(model) <= MODEL_BYTES_MAX;
   return fits && !/\p{Cc}/u.test(model) ? model : "";
@@ -29,9 +32,9 @@ export function modelOnWire(model: string): string {
 
 const RETRY_MIN_MS = 20;
 const RETRY_MAX_MS = 2_000;
-/** Window for measuring the send rate. */
+/** Length in milliseconds of the intervals in which the send rate is measured. */
 const WINDOW_MS = 1_000;
-/** Assumed send rate before the first measurement. */
+/** Minimum assumed send rate in bytes per second. */
 const BYTES_PER_S_MIN = 50 * 2 ** 20;
 
 interface PeerShare {
@@ -39,18 +42,18 @@ interface PeerShare {
   requests: number;
 }
 
-/** Bytes, blocks and requests in progress for peers, and whether more fit. */
+/** Counts the bytes, blocks and requests in progress for peers, and enforces the limits on them. */
 export class Backlog {
   limits: ServeLimits;
   readonly #clock: Clock;
-  /** Peers with something in progress. */
+  /** Peers with a request or block in progress. */
   readonly #peers = new Map<WorkerId, PeerShare>();
-  /** Listeners for freed capacity. */
+  /** Listeners to call when a block or an SSD read has ended. */
   readonly #waiting = new Set<() => void>();
   #bytes = 0;
   #blocks = 0;
   #reads = 0;
-  /** Bytes sent in this window and in the previous one. */
+  /** Bytes sent in the current interval (`#left`) and in the previous one (`#leftBefore`). */
   #left = 0;
   #leftBefore = 0;
   #windowMs: number;
@@ -61,7 +64,7 @@ export class Backlog {
     this.#windowMs = clock.monotonicMs();
   }
 
-  /** Number of peers with something in progress. */
+  /** Number of peers with a request or block in progress. */
   get peers(): number {
     return this.#peers.size;
   }
@@ -78,7 +81,7 @@ export class Backlog {
     return this.#reads;
   }
 
-  /** Counts a request of the peer; false: the peer has too many. */
+  /** Counts a request of the peer. Returns false, without counting, if the peer has too many. */
   enter(worker: WorkerId): boolean {
     const share = this.#shareOf(worker);
     if (share.requests >= this.limits.peerRequestsMax) return false;
@@ -93,7 +96,10 @@ export class Backlog {
     this.#forget(worker, share);
   }
 
-  /** Counts a block sent to the peer; false: the limits leave no room. */
+  /**
+   * Counts a block that is to be sent to the peer. Returns false, without counting, if a limit
+   * would be exceeded.
+   */
   take(worker: WorkerId, bytes: number): boolean {
     const share = this.#shareOf(worker);
     const { bytesMax, peerBytesMax } = this.limits;
@@ -104,12 +110,12 @@ export class Backlog {
     return taken;
   }
 
-  /** The block's size differs from the expected one. */
+  /** Changes the counted bytes of a block whose size turned out to differ from the expected one. */
   correct(worker: WorkerId, from: number, to: number): void {
     this.#count(this.#shareOf(worker), to - from, 0);
   }
 
-  /** The block was released; `sent`: after its last byte was sent. */
+  /** Ends the count of a block that was released. `sent`: true if its last byte was sent. */
   give(worker: WorkerId, bytes: number, sent: boolean): void {
     const share = this.#shareOf(worker);
     this.#count(share, -bytes, -1);
@@ -120,7 +126,7 @@ export class Backlog {
     this.#wake();
   }
 
-  /** Whether another SSD read may start. */
+  /** Returns whether another SSD read may start. */
   get mayRead(): boolean {
     return this.#reads < this.limits.readsMax;
   }
@@ -141,7 +147,8 @@ export class Backlog {
   }
 
   /**
-   * Estimated time until the current bytes are sent, at the rate of the last one or two windows.
+   * Estimated milliseconds until the bytes in progress are sent, at the rate of the current or
+   * previous interval, whichever was higher.
    */
   get retryAfterMs(): number {
     this.#turnWindow();
@@ -184,24 +191,30 @@ export class Backlog {
 
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
 
-/** Dependencies of a served pull. */
+/** Objects that a pull uses, and the request. */
 export interface ServedPullParts {
   readonly blocks: PeerBlocks;
   readonly backlog: Backlog;
   readonly counts: ServeCounts;
-  /** Running pulls; this one adds itself. */
+  /** Running pulls. A pull adds itself when it starts. */
   readonly open: Set<ServedPull>;
   readonly clock: Clock;
   readonly log: TransportLog;
   readonly peer: PeerIdentity;
   readonly pull: PullRequest;
-  /** Null: unknown, or not served to this peer; then no block is found. */
+  /**
+   * Index of the requested namespace. Null if it is unknown or peers may not read it; all its
+   * blocks are then absent.
+   */
   readonly namespace: NamespaceIndex | null;
   readonly model: string;
   readonly signal: AbortSignal;
 }
 
-/** An item that is probably resident, and the bytes counted for it. */
+/**
+ * A requested block that this host probably has. `bytes` are counted while the block is in
+ * progress.
+ */
 interface Wanted {
   readonly index: number;
   readonly item: PullItem;
@@ -209,13 +222,14 @@ interface Wanted {
 }
 
 /**
- * Answers the items of one pull in order of availability: absent blocks, then blocks in RAM, while
- * SSD reads run a few at a time. A slot reference for a block in RAM is taken only when the
- * transport asks for the next item.
+ * Serves the blocks of one pull. First reports absent blocks, then sends blocks that are in RAM,
+ * while a few SSD reads run at a time. Takes a reference to a slot in RAM only when the transport
+ * asks for the next block.
  *
- * If the limits leave no room, the pull waits until its own blocks are released; a pull without
- * blocks in progress gets `busy`. When the pull ends (`return` or the signal), blocks that the
- * transport has not taken are released, those being read after they arrive.
+ * If a limit is reached, the pull waits until some of its own blocks have been sent. If it has none
+ * in progress, the block is refused as `busy`. When the pull ends (by `return` or the signal),
+ * blocks that the transport has not taken are released; blocks being read from SSD are released
+ * when the read ends.
  */
 export class ServedPull implements AsyncIterator<Served> {
   readonly #parts: ServedPullParts;
@@ -223,16 +237,19 @@ export class ServedPull implements AsyncIterator<Served> {
   readonly #refusals: (ItemRefusal & { readonly index: number })[] = [];
   readonly #inRam: Wanted[] = [];
   readonly #onSsd: Wanted[] = [];
-  /** SSD reads by index. A block whose entry was removed is released when it arrives. */
+  /**
+   * Running SSD reads by item index. If an entry was removed, the block is released when its read
+   * ends.
+   */
   readonly #reading = new Map<number, Wanted>();
   readonly #ready: { readonly wanted: Wanted; readonly loan: Loan }[] = [];
   readonly #cleanup = new DisposableStack();
-  /** Number of items without an answer. */
+  /** Number of requested blocks without a reply. */
   #left: number;
-  /** Number of blocks that the transport holds. */
+  /** Number of blocks that the transport is sending. */
   #lent = 0;
   #state: "fresh" | "open" | "over" = "fresh";
-  /** Resolves when `#step` may make progress. */
+  /** Resolves when `#step` may have a reply that it did not have before. */
   #changed: PromiseWithResolvers<void> | null = null;
 
   constructor(parts: ServedPullParts) {
@@ -255,14 +272,14 @@ export class ServedPull implements AsyncIterator<Served> {
         await this.#change();
       }
     } catch (thrown) {
-      // An iterator that is done gets no `return` call.
+      // The caller of an iterator that throws does not call `return`.
       this.end();
       throw thrown;
     }
     return this.return();
   }
 
-  /** Ends the pull, also while `next` waits. */
+  /** Ends the pull, even while a call of `next` waits. */
   async return(): Promise<IteratorResult<Served>> {
     this.end();
     return { done: true, value: undefined };
@@ -299,7 +316,10 @@ export class ServedPull implements AsyncIterator<Served> {
     this.#sort();
   }
 
-  /** Sorts the items by tier. Residency is checked again when a slot reference is taken. */
+  /**
+   * Sorts the requested blocks into absent, too long, in RAM, and on SSD. Whether this host still
+   * has a block is checked again when it is sent.
+   */
   #sort(): void {
     const { blocks, namespace, pull } = this.#parts;
     const copies = namespace === null ? [] : blocks.has(namespace, pull.items);
@@ -314,12 +334,12 @@ export class ServedPull implements AsyncIterator<Served> {
         list.push({ index, item, bytes: copy.bytes });
       }
     }
-    // Items are popped from the end, so reverse them to keep the request's order.
+    // Blocks are taken from the end of the lists, so reverse the lists to keep the request's order.
     this.#inRam.reverse();
     this.#onSsd.reverse();
   }
 
-  /** The next answer; null: none until something in progress changes. */
+  /** Returns the next reply. Null if there is none until something in progress changes. */
   #step(): Served | null {
     if (this.#parts.clock.monotonicMs() >= this.#endsMs) this.#refuseAllBusy();
     this.#beginReads();
@@ -332,7 +352,10 @@ export class ServedPull implements AsyncIterator<Served> {
     return refusal;
   }
 
-  /** Takes a slot reference in RAM, or refuses an item that will not fit. */
+  /**
+   * Takes a reference to the next block in RAM. If a limit prevents it and nothing is in progress,
+   * refuses one block as busy.
+   */
   #lendNext(): void {
     const next = this.#inRam.at(-1);
     if (next !== undefined && this.#take(next)) {
@@ -360,7 +383,10 @@ export class ServedPull implements AsyncIterator<Served> {
     return this.#parts.backlog.take(this.#parts.peer.worker, wanted.bytes);
   }
 
-  /** The bytes are already counted. The result goes to `#ready`, `#refusals` or `#reading`. */
+  /**
+   * Takes a reference to a block whose bytes are already counted, or starts its SSD read. The
+   * result goes to `#ready`, `#refusals` or `#reading`.
+   */
   #lend(wanted: Wanted): void {
     const { blocks, namespace, clock } = this.#parts;
     const { digest, layer } = wanted.item;
@@ -437,7 +463,7 @@ export class ServedPull implements AsyncIterator<Served> {
     return { index, kind: "block", header, offset: loan.offset, release };
   }
 
-  /** Releases the block and its counted bytes. */
+  /** Releases a block that is not sent, and ends the count of its bytes. */
   #releaseBlock(wanted: Wanted, lent: Lent): void {
     if (typeof lent !== "string") lent.release();
     this.#parts.backlog.give(this.#parts.peer.worker, wanted.bytes, false);
@@ -449,8 +475,8 @@ export class ServedPull implements AsyncIterator<Served> {
   }
 
   /**
-   * The deadline passed: answers all remaining items with `busy`, so that the client does not wait
-   * for them.
+   * Refuses all remaining blocks as busy because the deadline has passed, so that the client does
+   * not wait for them.
    */
   #refuseAllBusy(): void {
     for (const { wanted, loan } of this.#ready.splice(0)) {
@@ -462,7 +488,10 @@ export class ServedPull implements AsyncIterator<Served> {
     for (const { index } of rest) this.#refuseBusy(index);
   }
 
-  /** Waits for a finished read, freed capacity, the deadline, or the end of the pull. */
+  /**
+   * Waits until an SSD read or a block in progress has ended, the deadline has passed, or the pull
+   * has ended.
+   */
   async #change(): Promise<void> {
     const { clock } = this.#parts;
     this.#changed ??= Promise.withResolvers();
@@ -477,7 +506,7 @@ export class ServedPull implements AsyncIterator<Served> {
   }
 }
 
-/** Whether the client asked for another generation. */
+/** Returns whether the client asked for another generation of the block than this one. */
 function isAnother(item: PullItem, generation: bigint): boolean {
   return item.generation !== 0n && item.generation !== generation;
 }

@@ -2,7 +2,9 @@ import type { Clock, WorkerId } from "../../core/index.ts";
 import type { ConnectionFault, TransportLog } from "../transport.ts";
 import type { PeerIdentity, Trust } from "../trust.ts";
 
-/** A semaphore with a bounded queue in order of arrival. */
+/**
+ * A semaphore whose callers wait in order of arrival. Callers check `isCrowded` to bound the queue.
+ */
 export class RequestSlots {
   readonly #waiting: ((got: boolean) => void)[] = [];
   readonly #waitingMax: number;
@@ -17,7 +19,10 @@ export class RequestSlots {
     return this.#waiting.length >= this.#waitingMax;
   }
 
-  /** False: the deadline passed, or the semaphore was closed. Null: no deadline. */
+  /**
+   * Takes a slot, waiting for one if necessary. Returns false if the deadline passes or the
+   * semaphore is closed. `deadline` null: waits without limit.
+   */
   take(deadline: Deadline | null): Promise<boolean> | boolean {
     if (this.#free > 0) {
       this.#free--;
@@ -43,13 +48,13 @@ export class RequestSlots {
     else next(true);
   }
 
-  /** Refuses all waiting callers. */
+  /** Makes all waiting calls of `take` return false. */
   close(): void {
     for (const settle of this.#waiting.splice(0)) settle(false);
   }
 }
 
-/** Number of inbound requests that a transport serves at once, over all connections. */
+/** Limits the number of peers' requests that a transport serves at once, over all connections. */
 export class RequestLimit {
   readonly #max: number;
   #running = 0;
@@ -58,7 +63,7 @@ export class RequestLimit {
     this.#max = max;
   }
 
-  /** False: the limit is reached. */
+  /** Counts a request. Returns false, without counting, if the limit is reached. */
   take(): boolean {
     if (this.#running >= this.#max) return false;
     this.#running++;
@@ -70,13 +75,13 @@ export class RequestLimit {
   }
 }
 
-/** An open connection, with the peer's certificate. */
+/** An open connection whose peer's certificate was accepted. */
 export interface TrustedConnection {
   readonly der: Uint8Array;
   readonly identity: PeerIdentity;
-  /** The worker that this host dialled; null: the peer connected. */
+  /** Name of the worker that this host dialled. Null if the peer connected to this host. */
   readonly dialled: WorkerId | null;
-  /** Ends the connection because its certificate is no longer accepted. */
+  /** Ends the connection because the peer's certificate is not accepted any more. */
   refuse(why: string): void;
 }
 
@@ -84,13 +89,13 @@ interface TrustedConnectionsOptions {
   readonly trust: Trust;
   readonly clock: Clock;
   readonly log: TransportLog;
-  /** Interval of the expiry check in milliseconds. */
+  /** Interval in milliseconds at which connections are checked for expired certificates. */
   readonly checkMs: number;
 }
 
 /**
- * The open connections of a transport. When credentials change or a certificate expires, it ends
- * those that would be refused if they were made now; the others continue.
+ * The open connections of a transport. When this host's credentials change or a peer's certificate
+ * expires, ends the connections that would be refused if they were made now. All others continue.
  */
 export class TrustedConnections {
   readonly #options: TrustedConnectionsOptions;
@@ -101,7 +106,7 @@ export class TrustedConnections {
     this.#options = options;
   }
 
-  /** Watches the connection until the result is disposed. */
+  /** Adds a connection, until the result is disposed. */
   watch(connection: TrustedConnection): Disposable {
     const { clock, checkMs } = this.#options;
     this.#connections.add(connection);
@@ -116,12 +121,12 @@ export class TrustedConnections {
     this.#timer = null;
   }
 
-  /** The credentials have changed: ends connections that are no longer accepted. */
+  /** Applies changed credentials: ends connections whose peers are not accepted any more. */
   authorize(): void {
     for (const connection of [...this.#connections]) this.#authorize(connection);
   }
 
-  /** Checks expiry only; signatures were verified already. */
+  /** Checks for expired certificates. Signatures were verified when the connections were made. */
   #check(): void {
     const nowMs = this.#options.clock.wallMs();
     for (const connection of [...this.#connections]) {
@@ -141,13 +146,13 @@ export class TrustedConnections {
 }
 
 /**
- * A caller's signal and deadline, without an AbortSignal of its own: in this runtime creating one
- * costs more than everything else in a small request.
+ * A deadline combined with a caller's signal. Does not create an AbortSignal, because in this
+ * runtime that costs more than all other work for a small request.
  */
 export class Deadline implements Disposable {
-  /** Called once when it is reached. */
+  /** Called once, when the deadline has passed or the signal has fired. */
   onOver: ((fault: ConnectionFault) => void) | null = null;
-  /** The reason it was reached; null: it was not. */
+  /** Reason why the deadline has ended. Null if it has not. */
   fault: ConnectionFault | null = null;
   readonly #signal: AbortSignal | undefined;
   readonly #clock: Clock;

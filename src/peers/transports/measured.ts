@@ -12,7 +12,7 @@ import type {
 
 export type TransportOutcome = "ok" | ConnectionFaultKind;
 
-/** Receives the duration of each operation in seconds, as metrics need it. */
+/** Receives measurements of a transport. Durations are in seconds, as metrics need them. */
 export interface TransportObserver {
   dialled(transport: TransportName, outcome: TransportOutcome, seconds: number): void;
   called(
@@ -22,18 +22,24 @@ export interface TransportObserver {
     seconds: number,
   ): void;
   pulled(transport: TransportName, outcome: TransportOutcome, seconds: number): void;
-  /** An item of a pull was answered with `bytes` of payload, `seconds` after the pull began. */
+  /**
+   * Called when a requested block was received or refused: `bytes` bytes of payload, `seconds`
+   * after the pull began.
+   */
   answered(
     transport: TransportName,
     outcome: ItemResult["kind"],
     bytes: number,
     seconds: number,
   ): void;
-  /** A slot reference was held for a peer for `seconds`. */
+  /**
+   * Called when a block that was sent to a peer is released. `seconds`: how long its slot was
+   * referenced.
+   */
   lent(transport: TransportName, bytes: number, seconds: number): void;
 }
 
-/** Wraps a transport and reports its operations to `observer`. */
+/** Returns a transport that behaves like the given one and reports its operations to `observer`. */
 export function measured(
   transport: Transport,
   clock: Clock,
@@ -65,7 +71,7 @@ export function measured(
   };
 }
 
-/** Returns the seconds since it was made. */
+/** Returns the seconds since the stopwatch was created. */
 type Stopwatch = () => number;
 
 function stopwatchOf(clock: Clock): Stopwatch {
@@ -122,8 +128,8 @@ function measuredConnection(
 }
 
 /**
- * `serve` is not a generator: its `return` would wait for a running `next`, but the inner
- * iterator's does not.
+ * Wraps a server to measure how long slots are referenced. `serve` is not an async generator,
+ * because the generator's `return` would wait for a running `next`; the inner iterator's does not.
  */
 function measuredServer(
   server: PeerServer,

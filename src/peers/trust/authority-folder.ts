@@ -42,7 +42,9 @@ export interface Validity {
   readonly notAfterMs: number;
 }
 
-/** Makes a certificate authority that signs hosts' certificates, but no further authorities. */
+/**
+ * Creates a certificate authority that may sign hosts' certificates, but no further authorities.
+ */
 export function makeAuthority(options: {
   readonly cluster: string;
   readonly validity: Validity;
@@ -69,8 +71,8 @@ export function makeAuthority(options: {
 }
 
 /**
- * Issues a host's certificate for `key` (PEM; null: a new key). The worker id is also its DNS name,
- * which QUIC verifies.
+ * Issues a host's certificate for `key` (PEM), or for a new key if it is null. The worker id is
+ * also the certificate's DNS name, which the QUIC library checks.
  */
 export function issueHost(options: {
   readonly authority: KeyPair;
@@ -99,7 +101,7 @@ export function issueHost(options: {
   return { certificate: certificatePem(der), key };
 }
 
-/** The distinguished name of the first certificate in a PEM text. */
+/** Returns the subject's distinguished name, in DER, of the first certificate in a PEM text. */
 function subjectOf(pem: string): Uint8Array {
   const found = firstCertificate(pem);
   if (found !== null) return found.certificate.subject;
@@ -107,12 +109,12 @@ function subjectOf(pem: string): Uint8Array {
 }
 
 const AUTHORITY = "ca";
-/** Certificates are readable by all users, keys by their owner only. */
+/** File modes. All users may read certificates; only the owner may read keys. */
 const CERTIFICATE_MODE = 0o644;
 const KEY_MODE = 0o600;
 const FOLDER_MODE = 0o700;
 
-/** A cluster's authority in a folder: `ca.crt` and `ca.key`. */
+/** Certificate authority of a cluster, stored in a folder as `ca.crt` and `ca.key`. */
 export interface AuthorityFolder {
   readonly cluster: string;
   readonly pair: KeyPair;
@@ -123,11 +125,14 @@ export interface WrittenPair {
   readonly certFile: string;
   readonly keyFile: string;
   readonly certificate: ReadCertificate;
-  /** SHA-256 of the certificate, in hex. */
+  /** SHA-256 hash of the certificate in hex. */
   readonly fingerprint: string;
 }
 
-/** Makes an authority in `dir`. Throws USAGE if it already holds a key or a certificate. */
+/**
+ * Creates an authority in the folder `dir`. Throws USAGE if the folder already contains `ca.crt` or
+ * `ca.key`.
+ */
 export function initAuthority(dir: string, cluster: string, validity: Validity): WrittenPair {
   makeFolder(dir);
   const { certFile, keyFile } = filesIn(dir, AUTHORITY);
@@ -139,7 +144,10 @@ export function initAuthority(dir: string, cluster: string, validity: Validity):
   return written(certFile, keyFile, pair.certificate);
 }
 
-/** Throws USAGE if `dir` does not hold an authority made by `initAuthority`. */
+/**
+ * Reads the authority in the folder `dir`. Throws USAGE if the folder does not contain one made by
+ * `initAuthority`.
+ */
 export function openAuthority(dir: string): AuthorityFolder {
   const { certFile, keyFile } = filesIn(dir, AUTHORITY);
   const pair = { certificate: readText(certFile), key: readText(keyFile) };
@@ -156,14 +164,15 @@ export function openAuthority(dir: string): AuthorityFolder {
 
 export interface Issued extends WrittenPair {
   readonly caFile: string;
-  /** The certificate is new, the key existed before. */
+  /** True if a new certificate was issued for a key that existed before. */
   readonly isRenewed: boolean;
 }
 
 /**
- * Writes `<worker>.crt`, `<worker>.key` and the authority's `ca.crt` into `out`. A certificate does
- * not outlive its authority. A key is never overwritten: with `renew` an existing key gets a new
- * certificate, otherwise an existing key throws USAGE.
+ * Issues a host's certificate: writes `<worker>.crt`, `<worker>.key` and the authority's `ca.crt`
+ * to the folder `out`. The certificate expires no later than its authority. A key is never
+ * overwritten: if the key exists, it gets a new certificate if `renew` is true; otherwise throws
+ * USAGE.
  */
 export function issueInto(
   out: string,
@@ -222,7 +231,7 @@ function mustBeFree(path: string, fix: string): void {
   if (existsSync(path)) throw refusal(`${path} already exists`, fix);
 }
 
-/** Keeps files of two clusters out of one folder. */
+/** Throws USAGE if the folder already contains another authority's `ca.crt`. */
 function mustBeSame(caFile: string, certificate: string): void {
   if (!existsSync(caFile) || readText(caFile) === certificate) return;
   throw refusal(`${caFile} belongs to another authority`, "choose another folder with --out");
@@ -247,7 +256,10 @@ function makeFolder(path: string): void {
   mkdirSync(path, { recursive: true, mode: FOLDER_MODE });
 }
 
-/** Writes the whole file or nothing, and never replaces a file, even one created concurrently. */
+/**
+ * Writes a new file completely or not at all. Throws USAGE if the file exists, even if another
+ * process has just created it.
+ */
 function writeOnce(path: string, text: string): void {
   const draft = writeDraft(path, text, KEY_MODE);
   try {
@@ -266,7 +278,9 @@ function replace(path: string, text: string): void {
   syncFolder(path);
 }
 
-/** Writes a temporary file next to the target; removes it if writing fails. */
+/**
+ * Writes a temporary file next to `path` and returns its path. Removes the file if writing fails.
+ */
 function writeDraft(path: string, text: string, mode: number): string {
   const draft = `${path}.${process.pid}.tmp`;
   rmSync(draft, { force: true });
@@ -283,7 +297,7 @@ function writeDraft(path: string, text: string, mode: number): string {
   return draft;
 }
 
-/** Makes directory entries durable, so that reported files survive a power loss. */
+/** Makes a file's directory entry durable, so that the file survives a power loss. */
 function syncFolder(path: string): void {
   const fd = openSync(dirname(path), "r");
   try {

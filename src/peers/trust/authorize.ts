@@ -10,33 +10,39 @@ export interface PeerName {
   readonly worker: WorkerId;
 }
 
-/** The URI name in a host's certificate. */
+/** Returns the URI name that a host's certificate must contain. */
 export function peerUri({ cluster, worker }: PeerName): string {
   return `${clusterUri(cluster)}/hearth/${worker}`;
 }
 
-/** The URI name in the certificate of a cluster's authority. */
+/** Returns the URI name in the certificate of a cluster's authority. */
 export function clusterUri(cluster: string): string {
   return `spiffe://${cluster}`;
 }
 
-/** Null: not a host's name in its single canonical form. */
+/** Parses the URI name of a host. Null unless it has exactly the form that `peerUri` creates. */
 export function parsePeerUri(uri: string): PeerName | null {
   const [, cluster, worker] = PEER_URI.exec(uri) ?? [];
   if (cluster === undefined || worker === undefined) return null;
   return isClusterName(cluster) && isWorkerId(worker) ? { cluster, worker } : null;
 }
 
-/** A trusted signer, with the number of authorities allowed below it. */
+/**
+ * A certificate that may have signed hosts' certificates. `below`: number of further authorities
+ * permitted between it and a host's certificate.
+ */
 interface Signer {
   readonly x509: X509Certificate;
   readonly certificate: ReadCertificate;
   readonly below: number;
 }
 
-/** Authorizes peers' certificates with a host's credentials. */
+/** Decides with a host's credentials whether to accept peers' certificates. */
 export interface Authorizer {
-  /** `wallMs`: the current time in milliseconds since 1970. */
+  /**
+   * Decides whether to accept the certificate `der`. `dialled`: name of the worker that this host
+   * dialled, or null. `wallMs`: current time in milliseconds since 1970.
+   */
   authorize(der: Uint8Array, dialled: WorkerId | null, wallMs: number): AuthResult;
 }
 
@@ -44,8 +50,9 @@ const SIGNERS_MAX = 64;
 const SHOWN_CHARACTERS_MAX = 120;
 
 /**
- * Accepts certificates signed by one of `authorities`, or by an intermediate of this host's own
- * chain. The TLS library verifies a peer's complete chain.
+ * Creates an authorizer that accepts certificates signed by one of `authorities`, or by an
+ * intermediate authority in this host's own chain. It checks a peer's own certificate; the TLS
+ * library verifies the complete chain.
  */
 export function createAuthorizer(
   credentials: Pick<Credentials, "cluster" | "authorities" | "certificates">,
@@ -77,7 +84,7 @@ export function createAuthorizer(
   };
 }
 
-/** SHA-256 of a certificate, in hex. */
+/** Returns the SHA-256 hash of a certificate in hex. */
 export function fingerprintOf(der: Uint8Array): string {
   return createHash("sha256").update(der).digest("hex");
 }
@@ -101,7 +108,10 @@ function signersOf(authorities: string, chain: string): readonly Signer[] {
   return signers;
 }
 
-/** The certificates of a PEM text that may sign others, root first. */
+/**
+ * Returns those certificates of a PEM text that may sign others, the last one first, because a
+ * chain ends with its root.
+ */
 function authoritiesOf(pem: string): [X509Certificate, ReadCertificate][] {
   return decodePem("CERTIFICATE", pem)
     .map((der) => [der, readCertificate(der)] as const)
@@ -113,8 +123,8 @@ function authoritiesOf(pem: string): [X509Certificate, ReadCertificate][] {
 }
 
 /**
- * Whether the certificate may sign others. The TLS library verifies further constraints (names,
- * policies).
+ * Returns whether the certificate may sign others. Ignores constraints on names and policies, which
+ * the TLS library verifies.
  */
 export function maySign({ authority, keyUsage }: ReadCertificate): boolean {
   return authority !== null && (keyUsage === null || keyUsage.has("certSign"));
@@ -145,7 +155,7 @@ function dateFault({ notBeforeMs, notAfterMs }: ReadCertificate, wallMs: number)
   return wallMs > notAfterMs ? `it expired at ${dateText(notAfterMs)}` : null;
 }
 
-/** `2031-05-06T07:08:09Z`. */
+/** Formats a time in milliseconds since 1970, in seconds: `2031-05-06T07:08:09Z`. */
 export function dateText(ms: number): string {
   return new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
 }
@@ -181,7 +191,7 @@ function nameOf(
   return refused(`its name ${shown(uri.value)} is not spiffe://<cluster>/hearth/<worker>`);
 }
 
-/** Escapes and truncates untrusted text for a log. */
+/** Escapes and shortens untrusted text for a log. */
 function shown(text: string): string {
   const isPlain = (character: string) => character >= " " && character <= "~";
   const plain = [...text.slice(0, SHOWN_CHARACTERS_MAX)]

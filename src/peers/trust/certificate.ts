@@ -32,7 +32,7 @@ import {
   Version,
 } from "@peculiar/asn1-x509";
 
-/** Object identifiers of RFC 5280 and RFC 5480. */
+/** Object identifiers defined by RFC 5280 and RFC 5480. */
 export const OID = {
   commonName: "2.5.4.3",
   ecdsaWithSha256: "1.2.840.10045.4.3.2",
@@ -48,7 +48,7 @@ export const OID = {
   clientAuth: "1.3.6.1.5.5.7.3.2",
 } as const;
 
-/** Field of the library's `GeneralName` for each kind of name that is read and written. */
+/** For each kind of name, the field of the ASN.1 library's `GeneralName` that contains it. */
 const NAME_FIELDS = {
   uri: "uniformResourceIdentifier",
   dns: "dNSName",
@@ -59,14 +59,14 @@ const NAME_KINDS = Object.keys(NAME_FIELDS) as WrittenNameKind[];
 
 export interface WrittenName {
   readonly kind: WrittenNameKind;
-  /** The name's bytes as characters U+0000 to U+00FF. */
+  /** Bytes of the name, each as a character U+0000 to U+00FF. */
   readonly value: string;
 }
 
 export interface ReadName {
-  /** `other`: a kind that no check uses; its value is empty. */
+  /** `other`: a kind of name that Hearth does not check. Its value is empty. */
   readonly kind: WrittenNameKind | "other";
-  /** The name's bytes as characters U+0000 to U+00FF. */
+  /** Bytes of the name, each as a character U+0000 to U+00FF. */
   readonly value: string;
 }
 
@@ -86,73 +86,81 @@ export function encodePem(label: string, der: Uint8Array): string {
   return `-----BEGIN ${label}-----\n${lines.join("\n")}\n-----END ${label}-----\n`;
 }
 
-/** All blocks with this label, in order; other text is ignored. */
+/** Decodes all PEM blocks with this label, in order. Ignores other text. */
 export function decodePem(label: string, text: string): Uint8Array[] {
   return [...text.matchAll(BLOCK)]
     .filter(([, found]) => found === label)
     .map(([, , body]) => new Uint8Array(Buffer.from(body!, "base64")));
 }
 
-/** Longer certificates are refused without reading them. */
+/** Maximum size of a certificate in bytes. Larger ones are refused without being parsed. */
 export const CERTIFICATE_BYTES_MAX = 16 * 1024;
 const NAMES_MAX = 64;
 const EXTENSIONS_MAX = 64;
 
-/** A certificate as found in a PEM text. */
+/** A certificate in a PEM text, as DER and decoded. */
 export interface FoundCertificate {
   readonly der: Uint8Array;
   readonly certificate: ReadCertificate;
 }
 
-/** The first certificate in a PEM text; null: there is none that can be read. */
+/** Decodes the first certificate in a PEM text. Null if there is none, or it is invalid. */
 export function firstCertificate(pem: string): FoundCertificate | null {
   const [der] = decodePem("CERTIFICATE", pem);
   const read = der === undefined ? null : readCertificate(der);
   return der !== undefined && read?.ok ? { der, certificate: read.certificate } : null;
 }
 
-/** Whether the key (PEM) is the certificate's; null: it cannot be read. */
+/**
+ * Returns whether the private key (PEM) belongs to the certificate. Null if the key cannot be read.
+ */
 export function isKeyOf(certificate: Uint8Array | string, key: string): boolean | null {
   let privateKey: KeyObject;
   try {
     privateKey = createPrivateKey(key);
   } catch {
-    // The library's message may quote the key.
+    // The library's error is discarded, because its message may contain the key.
     return null;
   }
   return new X509Certificate(certificate).checkPrivateKey(privateKey);
 }
 
-/** Fields that authorization needs, from the signed bytes. */
+/** Fields of a certificate that Hearth checks, decoded from the part that the issuer signed. */
 export interface ReadCertificate {
-  /** Complete DER elements, so that equal bytes mean equal names. */
+  /** Distinguished names as complete DER elements. Two names are equal if their bytes are equal. */
   readonly issuer: Uint8Array;
   readonly subject: Uint8Array;
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
-  /** From the subjectAltName only; the CN is ignored. */
+  /** Names in the subjectAltName extension. The CN in `subject` is ignored. */
   readonly names: readonly ReadName[];
   /**
-   * Null: must not sign others. `pathLength`: number of authorities allowed below; null: unlimited.
+   * Null if the certificate must not sign others. `pathLength`: number of authorities permitted
+   * below it, or null without a limit.
    */
   readonly authority: { readonly pathLength: number | null } | null;
-  /** Null: unrestricted. */
+  /** Permitted uses of the key. Null if all are permitted. */
   readonly keyUsage: ReadonlySet<KeyUsage> | null;
-  /** OIDs; null: unrestricted. */
+  /** Permitted purposes, as OIDs. Null if all are permitted. */
   readonly extendedKeyUsage: readonly string[] | null;
-  /** Critical extensions that this reader does not know. The certificate must not be accepted. */
+  /**
+   * OIDs of critical extensions that this code does not know. If there are any, the certificate
+   * must not be accepted.
+   */
   readonly unknownCritical: readonly string[];
 }
 
 export type CertificateRead =
   | { readonly ok: true; readonly certificate: ReadCertificate }
-  /** `why` completes a sentence that begins with "the certificate". */
+  /** Failure. `why` completes a sentence that begins with "the certificate". */
   | { readonly ok: false; readonly why: string };
 
-/** The reason a certificate cannot be read; thrown and caught in this file only. */
+/**
+ * Signals that a certificate cannot be read, with the reason. Thrown and caught in this file only.
+ */
 class Unreadable extends Error {}
 
-/** Reads one certificate, to its last byte. Does not verify signatures. */
+/** Decodes one certificate, which must fill `der` completely. Does not verify signatures. */
 export function readCertificate(der: Uint8Array): CertificateRead {
   if (der.length > CERTIFICATE_BYTES_MAX) {
     return { ok: false, why: `is longer than ${CERTIFICATE_BYTES_MAX} bytes` };
@@ -203,8 +211,9 @@ const KNOWN: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * The library also reads BER, which has several encodings of one value. The bytes are accepted only
- * if writing the value again results in the same bytes, so that no two readers can differ.
+ * Decodes one DER value. The ASN.1 library also accepts BER, in which a value has several
+ * encodings. Therefore the value is encoded again, and accepted only if that yields the same bytes:
+ * no other program can then read these bytes differently.
  */
 function parse<T>(der: Uint8Array, type: new () => T, what: string): T {
   let value: T;
@@ -213,7 +222,7 @@ function parse<T>(der: Uint8Array, type: new () => T, what: string): T {
     value = AsnConvert.parse(der, type);
     isSame = Buffer.compare(derOf(value), der) === 0;
   } catch {
-    // The library's messages may quote the bytes.
+    // The library's error is discarded, because its message may contain the bytes.
     throw new Unreadable(`${what} is not the DER encoding of a ${type.name}`);
   }
   must(isSame, `${what} is not the only DER encoding of its ${type.name}`);
@@ -228,7 +237,10 @@ function must(holds: boolean, why: string): asserts holds {
   if (!holds) throw new Unreadable(why);
 }
 
-/** RFC 5280, 4.1.2.5.2: times have no fractional seconds. */
+/**
+ * Converts a certificate's date to milliseconds since 1970. Throws if it has fractional seconds,
+ * which RFC 5280, 4.1.2.5.2 forbids.
+ */
 function wholeSeconds(date: Date): number {
   const ms = date.getTime();
   must(ms % 1_000 === 0, "a date has fractional seconds");
@@ -267,7 +279,7 @@ function keyUsagesOf(bits: KeyUsageBits | null): ReadonlySet<KeyUsage> | null {
 
 const SERIAL_BYTES = 16;
 
-/** Generates a key on the curve P-256: PKCS#8 in PEM. */
+/** Generates a private key on the curve P-256. Returns it as PKCS#8 in PEM. */
 export function generateKey(): string {
   const { privateKey } = generateKeyPairSync("ec", {
     namedCurve: "P-256",
@@ -277,12 +289,12 @@ export function generateKey(): string {
   return privateKey;
 }
 
-/** The SubjectPublicKeyInfo of a private key in PEM. */
+/** Returns the public key of a private key (PEM), as SubjectPublicKeyInfo in DER. */
 export function publicKeyOf(key: string): Uint8Array {
   return new Uint8Array(createPublicKey(key).export({ type: "spki", format: "der" }));
 }
 
-/** A distinguished name with only a CN, in DER. */
+/** Encodes a distinguished name that consists of a CN only, in DER. */
 export function commonName(text: string): Uint8Array {
   const value = new AttributeValue({ utf8String: text });
   const attribute = new AttributeTypeAndValue({ type: OID.commonName, value });
@@ -293,17 +305,17 @@ export interface CertificateSpec {
   /** Distinguished names in DER. */
   readonly issuer: Uint8Array;
   readonly subject: Uint8Array;
-  /** SubjectPublicKeyInfo in DER. */
+  /** Public key as SubjectPublicKeyInfo in DER. */
   readonly publicKey: Uint8Array;
-  /** Both in milliseconds since 1970; truncated to seconds. */
+  /** Validity in milliseconds since 1970. The certificate contains whole seconds, rounded down. */
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
   readonly extensions: readonly Extension[];
-  /** The issuer's P-256 key in PEM. */
+  /** Private P-256 key of the issuer in PEM. */
   readonly signingKey: string;
 }
 
-/** An X.509 version 3 certificate with a random serial number, in DER. */
+/** Creates an X.509 version 3 certificate with a random serial number. Returns it in DER. */
 export function signCertificate(spec: CertificateSpec): Uint8Array {
   const algorithm = new AlgorithmIdentifier({ algorithm: OID.ecdsaWithSha256 });
   const serial = randomBytes(SERIAL_BYTES);
@@ -332,7 +344,7 @@ export function signCertificate(spec: CertificateSpec): Uint8Array {
   );
 }
 
-/** The library takes whole buffers. */
+/** Returns the bytes as an ArrayBuffer of their own, as the ASN.1 library requires. */
 function bufferOf(bytes: Uint8Array): ArrayBuffer {
   return new Uint8Array(bytes).buffer;
 }
@@ -341,14 +353,19 @@ export function certificatePem(der: Uint8Array): string {
   return encodePem("CERTIFICATE", der);
 }
 
-/** `value`: the extension's value in DER, or an object of the library. */
+/**
+ * Creates a certificate extension. `value`: its content in DER, or an object of the ASN.1 library.
+ */
 export function extension(id: string, isCritical: boolean, value: object): Extension {
   const der = value instanceof Uint8Array ? value : derOf(value);
   const extnValue = new OctetString(bufferOf(der));
   return new Extension({ extnID: id, critical: isCritical, extnValue });
 }
 
-/** `authority` null: the certificate must not sign others. */
+/**
+ * Creates the basicConstraints extension. `authority`: null if the certificate must not sign
+ * others.
+ */
 export function basicConstraints(authority: ReadCertificate["authority"]): Extension {
   const value = new BasicConstraints({ cA: authority !== null });
   if (authority?.pathLength != null) value.pathLenConstraint = authority.pathLength;
@@ -360,7 +377,7 @@ export function keyUsage(...uses: readonly KeyUsage[]): Extension {
   return extension(OID.keyUsage, true, new KeyUsageBits(flags));
 }
 
-/** Usages by OID. */
+/** Creates the extendedKeyUsage extension. `uses`: OIDs of the permitted purposes. */
 export function extendedKeyUsage(...uses: readonly string[]): Extension {
   return extension(OID.extendedKeyUsage, false, new ExtendedKeyUsage([...uses]));
 }
@@ -370,7 +387,10 @@ export function subjectAltName(...names: readonly WrittenName[]): Extension {
   return extension(OID.subjectAltName, false, new SubjectAlternativeName(list));
 }
 
-/** RFC 5280, 4.2.1.2, method 1, but with SHA-256 truncated to 160 bits (RFC 7093). */
+/**
+ * Computes a key identifier: RFC 5280, 4.2.1.2, method 1, but with SHA-256 truncated to 160 bits
+ * (RFC 7093).
+ */
 function keyIdentifier(publicKey: Uint8Array): ArrayBuffer {
   return bufferOf(createHash("sha256").update(publicKey).digest().subarray(0, 20));
 }

@@ -7,11 +7,14 @@ import { createAuthorizer, dateText, maySign } from "./authorize.ts";
 import { decodePem, type FoundCertificate, isKeyOf, readCertificate } from "./certificate.ts";
 
 export interface CertificateFiles {
-  /** The host's certificate, followed by its issuers except those of `caFile`. */
+  /**
+   * PEM file with the host's certificate, followed by those of its issuers that are not in
+   * `caFile`.
+   */
   readonly certFile: string;
-  /** PKCS#8 in PEM, without a passphrase. */
+  /** PEM file with the private key as PKCS#8, without a passphrase. */
   readonly keyFile: string;
-  /** The trusted authorities. */
+  /** PEM file with the certificates of the trusted authorities. */
   readonly caFile: string;
 }
 
@@ -25,10 +28,10 @@ const FILE_BYTES_MAX = 1024 * 1024;
 const OTHERS_MAY_READ = 0o004;
 
 /**
- * Throws CONFIG_INVALID with the file, the problem and the fix, but never with the file's contents.
- * Problems are: an unreadable file, wrong contents, a certificate of another worker, a key that
- * does not match, invalid dates, a certificate that the authorities did not sign, a key type that
- * TLS does not support.
+ * Reads and verifies a host's certificate files. Throws CONFIG_INVALID with the file, the problem
+ * and the fix, but never with the file's contents. Problems: an unreadable file, wrong contents, a
+ * certificate of another worker, a key that does not match, invalid dates, a certificate that the
+ * authorities did not sign, a key type that TLS does not support.
  */
 export async function readCredentials(
   files: CertificateFiles,
@@ -55,7 +58,9 @@ export async function readCredentials(
   return { credentials, warnings: warningsOf(files, key.mode, authorities.text) };
 }
 
-/** Returns at least one certificate. */
+/**
+ * Decodes the certificates in a PEM text. Throws CONFIG_INVALID if there is none or one is invalid.
+ */
 function certificatesIn(path: string, text: string): FoundCertificate[] {
   const found = decodePem("CERTIFICATE", text).map((der, index) => {
     const read = readCertificate(der);
@@ -106,7 +111,7 @@ function mustBePair({ certFile, keyFile }: CertificateFiles, der: Uint8Array, ke
   );
 }
 
-/** Applies the check that peers apply to this host's certificate. */
+/** Throws CONFIG_INVALID if peers would refuse this host's certificate. */
 function mustBeOurs(
   { certFile, caFile }: CertificateFiles,
   credentials: Credentials,
@@ -123,7 +128,10 @@ function mustBeOurs(
   );
 }
 
-/** A matching pair can have a type that TLS does not support. */
+/**
+ * Throws CONFIG_INVALID if TLS does not support the type of the key. A key can match its
+ * certificate and still be unusable.
+ */
 function mustServe({ certFile }: CertificateFiles, credentials: Credentials): void {
   const { certificates: cert, key, authorities: ca } = credentials;
   try {

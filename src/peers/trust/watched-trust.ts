@@ -4,12 +4,12 @@ import type { Credentials, Trust } from "../trust.ts";
 import { createAuthorizer } from "./authorize.ts";
 import { type CertificateFiles, readCredentials } from "./read-credentials.ts";
 
-/** Trust whose credentials change only by `change`. */
+/** A `Trust` whose credentials change only when `change` is called. */
 export interface ChangeableTrust extends Trust {
   change(credentials: Credentials): void;
 }
 
-/** Trusts `credentials` without checking them. */
+/** Creates a `Trust` with these credentials. Does not verify them. */
 export function createTrust(credentials: Credentials, clock: Clock): ChangeableTrust {
   const listeners = new Set<() => void>();
   let current = { credentials, authorize: createAuthorizer(credentials) };
@@ -30,15 +30,18 @@ export function createTrust(credentials: Credentials, clock: Clock): ChangeableT
   };
 }
 
-/** Reported once for each change. */
+/** An event that concerns this host's certificate files. Each is reported once. */
 export type TrustNews =
-  /** The files' contents are in use: they are new, or valid again. */
+  /** The files were read and are in use: they have changed, or are valid again. */
   | { readonly kind: "loaded"; readonly notAfterMs: number }
-  /** The files were refused; the previous credentials stay in use. */
+  /** The files were refused. The previous credentials stay in use. */
   | { readonly kind: "refused"; readonly why: string }
-  /** The files are in use, but the operator should know something. */
+  /** The files are in use, but have a problem that the operator should know. */
   | { readonly kind: "warning"; readonly text: string }
-  /** `soon`: expires within 14 days. `late`: expired, so peers refuse this host. */
+  /**
+   * The time until the certificate expires has reached a new range. `soon`: less than 14 days.
+   * `late`: expired, so peers refuse this host.
+   */
   | { readonly kind: "expiry"; readonly state: ExpiryState; readonly notAfterMs: number };
 
 export const EXPIRY_STATES = ["far", "soon", "late"] as const;
@@ -48,10 +51,13 @@ export type Reloaded =
   | { readonly ok: true; readonly isChanged: boolean }
   | { readonly ok: false; readonly why: string };
 
-/** Trust from files, reloaded when they change. */
+/** A `Trust` whose credentials come from files that are read again when they change. */
 export interface WatchedTrust extends Trust, Disposable {
   readonly expiry: ExpiryState;
-  /** Reloads the files. If they are refused, the previous credentials stay in use. Never throws. */
+  /**
+   * Reads the files again. If they are refused, the previous credentials stay in use. Never
+   * rejects.
+   */
   reload(): Promise<Reloaded>;
 }
 
@@ -63,12 +69,18 @@ export interface WatchedTrustOptions {
   tell(news: TrustNews): void;
 }
 
-/** Time before expiry at which a warning is reported. */
+/** Milliseconds before a certificate's expiry at which the operator is warned. */
 export const EXPIRY_WARNING_MS = 14 * 86_400_000;
-/** A change is read once two consecutive checks at this interval see the same files. */
+/**
+ * Interval in milliseconds at which files are checked for changes. A change is read when two
+ * consecutive checks see the same files.
+ */
 const LOOK_MS = 5_000;
 
-/** Throws CONFIG_INVALID if the files are invalid. */
+/**
+ * Reads the credentials and starts to watch their files. Throws CONFIG_INVALID if the files are
+ * invalid.
+ */
 export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTrust> {
   const { files, cluster, worker, clock, tell } = options;
   const stamp = await stampOf(files);
@@ -105,7 +117,7 @@ export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTr
     }
   };
   let last: Promise<unknown> = Promise.resolve();
-  /** Serialized, so that the latest contents win. */
+  /** Reads the files after the running read has ended, so that the latest contents are used. */
   const reload = () => {
     const result = last.then(read);
     last = result;
@@ -136,7 +148,10 @@ function expiryState(leftMs: number): ExpiryState {
   return leftMs < EXPIRY_WARNING_MS ? "soon" : "far";
 }
 
-/** Calls `changed` once for each change, after the files have settled. */
+/**
+ * Calls `changed` after the files have changed, once two consecutive checks see the same files.
+ * `read`: stamp of the files when they were last read.
+ */
 function watchFiles(
   files: CertificateFiles,
   read: string,
@@ -157,7 +172,9 @@ function watchFiles(
   });
 }
 
-/** Changes when a file is written, replaced or removed. Never throws. */
+/**
+ * Returns a text that changes when one of the files is written, replaced or removed. Never rejects.
+ */
 async function stampOf({ certFile, keyFile, caFile }: CertificateFiles): Promise<string> {
   const stamps = [certFile, keyFile, caFile].map(async (path) => {
     try {

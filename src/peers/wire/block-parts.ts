@@ -25,7 +25,10 @@ import {
   reason,
 } from "./requests-and-answers.ts";
 
-/** `layer` is encoded twice: in the address, and as a field of the frame. */
+/**
+ * Encodes a block's header. `layer` is written twice: as part of the block's address, and as a
+ * field of its own.
+ */
 function writeFrame(writer: WireWriter, header: FrameHeader): void {
   const { digest, layer, bytes, namespace, generation, checksum, parent, aliases, mac } = header;
   const model = utf8Bytes(header.model);
@@ -85,7 +88,7 @@ function readAliases(reader: WireReader): Uint8Array[] {
   return aliases;
 }
 
-/** The reason the answer does not match the request; null: it does. */
+/** Returns why a reply does not match its request. Null if it matches. */
 export function whyNoAnswer(
   request: Exclude<PeerRequest, { op: "pull" }>,
   answer: PeerAnswer,
@@ -100,8 +103,8 @@ export function whyNoAnswer(
 }
 
 /**
- * Unanswered items of a pull. Compares each part with the request before any of its payload is
- * accepted.
+ * Items of a pull that have not been answered. A transport checks each part against the request
+ * here before it accepts payload.
  */
 export class OpenItems {
   readonly #namespace: Uint8Array;
@@ -122,7 +125,10 @@ export class OpenItems {
     return this.#open.has(index);
   }
 
-  /** Accepts the answer of one item. Null, or the reason it is invalid. */
+  /**
+   * Checks a part and marks its item as answered. Returns the reason if the part is invalid,
+   * otherwise null.
+   */
   take(part: Part): string | null {
     const item = this.#items[part.index];
     if (item === undefined) return "answer to an item that was not requested";
@@ -145,15 +151,16 @@ export class OpenItems {
 }
 
 /**
- * One answer of a pull, to the item of this index. A frame's payload is not part of the message;
- * each transport carries it in its own way.
+ * Reply for one item of a pull, identified by the item's index in the request. The payload of a
+ * frame is not part of this message; each transport carries payload in its own way.
  */
 export type Part =
   | { readonly kind: "frame"; readonly index: number; readonly header: FrameHeader }
   | { readonly kind: "refusal"; readonly index: number; readonly refusal: ItemRefusal };
 
 /**
- * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ * Encodes a block's header as a message without its length prefix. Throws if a limit of the wire
+ * format is exceeded.
  */
 export function encodeFrame(index: number, header: FrameHeader): Uint8Array {
   const writer = beginPart(Op.frame, index);
@@ -161,7 +168,7 @@ export function encodeFrame(index: number, header: FrameHeader): Uint8Array {
   return writer.done();
 }
 
-/** Encodes the message without its length prefix. */
+/** Encodes a refusal of one item as a message without its length prefix. */
 export function encodeRefusal(index: number, refusal: ItemRefusal): Uint8Array {
   const writer = beginPart(Op.refusal, index);
   return writer.record(16, () => writeRefusal(writer, refusal)).done();
@@ -172,7 +179,10 @@ function beginPart(op: number, index: number): WireWriter {
   return beginMessage(op).u32(index);
 }
 
-/** The kinds of refusals, by number; numbers are never reused. */
+/**
+ * Reasons for refusing an item. Their numbers, the indices in this table's order, are part of the
+ * wire format and never reused.
+ */
 const REFUSALS: {
   readonly [Kind in ItemRefusal["kind"]]: Field<Omit<Extract<ItemRefusal, { kind: Kind }>, "kind">>;
 } = {
@@ -189,7 +199,7 @@ function writeRefusal(writer: WireWriter, refusal: ItemRefusal): void {
   fields.write(writer, refusal);
 }
 
-/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
+/** Decodes a complete message. Never throws. The result does not reference `bytes`. */
 export function decodePart(bytes: Uint8Array): Decoded<"part", Part> {
   return decodeWhole("part", bytes, PART_BYTES_MAX, readPart);
 }

@@ -7,8 +7,8 @@ const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Reads fields in order, never beyond the end. The first error is kept in `why`; after it every
- * field reads as zero or empty, and the result must be discarded.
+ * Reads fields in order, never beyond the end of the message. The first error is kept in `why`.
+ * Every later field then reads as zero or empty, and the caller must discard all values read.
  */
 export class WireReader {
   readonly #bytes: Uint8Array;
@@ -16,7 +16,7 @@ export class WireReader {
   #at = 0;
   #end: number;
   #why: string | null = null;
-  /** The sender's version, once `version` was read. */
+  /** Protocol version of the sender, after `version` has read it. */
   #version = WIRE_VERSION;
 
   constructor(bytes: Uint8Array) {
@@ -25,7 +25,7 @@ export class WireReader {
     this.#end = bytes.length;
   }
 
-  /** The first error; null: none so far. */
+  /** The first error. Null if there is none. */
   get why(): string | null {
     return this.#why;
   }
@@ -34,17 +34,20 @@ export class WireReader {
     return this.#why === null;
   }
 
-  /** Bytes left of the open record, or of the message. */
+  /**
+   * Number of bytes not yet read in the current record, or in the message if no record is being
+   * read.
+   */
   get left(): number {
     return this.#end - this.#at;
   }
 
-  /** Whether the sender knows the fields added in this version. */
+  /** Returns whether the sender knows the fields that protocol version `version` added. */
   since(version: number): boolean {
     return this.#version >= version;
   }
 
-  /** Whether the sender's version is newer than ours. */
+  /** True if the sender's protocol version is newer than this host's. */
   get newer(): boolean {
     return this.#version > WIRE_VERSION;
   }
@@ -71,7 +74,8 @@ export class WireReader {
   }
 
   /**
-   * Reads a 64-bit length, `max` at most. A value that a double would round exceeds every `max`.
+   * Reads a 64-bit length of at most `max`. Lengths that a number cannot represent exactly count as
+   * too large.
    */
   size(max: number, what: string): number {
     if (!this.#take(8, what)) return 0;
@@ -82,13 +86,13 @@ export class WireReader {
     return 0;
   }
 
-  /** Copies the next `length` bytes. */
+  /** Reads the next `length` bytes and returns a copy. */
   bytes(length: number, what: string): Uint8Array {
     if (!this.#take(length, what)) return NOTHING;
     return this.#bytes.slice(this.#at - length, this.#at);
   }
 
-  /** Returns all remaining bytes as a view. */
+  /** Returns all remaining bytes as a view, not a copy. */
   rest(): Uint8Array {
     const from = this.#at;
     this.#at = this.#end;
@@ -108,12 +112,15 @@ export class WireReader {
     return "";
   }
 
-  /** Reads an 8-bit length, then text. */
+  /** Reads text: its length in one byte, then UTF-8. */
   text(what: string): string {
     return this.utf8(this.u8(what), what);
   }
 
-  /** Reads a 32-bit count, `max` at most, of elements of at least `bytesMin` bytes each. */
+  /**
+   * Reads a 32-bit count of at most `max` elements. The remaining bytes must be sufficient for
+   * elements of `bytesMin` bytes.
+   */
   count(max: number, bytesMin: number, what: string): number {
     const count = this.u32(what);
     if (count > max) this.fail(`${what}: more than ${max}`);
@@ -121,20 +128,27 @@ export class WireReader {
     return this.ok ? count : 0;
   }
 
-  /** Reads the sender's version in 16 bits: ours, the previous or the next one. */
+  /**
+   * Reads the sender's protocol version (16 bits). It must be this host's, the previous or the next
+   * version.
+   */
   version(what: string): void {
     const version = this.u16(what);
     if (Math.abs(version - WIRE_VERSION) > 1) this.fail(`${what}: unsupported`);
     this.#version = version;
   }
 
-  /** Reads the version again, for a part of the message that can be decoded alone. */
+  /**
+   * Reads the version again, in a part of the message that can also be decoded alone, and checks
+   * that it is the same.
+   */
   sameVersion(what: string): void {
     if (this.u16(what) !== this.#version) this.fail(`${what}: differs from the message's version`);
   }
 
   /**
-   * Reads 32 flags. Unknown flags are ignored only in the lower half and only from a newer sender.
+   * Reads a word of 32 flags. Unknown flags are ignored if they are in the lower half and the
+   * sender is newer; otherwise they are an error.
    */
   flags(known: number, what: string): number {
     const flags = this.u32(what);
@@ -144,8 +158,8 @@ export class WireReader {
   }
 
   /**
-   * Reads a 16- or 32-bit length, then the fields that `read` reads. Ignores further fields of a
-   * newer sender.
+   * Reads a record: a 16- or 32-bit length, then fields, using `read`. Skips fields that a newer
+   * sender has added.
    */
   record<T>(lengthBits: 16 | 32, what: string, read: () => T): T {
     const length = lengthBits === 16 ? this.u16(what) : this.u32(what);
@@ -159,15 +173,15 @@ export class WireReader {
     return value;
   }
 
-  /** Checks that nothing is left of the record or message, except fields of a newer sender. */
+  /** Checks that the record or message ends here. Skips additional fields of a newer sender. */
   finish(what: string): void {
     if (this.newer) this.#at = this.#end;
     else if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
   }
 
   /**
-   * Checks that nothing is left of the message, whatever the sender's version: new fields are added
-   * in records.
+   * Checks that the message ends here. New protocol versions add fields only within records, so
+   * this applies to every version.
    */
   end(what: string): void {
     if (this.#at < this.#end) this.fail(`${what}: unexpected trailing bytes`);
@@ -186,7 +200,7 @@ export class WireReader {
 
 const utf8 = new TextEncoder();
 
-/** UTF-8 bytes of a text. */
+/** Encodes text as UTF-8. */
 export function utf8Bytes(text: string): Uint8Array {
   return utf8.encode(text);
 }
@@ -242,21 +256,21 @@ export class WireWriter {
     return this;
   }
 
-  /** Writes exactly `bytes` bytes. */
+  /** Writes `value`, which must have exactly `bytes` bytes. */
   fixed(value: Uint8Array, bytes: number): this {
     assert(value.length === bytes, `the field has ${bytes} bytes`);
     return this.raw(value);
   }
 
-  /** Writes an 8-bit length, then the text. */
+  /** Writes text: its length in one byte, then UTF-8. */
   text(value: string): this {
     const bytes = utf8.encode(value);
     return this.u8(bytes.length).raw(bytes);
   }
 
   /**
-   * Writes a 16- or 32-bit length, then the fields that `write` writes; later versions can add
-   * fields.
+   * Writes a record: a 16- or 32-bit length, then fields, using `write`. Later protocol versions
+   * can add fields to a record.
    */
   record(lengthBits: 16 | 32, write: () => void): this {
     const at = this.#take(lengthBits / 8);
@@ -271,7 +285,7 @@ export class WireWriter {
     return this;
   }
 
-  /** The written bytes. The writer must not be used afterwards. */
+  /** Returns the written bytes. The writer must not be used afterwards. */
   done(): Uint8Array<ArrayBuffer> {
     return this.#bytes.subarray(0, this.#length);
   }

@@ -2,8 +2,8 @@ import { assert } from "../../core/index.ts";
 import type { WireReader, WireWriter } from "./bytes.ts";
 
 /**
- * How one value is written and read. A reader reports an invalid value with `fail`, under the name
- * `what`.
+ * Writes and reads one kind of value. If a value is invalid, `read` reports an error that calls it
+ * by the name in the parameter `what`.
  */
 export interface Field<T> {
   write(writer: WireWriter, value: T): void;
@@ -12,7 +12,7 @@ export interface Field<T> {
 
 export type Fields = Readonly<Record<string, Field<unknown>>>;
 type ValueOf<F> = F extends Field<infer T> ? T : never;
-/** The values of some fields. */
+/** Object type with the value of each field. */
 export type Struct<F extends Fields> = { readonly [Name in keyof F]: ValueOf<F[Name]> };
 
 export const u8: Field<number> = {
@@ -35,7 +35,7 @@ export const u64: Field<bigint> = {
   read: (reader, what) => reader.u64(what),
 };
 
-/** A 64-bit length, `max` at most. */
+/** A 64-bit length of at most `max`. */
 export function size(max: number): Field<number> {
   return {
     write: (writer, value) => void writer.size(value),
@@ -43,7 +43,7 @@ export function size(max: number): Field<number> {
   };
 }
 
-/** Exactly this many bytes; copied. */
+/** Exactly `length` bytes. Reading copies them. */
 export function bytes(length: number): Field<Uint8Array> {
   return {
     write: (writer, value) => void writer.fixed(value, length),
@@ -51,13 +51,13 @@ export function bytes(length: number): Field<Uint8Array> {
   };
 }
 
-/** All remaining bytes: a view, not a copy. */
+/** All remaining bytes of the record or message. Reading returns a view, not a copy. */
 export const rest: Field<Uint8Array> = {
   write: (writer, value) => void writer.raw(value),
   read: (reader) => reader.rest(),
 };
 
-/** A field whose value must also satisfy a condition. */
+/** Restricts a field to values for which `isValid` returns true. */
 export function checked<T>(field: Field<T>, isValid: (value: T) => boolean): Field<T> {
   return {
     write: (writer, value) => field.write(writer, value),
@@ -73,7 +73,7 @@ export function positive(field: Field<number>): Field<number> {
   return checked(field, (value) => value > 0);
 }
 
-/** A value of a list, as its index in one byte. */
+/** One of the given values, encoded in one byte as its index in `values`. */
 export function oneOf<const T>(values: readonly T[]): Field<T> {
   return {
     write: (writer, value) => void writer.u8(values.indexOf(value)),
@@ -87,7 +87,7 @@ export function oneOf<const T>(values: readonly T[]): Field<T> {
 
 export const flag: Field<boolean> = oneOf([false, true]);
 
-/** Fields one after the other. */
+/** Several fields in sequence, as an object. */
 export function struct<F extends Fields>(fields: F): Field<Struct<F>> {
   const entries = Object.entries(fields);
   return {
@@ -102,7 +102,7 @@ export function struct<F extends Fields>(fields: F): Field<Struct<F>> {
   };
 }
 
-/** A count in one byte, 1 to `max`, then the items. */
+/** A list of 1 to `max` items: their count in one byte, then the items. */
 export function list<T>(item: Field<T>, max: number): Field<readonly T[]> {
   return {
     write(writer, items) {
@@ -122,14 +122,17 @@ export function list<T>(item: Field<T>, max: number): Field<readonly T[]> {
 interface RecordList<T> {
   readonly item: Field<T>;
   readonly max: number;
-  /** Minimum size of an item, its length included. */
+  /** Minimum encoded size of one item in bytes, including its length prefix. */
   readonly bytesMin: number;
-  /** Name of one item, and of several. */
+  /** Names of one item (`what`) and of the list (`many`) in error messages. */
   readonly what: string;
   readonly many: string;
 }
 
-/** A count in 32 bits, then each item as a record, to which later versions can add fields. */
+/**
+ * A list: the count in 32 bits, then each item as a record. Later protocol versions can add fields
+ * to an item.
+ */
 export function records<T>({
   item,
   max,

@@ -2,11 +2,11 @@ import { assert } from "../../core/index.ts";
 import { FILTER_BYTES_MAX, KEY_BYTES } from "./layout.ts";
 
 /**
- * Set of keys that a host may have, at about twelve bits per key. The format is the split block
- * Bloom filter of Apache Parquet (https://parquet.apache.org/docs/file-format/bloomfilter/): a key
- * sets one bit in each of the eight words of one group, so a lookup touches one cache line.
- * `BlockKey`s are BLAKE3 hashes, so their own words serve as hashes: the first selects the group,
- * the second and third the bits.
+ * A compact set of block keys: Bloom filter with about twelve bits per key. The format is the split
+ * block Bloom filter of Apache Parquet (https://parquet.apache.org/docs/file-format/bloomfilter/):
+ * a key sets one bit in each of the eight words of one group, so a lookup touches one cache line.
+ * `BlockKey`s are BLAKE3 hashes, so their own words serve as hashes: the first word selects the
+ * group, the second and third word select the bits.
  *
  * Layout: magic u32, version u16, words per group u16, keys u64, groups u32, zero u32, XXH3-64 of
  * everything else u64; then the groups.
@@ -19,14 +19,14 @@ const CHECKSUM_AT = 24;
 const GROUP_WORDS = 8;
 const GROUP_BYTES = 4 * GROUP_WORDS;
 const BITS_PER_KEY = 12;
-/** Number of key bytes that are used. */
+/** Number of leading bytes of a key that select its bits. */
 const HASHED_BYTES = 12;
 const U32_RANGE = 2 ** 32;
 const GROUPS_MAX = Math.floor((FILTER_BYTES_MAX - HEADER_BYTES) / GROUP_BYTES);
 const KEYS_STEP = 1.25;
 const KEYS_MIN = 256;
 
-/** Maximum number of keys in a filter of full size with at most 1 % false positives. */
+/** Number of keys at which a filter of the maximum size still has at most 1 % false positives. */
 export const FILTER_KEYS_MAX = Math.floor((GROUPS_MAX * GROUP_BYTES * 8) / BITS_PER_KEY);
 
 export type ReadFilter =
@@ -34,8 +34,8 @@ export type ReadFilter =
   | { readonly ok: false; readonly why: string };
 
 /**
- * Capacity for at least `keys` keys, in steps of 25 %, so that two filters of almost equal sets
- * have the same size.
+ * Returns the capacity of a filter for `keys` keys. Capacities grow in steps of 25 %, so that
+ * filters of almost equal sets have the same size.
  */
 function roomFor(keys: number): number {
   let room = KEYS_MIN;
@@ -44,14 +44,19 @@ function roomFor(keys: number): number {
 }
 
 export class KeyFilterBuilder {
-  /** Number of keys for which the filter is sized. More can be added, with more false positives. */
+  /**
+   * Number of keys for which this filter is sized. More can be added, at the cost of more false
+   * positives.
+   */
   readonly room: number;
   readonly #bytes: Uint8Array<ArrayBuffer>;
   readonly #words: Uint32Array;
   readonly #groups: number;
   #keys = 0;
 
-  /** `keys`: expected number; from `FILTER_KEYS_MAX` on the filter has its full size. */
+  /**
+   * `keys`: expected number of keys. From `FILTER_KEYS_MAX` on, the filter has its maximum size.
+   */
   constructor(keys: number) {
     this.room = roomFor(keys);
     this.#groups = Math.ceil((this.room * BITS_PER_KEY) / (GROUP_BYTES * 8));
@@ -63,12 +68,12 @@ export class KeyFilterBuilder {
     return this.#keys;
   }
 
-  /** More keys were added than it was sized for, and a larger filter is possible. */
+  /** True if more keys were added than the filter is sized for, and a larger filter is possible. */
   get overfull(): boolean {
     return this.#keys > this.room && this.room < FILTER_KEYS_MAX;
   }
 
-  /** `key`: 32 bytes, not retained. */
+  /** Adds a key of 32 bytes. Does not keep a reference to it. */
   add(key: Uint8Array): void {
     assert(key.length === KEY_BYTES, "a key has 32 bytes");
     const words = this.#words;
@@ -79,7 +84,7 @@ export class KeyFilterBuilder {
     this.#keys++;
   }
 
-  /** The builder must not be used afterwards. */
+  /** Completes the filter. The builder must not be used afterwards. */
   done(): KeyFilter {
     const view = new DataView(this.#bytes.buffer);
     view.setUint32(0, MAGIC, true);
@@ -92,11 +97,11 @@ export class KeyFilterBuilder {
   }
 }
 
-/** Validates and copies a filter received from a peer. */
+/** Validates a filter received from a peer, and copies it. */
 export function readKeyFilter(came: Uint8Array): ReadFilter {
   const why = whyNoFilter(came);
   if (why !== null) return { ok: false, why };
-  // `Buffer.slice` does not copy.
+  // Unlike `Buffer.slice`, this copies the bytes.
   const bytes = new Uint8Array(came);
   const view = new DataView(bytes.buffer);
   const checksum = view.getBigUint64(CHECKSUM_AT, true);
@@ -123,11 +128,11 @@ function whyNoFilter(came: Uint8Array): string | null {
   return keys > BigInt(Number.MAX_SAFE_INTEGER) ? "filter: key count out of range" : null;
 }
 
-/** A read-only filter; made by `KeyFilterBuilder.done` or `readKeyFilter`. */
+/** A read-only filter, created by `KeyFilterBuilder.done` or `readKeyFilter`. */
 export class KeyFilter {
-  /** The encoded filter. */
+  /** The filter in its wire format. */
   readonly bytes: Uint8Array;
-  /** Number of keys in the filter. */
+  /** Number of keys that were added to the filter. */
   readonly keys: number;
   readonly #words: Uint32Array;
   readonly #groups: number;
@@ -140,8 +145,8 @@ export class KeyFilter {
   }
 
   /**
-   * False: the filter does not contain the key (32 bytes at `at`). True: it probably does; less
-   * than 1 % are false positives.
+   * Returns whether the set may contain the 32-byte key at offset `at`. False: the key was not
+   * added. True: it probably was; less than 1 % of such results are wrong.
    */
   mayContain(key: Uint8Array, at = 0): boolean {
     assert(at + HASHED_BYTES <= key.length, "a key has 32 bytes");
@@ -156,7 +161,7 @@ export class KeyFilter {
   }
 }
 
-/** Reads one little-endian word of a key, independent of the CPU. */
+/** Reads a 32-bit word of a key as little-endian on every CPU. */
 function wordAt(bytes: Uint8Array, at: number): number {
   return (
     (bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24)) >>> 0
@@ -164,13 +169,17 @@ function wordAt(bytes: Uint8Array, at: number): number {
 }
 
 /**
- * Index of the group's first word. All intermediate values are below 2^53, so the product is exact.
+ * Returns the index of the first word of a key's group. The intermediate product is below 2^53, so
+ * it is exact.
  */
 function groupOf(word: number, groups: number): number {
   return GROUP_WORDS * Math.floor((word * groups) / U32_RANGE);
 }
 
-/** Five bits of the key select the bit of word `i`: six words use `low`, two use `high`. */
+/**
+ * Returns the bit that a key sets in word `i` of its group. Five bits of `low` select it in six of
+ * the words, five bits of `high` in the other two.
+ */
 function bitOf(low: number, high: number, i: number): number {
   return 1 << ((i < 6 ? low >>> (5 * i) : high >>> (5 * (i - 6))) & 31);
 }

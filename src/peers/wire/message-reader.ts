@@ -2,14 +2,14 @@ import { LENGTH_BYTES } from "./layout.ts";
 
 const BYTES_MIN = 4 * 1024;
 
-/** The length prefix of a message on a connection. */
+/** Returns the length prefix of a message. */
 export function lengthOf(message: Uint8Array): Uint8Array {
   const bytes = new Uint8Array(LENGTH_BYTES);
   new DataView(bytes.buffer).setUint32(0, message.length, true);
   return bytes;
 }
 
-/** A copy of the message with its length prefix. */
+/** Returns a copy of the message with its length prefix. */
 export function withLength(message: Uint8Array): Uint8Array {
   const bytes = new Uint8Array(LENGTH_BYTES + message.length);
   bytes.set(lengthOf(message));
@@ -18,8 +18,8 @@ export function withLength(message: Uint8Array): Uint8Array {
 }
 
 /**
- * Splits a byte stream into messages. It consumes from a chunk only the bytes of one message, so
- * that something else, such as a payload, can follow:
+ * Splits a byte stream into messages. `take` consumes the bytes of at most one message, so that
+ * other data, such as a payload, can follow a message:
  *
  *     for (let at = 0; at < chunk.length; ) {
  *       at = reader.take(chunk, at);
@@ -27,20 +27,20 @@ export function withLength(message: Uint8Array): Uint8Array {
  *       if (reader.message !== null) handle(reader.message);
  *     }
  *
- * A length above `bytesMax` is a fault before anything is buffered. The buffer grows as bytes
- * arrive, so an announced length alone costs no memory.
+ * A length prefix above `bytesMax` is a fault before any of the message is buffered. The buffer
+ * grows as bytes arrive, so a large length prefix alone uses no memory.
  */
 export class MessageReader {
-  /** Maximum message size in bytes; may be changed between two messages. */
+  /** Maximum size of a message in bytes. May be changed between two messages. */
   bytesMax: number;
-  /** The message that the last `take` completed, until the next call; null: incomplete. */
+  /** Message that the latest call of `take` completed. Null if no message was completed. */
   message: Uint8Array | null = null;
-  /** The reason the stream is invalid; null: none. */
+  /** The reason the stream is invalid. Null if it is valid so far. */
   fault: string | null = null;
 
   readonly #length = new Uint8Array(LENGTH_BYTES);
   #lengthBytes = 0;
-  /** Size of the current message; its length prefix is complete. */
+  /** Size in bytes of the current message, after its length prefix has been read. */
   #wanted = 0;
   #kept = new Uint8Array(0);
   #keptBytes = 0;
@@ -49,12 +49,14 @@ export class MessageReader {
     this.bytesMax = bytesMax;
   }
 
-  /** A message has begun and is incomplete: the stream must not end here. */
+  /** True if part of a message has arrived, so that the stream must not end here. */
   get within(): boolean {
     return this.#lengthBytes > 0;
   }
 
-  /** Consumes bytes from `chunk[at...]`; returns the offset after the last consumed byte. */
+  /**
+   * Consumes bytes from offset `at` of `chunk`. Returns the offset after the last consumed byte.
+   */
   take(chunk: Uint8Array, at: number): number {
     this.message = null;
     while (this.#lengthBytes < LENGTH_BYTES && at < chunk.length && this.fault === null) {
@@ -86,7 +88,7 @@ export class MessageReader {
     this.message = message;
     this.#lengthBytes = 0;
     this.#keptBytes = 0;
-    // The returned message owns its array, which is not written again.
+    // The caller owns the returned array, so the reader does not write to it again.
     this.#kept = new Uint8Array(0);
   }
 

@@ -31,12 +31,12 @@ import {
   WIRE_VERSION,
 } from "./layout.ts";
 
-/** Writes the first eight bytes of every message: version, type, and flags (none are defined). */
+/** Writes the first eight bytes of a message: version, type, and flags, which are all zero. */
 export function beginMessage(op: number, bytes?: number): WireWriter {
   return new WireWriter(bytes).u16(WIRE_VERSION).u16(op).u32(0);
 }
 
-/** Reads the first eight bytes; returns the message type. */
+/** Reads the first eight bytes of a message. Returns the message type. */
 export function readEnvelope(reader: WireReader): number {
   reader.version("version");
   const op = reader.u16("operation");
@@ -46,7 +46,7 @@ export function readEnvelope(reader: WireReader): number {
 
 const CONTROLS = /\p{Cc}+/gu;
 
-/** A 16-bit length, then one line of text, truncated if it is too long. */
+/** A message for people: a 16-bit length, then one line of text, truncated if it is too long. */
 export const reason: Field<string> = {
   write(writer, why) {
     let line = why.toWellFormed().replace(CONTROLS, " ");
@@ -66,13 +66,16 @@ export const reason: Field<string> = {
 
 const U32_MAX = 0xffff_ffff;
 
-/** Milliseconds: rounded up to 32 bits; NaN becomes 0. */
+/** A duration in milliseconds as u32. Writing rounds up; NaN becomes 0. */
 export const milliseconds: Field<number> = {
   write: (writer, ms) => void writer.u32(Math.min(U32_MAX, Math.max(0, Math.ceil(ms) || 0))),
   read: (reader, what) => reader.u32(what),
 };
 
-/** An engine's name of a block: an 8-bit length, then 8 (engine hash) or 32 bytes (page key). */
+/**
+ * A name that an engine uses for a block: its length in one byte, then 8 bytes (engine hash) or 32
+ * bytes (page key).
+ */
 export const blockName: Field<Uint8Array> = {
   write(writer, name) {
     assert(isNameLength(name.length), "an engine's name or alias has 8 or 32 bytes");
@@ -127,16 +130,22 @@ const hello: Field<PeerHello> = struct({ worker, incarnation: u64, hardware });
 
 const key = bytes(KEY_BYTES);
 const address = { digest: key, layer: u32 };
-/** Length of the record, digest and layer. */
+/** Minimum encoded size of a block in a request: length prefix, digest and layer. */
 const BLOCK_BYTES_MIN = 2 + KEY_BYTES + 4;
 
-/** The client has reserved this many bytes; a longer payload is impossible. */
+/**
+ * Number of bytes that the client has reserved for a block's payload. Limited to the maximum
+ * payload of a block.
+ */
 const bytesMax: Field<number> = {
   write: (writer, max) => void writer.size(Math.min(max, PAYLOAD_BYTES_MAX)),
   read: (reader, what) => reader.size(PAYLOAD_BYTES_MAX, what),
 };
 
-/** The deadline, and the encodings of payload that the client accepts. */
+/**
+ * Milliseconds until the client's deadline, followed by flags for the payload encodings that the
+ * client accepts.
+ */
 const deadlineMs: Field<number> = {
   write(writer, ms) {
     milliseconds.write(writer, ms);
@@ -163,11 +172,17 @@ const tiers: Field<number> = {
 };
 
 const copy = { tiers, bytes: size(PAYLOAD_BYTES_MAX), generation: u64, checksum: u64 };
-/** Length of the record, tiers, bytes, generation, checksum. */
+/**
+ * Minimum encoded size of a peer's copy of a block: length prefix, tiers, bytes, generation,
+ * checksum.
+ */
 const HAS_BYTES_MIN = 2 + 1 + 8 + 8 + 8;
 const FOUND_BYTES_MIN = HAS_BYTES_MIN + KEY_BYTES + KEY_BYTES + 4;
 
-/** A presence byte; if it is 1, a 32-bit length and the filter. */
+/**
+ * A key filter, or null. The first byte is 1 if a filter follows, with a 32-bit length, and 0 for
+ * null.
+ */
 const filter: Field<Uint8Array | null> = {
   write(writer, value) {
     assert((value?.length ?? 0) <= FILTER_BYTES_MAX, "a filter is within its size limit");
@@ -182,12 +197,12 @@ const filter: Field<Uint8Array | null> = {
   },
 };
 
-/** A message after its first eight bytes: one record, then a list of records. */
+/** Encoding of a message after its first eight bytes: one record, then a list of records. */
 interface Layout<Message> {
   readonly code: number;
   readonly op: string;
   readonly head: Field<Message>;
-  /** Null: the list is empty. */
+  /** The list. Null if this type of message always has an empty list. */
   readonly items: Field<Message> | null;
 }
 
@@ -269,14 +284,17 @@ function encode<Message extends PeerRequest | PeerAnswer>(
   return writer.done();
 }
 
-/** Initial size of the writer, so that large messages are not copied while it grows. */
+/**
+ * Returns the initial buffer size for encoding a message, so that a large message is not copied as
+ * the buffer grows.
+ */
 function roomFor(message: PeerRequest | PeerAnswer): number {
   const filterBytes = "filter" in message ? (message.filter?.length ?? 0) : 0;
   const items = "items" in message ? message.items : "blocks" in message ? message.blocks : [];
   return 64 + filterBytes + items.length * (BLOCK_BYTES_MIN + 16);
 }
 
-/** Null: invalid; the reader has the reason. */
+/** Decodes a message. Returns null if it is invalid; the reader then has the reason. */
 function decode<Message>(
   reader: WireReader,
   layouts: ReadonlyMap<number, Layout<Message>>,
@@ -303,7 +321,7 @@ const REQUESTS_BY_CODE = byCode<PeerRequest>(REQUESTS);
 const ANSWERS_BY_CODE = byCode<PeerAnswer>(ANSWERS);
 
 /**
- * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
+ * Encodes a request without its length prefix. Throws if a limit of the wire format is exceeded.
  */
 export function encodeRequest(request: PeerRequest): Uint8Array {
   const bytes = encode(REQUESTS[request.op] as Layout<PeerRequest>, request);
@@ -311,21 +329,19 @@ export function encodeRequest(request: PeerRequest): Uint8Array {
   return bytes;
 }
 
-/**
- * Encodes the message without its length prefix. Throws if a limit of the wire format is exceeded.
- */
+/** Encodes a reply without its length prefix. Throws if a limit of the wire format is exceeded. */
 export function encodeAnswer(answer: PeerAnswer): Uint8Array {
   const bytes = encode(ANSWERS[answer.op] as Layout<PeerAnswer>, answer);
   assert(bytes.length <= ANSWER_BYTES_MAX, "an answer is within its size limit");
   return bytes;
 }
 
-/** The message under its name, or the reason it is invalid, which has no text from the peer. */
+/** The decoded message, or the reason it is invalid. The reason contains no text from the peer. */
 export type Decoded<Name extends string, T> =
   | ({ readonly ok: true } & { readonly [Key in Name]: T })
   | { readonly ok: false; readonly why: string };
 
-/** Decodes a complete message. Never throws; the result does not reference `bytes`. */
+/** Decodes a complete message. Never throws. The result does not reference `bytes`. */
 export function decodeWhole<Name extends string, T>(
   name: Name,
   bytes: Uint8Array,
@@ -340,14 +356,14 @@ export function decodeWhole<Name extends string, T>(
   return { ok: false, why: reader.why ?? "operation: unknown" };
 }
 
-/** See `decodeWhole`. */
+/** Decodes a request as `decodeWhole` does. */
 export function decodeRequest(bytes: Uint8Array): Decoded<"request", PeerRequest> {
   return decodeWhole("request", bytes, REQUEST_BYTES_MAX, (reader) =>
     decode(reader, REQUESTS_BY_CODE),
   );
 }
 
-/** See `decodeWhole`. */
+/** Decodes a reply as `decodeWhole` does. */
 export function decodeAnswer(bytes: Uint8Array): Decoded<"answer", PeerAnswer> {
   return decodeWhole("answer", bytes, ANSWER_BYTES_MAX, (reader) =>
     decode(reader, ANSWERS_BY_CODE),

@@ -42,33 +42,33 @@ export interface ChannelTransportOptions {
   readonly log: TransportLog;
 }
 
-/** What a transport adds to its control channel. */
+/** Properties in which transports with a control channel differ. */
 interface ChannelProtocol<Own, Limits extends ChannelLimits> {
   readonly name: TransportName;
   readonly codec: Codec<Own>;
-  /** The ALPN protocol name. */
+  /** ALPN protocol name in the TLS handshake. */
   readonly protocol: string;
-  /** The key in [peers] that configures the listening address. */
+  /** Configuration key, in `[peers]`, of the address to listen on. */
   readonly key: string;
   readonly limits: Limits;
-  /** The reason to report if the set-up of an inbound connection times out. */
+  /** Reason to report if a peer's connection is not set up in time. */
   readonly late: string;
 }
 
-/** The payload of an outbound connection after its set-up. */
+/** Payload connection to a peer, after its set-up. */
 export interface Outbound<Own, Pull extends ClientPull> {
   readonly payload: ClientPayload<Own, Pull>;
-  /** Maximum concurrent requests that the server allows. */
+  /** Maximum concurrent requests that the server permits on this connection. */
   readonly requests: number;
 }
 
-/** Space for the fields around a request in its message. */
+/** Maximum bytes that a control message adds to the request that it contains. */
 const AROUND_BYTES = 64;
 
 /**
- * A transport with requests over TLS 1.3, with certificates on both sides, whose payload is carried
- * in another way. Authorizes and limits connections in both directions, and ends those that are no
- * longer authorized.
+ * Base class of transports that send requests over TLS 1.3, with certificates on both sides, and
+ * carry payload in another way. Authorizes and limits connections in both directions, and ends
+ * those whose peer is not authorized any more.
  */
 export abstract class ChannelTransport<
   Own extends OwnMessage,
@@ -86,13 +86,13 @@ export abstract class ChannelTransport<
   readonly #protocol: ChannelProtocol<Own, Limits>;
   readonly #inbound = new Map<ServerConnection<Own, Served>, Disposable>();
   readonly #outbound = new Set<ClientConnection<Own, Asked>>();
-  /** Connections without a verified certificate. */
+  /** Connections of peers whose certificate has not been verified yet. */
   readonly #handshaking = new Set<Socket>();
   readonly #trusted: TrustedConnections;
   #isRegistered = false;
   #tls: Server | null = null;
   readonly #requests: RequestLimit;
-  /** Resolves when the transport is closed; null while it is open. */
+  /** Resolves when the transport has been closed. Null while it is open. */
   #closed: Promise<void> | null = null;
 
   constructor(options: ChannelTransportOptions, protocol: ChannelProtocol<Own, Limits>) {
@@ -107,19 +107,28 @@ export abstract class ChannelTransport<
     this.#trusted = new TrustedConnections({ trust, clock, log, checkMs });
   }
 
-  /** Opens the payload's devices. Returns the reason they are unsupported; may throw NativeError. */
+  /**
+   * Opens the devices that carry payload. Returns the reason if they are unsupported, otherwise
+   * null. May throw NativeError.
+   */
   protected abstract openPayload(region: Region): string | null;
-  /** Prepares the payload of inbound connections. `address`: where the control channel listens. */
+  /**
+   * Prepares to carry payload for peers' connections. `address`: IP address on which the control
+   * channel listens.
+   */
   protected listenPayload(_address: string): void {}
-  /** The payload of an inbound connection. */
+  /** Creates the payload part of a connection that a peer has opened. */
   protected abstract serverPayload(
     context: ConnectionContext<Own, Served>,
   ): ServerPayload<Own, Served>;
-  /** The reason no peer can be reached now; null: peers can be reached. */
+  /** Returns why no peer can be reached now. Null if peers can be reached. */
   protected whyNoDial(): string | null {
     return null;
   }
-  /** Exchanges hellos, and sets up the payload of an outbound connection. */
+  /**
+   * Exchanges hellos with a peer that this host dialled, and sets up the payload part of the
+   * connection.
+   */
   protected abstract clientPayload(dialling: Dialling<Own>): Promise<Step<Outbound<Own, Asked>>>;
   protected abstract closePayload(): Promise<void>;
 
@@ -149,7 +158,7 @@ export abstract class ChannelTransport<
     const { protocol, key } = this.#protocol;
     const tls = createTlsServer(this.#options.trust, protocol, this.limits.handshakeMs);
     this.#tls = tls;
-    // The native library needs an address, but the endpoint's host may be a name.
+    // The endpoint's host may be a name, but the native library needs an IP address.
     const { address, port } = await listenAt(tls, endpoint, key);
     this.listenPayload(address);
     const { clock, log } = this.#options;
@@ -179,7 +188,10 @@ export abstract class ChannelTransport<
     socket.once("close", () => this.#handshaking.delete(socket));
   }
 
-  /** Authorizes the peer before any message is read. */
+  /**
+   * Accepts a peer's connection after the TLS handshake. Authorizes the peer before any message is
+   * read.
+   */
   #accept(socket: TLSSocket, host: ConnectionHost): void {
     const { trust, clock, log } = this.#options;
     const { codec, protocol, late } = this.#protocol;
@@ -248,7 +260,7 @@ export abstract class ChannelTransport<
     return await this.#adopt(connection, der, target.worker);
   }
 
-  /** Watches the authorization of an outbound connection until it ends. */
+  /** Adds a connection to a peer to those that are watched for changes of trust, until it ends. */
   async #adopt(
     connection: ClientConnection<Own, Asked>,
     der: Uint8Array,
@@ -262,7 +274,7 @@ export abstract class ChannelTransport<
       this.#outbound.delete(connection);
       trusted[Symbol.dispose]();
     });
-    // The credentials may have changed during the set-up.
+    // This host's credentials may have changed while the connection was set up.
     const authorized = this.#options.trust.authorize(der, dialled);
     if (!authorized.ok) refuse(authorized.why);
     if (this.#closed !== null) await connection[Symbol.asyncDispose]();
@@ -281,7 +293,9 @@ export abstract class ChannelTransport<
     return this.#closed;
   }
 
-  /** Resolves when no connection writes or holds slot references any more. */
+  /**
+   * Closes the transport. Resolves when no connection writes to memory or holds slot references.
+   */
   async #close(): Promise<void> {
     this.#tls?.close();
     const outbound = [...this.#outbound];

@@ -26,30 +26,33 @@ import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
 type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
-/** A call without an answer yet. */
+/** A request, other than a pull, that has no reply yet. */
 interface Call {
   readonly request: CallRequest;
   readonly settle: (called: Called) => void;
 }
 
-/** Carries the payload of a connection's pulls. */
+/** Carries the payload of a client's pulls. Each transport implements it. */
 export interface ClientPayload<Own, Pull extends ClientPull> {
-  /** Number of 32-bit transfer numbers used so far. */
+  /** Number of 32-bit transfer numbers used so far on this connection. */
   readonly used: number;
-  /** Resolves when payload cannot be carried any more. */
+  /** Resolves with the reason when payload cannot be carried any more. */
   readonly ended: Promise<ConnectionFault>;
-  /** Starts a pull: sends its request. */
+  /** Sends the request of a pull, and starts to receive its blocks. */
   begin(id: number, pull: OutgoingPull, deadline: Deadline): Pull;
   /**
-   * Handles a message specific to the transport. `pull`: the pull that it names, unless that is
-   * over. The reason the message is invalid; null: valid.
+   * Handles a message that only this transport defines. `pull`: the running pull that the message
+   * names, if any. Returns the reason if the message is invalid, otherwise null.
    */
   take(message: Own, pull: Pull | undefined): string | null;
-  /** Closes it. Resolves when nothing writes any more. */
+  /** Closes the payload connection. Resolves when nothing writes to memory any more. */
   close(): Promise<void>;
 }
 
-/** Requests have 32-bit numbers. A connection that has used most of them ends. */
+/**
+ * Maximum number of requests on a connection. Requests have 32-bit numbers that are not reused, so
+ * the connection is closed when this number is reached.
+ */
 const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
 
 export interface ClientConnectionOptions<Own, Pull extends ClientPull> {
@@ -59,13 +62,16 @@ export interface ClientConnectionOptions<Own, Pull extends ClientPull> {
   readonly payload: ClientPayload<Own, Pull>;
   readonly clock: Clock;
   readonly limits: ChannelLimits;
-  /** Maximum concurrent requests that the server allows. */
+  /** Maximum concurrent requests that the server permits. */
   readonly requests: number;
-  /** Initial round trip in milliseconds. */
+  /** Round trip of the hello in milliseconds. */
   readonly rttMs: number;
 }
 
-/** The client's side of a connection: requests and their answers, without the payload. */
+/**
+ * Client's side of a connection: sends requests and receives replies. `ClientPayload` carries the
+ * payload.
+ */
 export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
   implements PeerConnection, ChannelHandler<Own>
 {
@@ -86,7 +92,7 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
   #nextId = 0;
   #fault: ConnectionFault | null = null;
   #onEnd!: (fault: ConnectionFault) => void;
-  /** Resolves when the payload is closed, so that no pull writes any more. */
+  /** Resolves when the payload connection is closed, so that no pull writes to memory any more. */
   #torn: Promise<void> = Promise.resolve();
 
   constructor(options: ClientConnectionOptions<Own, Pull>) {
@@ -165,7 +171,10 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
     }
   }
 
-  /** Takes a request slot before the deadline. Returns null, or why no slot was taken. */
+  /**
+   * Waits for one of the request slots until the deadline. Returns null, or the reason if it gets
+   * none.
+   */
   async #takeSlot(deadline: Deadline): Promise<ConnectionFault | null> {
     const used = Math.max(this.#nextId, this.#payload.used);
     if (used > NUMBERS_MAX) this.end("closed", "request numbers are used up");
@@ -191,7 +200,7 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
     this.#progress = null;
   }
 
-  /** Handles a message of the server. */
+  /** Handles a message from the server. */
   receive(message: Own | CommonMessage): void {
     const wrong = isCommon(message) ? this.#take(message) : this.#takeOwn(message);
     if (wrong !== null) this.end("protocol", wrong);
@@ -204,7 +213,10 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
     return this.#payload.take(message, pull) ?? (pull === undefined ? this.#mayName(id) : null);
   }
 
-  /** The reason the message is invalid; null: valid. */
+  /**
+   * Handles a message that all transports define. Returns the reason if it is invalid, otherwise
+   * null.
+   */
   #take(message: CommonMessage): string | null {
     switch (message.kind) {
       case "answer":
@@ -239,7 +251,8 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
   }
 
   /**
-   * Null: the request exists or existed, so the message may be late. Otherwise the protocol error.
+   * Checks the request number in a message. Returns null if the number was used, possibly for a
+   * request that is over; otherwise the protocol error.
    */
   #mayName(id: number): string | null {
     return id < this.#nextId ? null : "answer to a request that was never sent";
@@ -276,7 +289,7 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
     this.#onEnd(fault);
   }
 
-  /** Resolves when no pull writes any more. */
+  /** Closes the connection. Resolves when no pull writes to memory any more. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.end("closed", "closed by this side");
     await this.#torn;
@@ -284,27 +297,32 @@ export class ClientConnection<Own extends OwnMessage, Pull extends ClientPull>
   }
 }
 
-/** Reported to a peer that sends a request to a client. */
+/** Fault reported to a peer that sends a request on a connection that this host opened. */
 export const UNEXPECTED_REQUEST = "request received on a client connection";
 
-/** One side is overloaded or out of time; a retry may succeed. */
+/** Refusal used if one side is overloaded or out of time. The client may try again. */
 export const OVERLOADED: ItemRefusal = { kind: "busy", retryAfterMs: 50 };
 
 export interface RequestedItem extends Landed {
   readonly index: number;
-  /** Number of the writer that may write to the item's place; null: none. */
+  /**
+   * Number of the transfer or read that may write to the item's reserved memory. Null if there is
+   * none.
+   */
   writer: number | null;
-  /** Runs instead of the writer's continuation once the writer has ended. */
+  /**
+   * Runs when the current transfer has ended after `retire`, in place of its normal continuation.
+   */
   next: (() => void) | null;
   header: FrameHeader | null;
-  /** Bytes reported to the caller. */
+  /** Payload bytes that were reported to the caller with `onBytes`. */
   reported: number;
   isDone: boolean;
 }
 
-/** Writes payload to the items' places. */
+/** Transfers or reads ("writers") that write payload to the memory reserved for blocks. */
 export interface Writers {
-  /** Bytes written so far by a running writer; 0 if it has ended. */
+  /** Returns the bytes written so far by a running writer. 0 if the writer has ended. */
   arrived(writer: number): number;
   /** Ends the writer as soon as possible. */
   cancel(writer: number): void;
@@ -320,12 +338,13 @@ export interface ClientPullOptions {
 }
 
 /**
- * One pull on the client's side, independent of how its payload is carried.
+ * Client's side of one pull, independent of how payload is carried.
  *
- * States: open → settled (all items answered, or a fault) → over (nothing writes any more).
+ * States: open → settled (each block was received or refused, or a fault) → over (nothing writes to
+ * memory any more).
  */
 export abstract class ClientPull {
-  /** Resolves when the pull is over. */
+  /** Resolves when the pull is over: with null, or the fault that ended it. */
   readonly over: Promise<ConnectionFault | null>;
   readonly all: readonly RequestedItem[];
   readonly #open: OpenItems;
@@ -333,10 +352,13 @@ export abstract class ClientPull {
   readonly #options: ClientPullOptions;
   #resolve!: (fault: ConnectionFault | null) => void;
   #unanswered: number;
-  /** Number of running writers. */
+  /** Number of writers that have not ended. */
   #writing = 0;
   #fault: ConnectionFault | null = null;
-  /** The fault that the server reported; it counts after the outstanding payload has arrived. */
+  /**
+   * Fault with which the server ended the pull. Takes effect after the payload of all announced
+   * blocks has arrived.
+   */
   #end: ConnectionFault | null = null;
   #movedMs: number;
   #isOver = false;
@@ -363,19 +385,19 @@ export abstract class ClientPull {
     deadline.onOver = (fault) => this.giveUp(fault);
   }
 
-  /** The request's message body. */
+  /** Encoded pull request, without the fields that a transport adds. */
   protected get body(): Uint8Array {
     const { namespace, items } = this.#pull;
     const { leftMs: deadlineMs } = this.#options.deadline;
     return encodeRequest({ op: "pull", namespace, items, deadlineMs });
   }
 
-  /** Null: open, or all items answered. */
+  /** Fault that ended the pull. Null if it is open, or if each block was received or refused. */
   get fault(): ConnectionFault | null {
     return this.#fault;
   }
 
-  /** Cancels the pull at the server, and all writers. */
+  /** Cancels the pull: notifies the server and cancels all writers. */
   giveUp(fault: ConnectionFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     const { channel, id } = this.#options;
@@ -383,7 +405,7 @@ export abstract class ClientPull {
     this.fail(fault);
   }
 
-  /** The connection has ended, or is ending. */
+  /** Fails the pull because its connection has ended or is ending, and cancels all writers. */
   fail(fault: ConnectionFault): void {
     if (this.#fault !== null || this.#unanswered === 0) return;
     this.#fault = fault;
@@ -391,7 +413,10 @@ export abstract class ClientPull {
     this.#settle();
   }
 
-  /** Reports received bytes to the caller; gives up if nothing arrives. */
+  /**
+   * Reports newly received bytes to the caller. Cancels the pull if no data has arrived for
+   * `stallMs` milliseconds.
+   */
   count(stallMs: number): void {
     if (this.#fault !== null) return;
     const { writers, clock } = this.#options;
@@ -408,8 +433,8 @@ export abstract class ClientPull {
   }
 
   /**
-   * Handles the answer for one item after comparing it with the request. The reason it is invalid;
-   * null: valid.
+   * Handles a block's header or refusal, after comparing it with the request. Returns the reason if
+   * it is invalid, otherwise null.
    */
   take(part: Part): string | null {
     const wrong = this.#open.take(part);
@@ -421,7 +446,10 @@ export abstract class ClientPull {
     return null;
   }
 
-  /** A block whose header was received will not arrive. */
+  /**
+   * Refuses a block that will not arrive, although its header was received. Returns the reason if
+   * the server's message is invalid, otherwise null.
+   */
   takeLost(index: number): string | null {
     const item = this.all[index];
     if (item === undefined || item.header === null) return "lost block without a header";
@@ -429,14 +457,17 @@ export abstract class ClientPull {
     return null;
   }
 
-  /** The server is too busy to start the pull. */
+  /** Refuses all blocks without a reply, because the server is too busy for this pull. */
   takeBusy(refusal: ItemRefusal): void {
     if (this.#fault !== null) return;
     this.#moved();
     for (const item of this.all) if (this.#open.has(item.index)) this.refuse(item, refusal);
   }
 
-  /** No more headers will come; announced payload still arrives. */
+  /**
+   * Handles the server's last message about this pull. Blocks whose headers were received may still
+   * arrive.
+   */
   takeEnd(fault: ConnectionFault): void {
     this.#end ??= fault;
     this.#failAtEnd();
@@ -448,8 +479,8 @@ export abstract class ClientPull {
   }
 
   /**
-   * A writer writes to the item's place until `coming` resolves; then `then` runs, unless `retire`
-   * has replaced it.
+   * Registers a writer for the item's reserved memory. `coming` resolves when the writer has ended;
+   * `then` runs afterwards, unless `retire` was called in the meantime.
    */
   write<Result>(
     item: RequestedItem,
@@ -470,7 +501,7 @@ export abstract class ClientPull {
     });
   }
 
-  /** Cancels the item's writer, and runs `next` when it has ended. */
+  /** Cancels the item's writer, if any. Runs `next` when the writer has ended. */
   retire(item: RequestedItem, next: () => void): void {
     if (item.writer === null) {
       next();

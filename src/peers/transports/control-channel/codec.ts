@@ -15,7 +15,7 @@ import {
 const WHY_BYTES_MAX = 255;
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** The remaining bytes: a reason for the peer, truncated to the limit of the message. */
+/** Message for people: takes up the remaining bytes, truncated to the maximum size. */
 const reason: Field<string> = {
   write(writer, text) {
     const buffer = new Uint8Array(WHY_BYTES_MAX);
@@ -33,39 +33,39 @@ const reason: Field<string> = {
   },
 };
 
-/** A kind of message: the byte that names it, and its fields in order. */
+/** Encoding of one kind of message: a byte that identifies the kind, then the fields in order. */
 interface Kind {
   readonly code: number;
   readonly fields: Fields;
 }
 type Messages = Readonly<Record<string, Kind>>;
 
-/** The messages that a table describes. */
+/** The messages that a table of kinds describes. */
 export type MessageOf<M extends Messages> = {
   [Name in keyof M]: { readonly kind: Name } & Struct<M[Name]["fields"]>;
 }[keyof M];
 
 /**
- * Messages that all transports share; codes are never reused. `body` is encoded by the common wire
- * codec.
+ * Kinds of messages that all transports share. Codes are never reused. `body` is a request or reply
+ * in the format of `src/peers/wire`.
  */
 const COMMON = {
   call: { code: 3, fields: { id: u32, body: rest } },
   answer: { code: 4, fields: { id: u32, body: rest } },
-  /** A block whose header was sent will not be sent. */
+  /** The server has sent a block's header, but will not send the block. */
   lost: { code: 8, fields: { id: u32, index: u16 } },
-  /** The pull was not started because the server is busy. */
+  /** The server did not start the pull because it is busy. */
   busy: { code: 9, fields: { id: u32, retryAfterMs: u32 } },
-  /** The remaining items of a pull will not be answered. */
+  /** The server will not answer the remaining items of a pull, because of this fault. */
   end: { code: 10, fields: { id: u32, fault: oneOf(CONNECTION_FAULTS), why: reason } },
   cancel: { code: 11, fields: { id: u32 } },
   ping: { code: 12, fields: { nonce: u32 } },
   pong: { code: 13, fields: { nonce: u32 } },
-  /** The last message: the reason this side ends the connection. */
+  /** Last message on a connection: the reason why the sender ends it. */
   bye: { code: 14, fields: { fault: oneOf(CONNECTION_FAULTS), why: reason } },
 } as const satisfies Messages;
 
-/** A message of one transport; one with a number belongs to a pull. */
+/** A message that only one transport defines. If it has an `id`, it belongs to that pull. */
 export interface OwnMessage {
   readonly kind: string;
   readonly id?: number;
@@ -77,15 +77,21 @@ export function isCommon(message: { readonly kind: string }): message is CommonM
   return message.kind in COMMON;
 }
 
-/** Encodes a transport's own messages and the common ones. */
+/** Encodes and decodes the messages of one transport, including those that all transports share. */
 export interface Codec<Own> {
-  /** The complete message: `length u32, code u8, fields`. The length counts the bytes after it. */
+  /**
+   * Encodes a message completely: `length u32, code u8, fields`. The length does not include
+   * itself.
+   */
   encode(message: Own | CommonMessage): Uint8Array;
-  /** `bytes`: the message without its length prefix. Null: invalid. Bodies are views. */
+  /**
+   * Decodes a message without its length prefix. Null if it is invalid. `body` fields are views of
+   * `bytes`.
+   */
   decode(bytes: Uint8Array): Own | CommonMessage | null;
 }
 
-/** Size of a message without its body, at most as a rule. */
+/** Usual maximum size in bytes of a message's fields other than `body`. */
 const AROUND_BYTES = 64;
 
 export function makeCodec<M extends Messages>(own: M): Codec<MessageOf<M>> {

@@ -3,31 +3,37 @@ import { type Clock, NamedSources, type TurnSource } from "../../../core/index.t
 import { MessageReader } from "../../wire/index.ts";
 import type { Codec, CommonMessage } from "./codec.ts";
 
-/** Time for the peer to close after the last message. */
+/** Milliseconds that the peer has to close the connection after the last message. */
 const LINGER_MS = 2_000;
 
-/** Peers with their own share of the event loop; further peers share one. */
+/**
+ * Number of peers that each get their own share of event-loop time. Further peers use a common
+ * share.
+ */
 const PEERS_MAX = 16;
-/** All channels of a peer, in both directions and of all transports, use one share. */
+/**
+ * Shares of event-loop time. All channels of a peer, in both directions and of all transports, use
+ * the same one.
+ */
 const sources = new NamedSources(PEERS_MAX);
 
 export interface ControlChannelOptions<Own> {
   readonly codec: Codec<Own>;
   readonly clock: Clock;
-  /** The peer, for its share of the event loop; empty: unknown. */
+  /** Name of the peer, which selects its share of event-loop time. Empty if unknown. */
   readonly worker: string;
-  /** Maximum size of a received message. */
+  /** Maximum size of a received message in bytes. */
   readonly messageBytesMax: number;
-  /** Bytes waiting to be written above which nothing more is read. */
+  /** If more bytes than this wait to be written, nothing more is read until they are written. */
   readonly unreadBytesMax: number;
 }
 
-/** Receives the channel's messages. */
+/** Receives the messages of a control channel. */
 export interface ChannelHandler<Own> {
   receive(message: Own | CommonMessage): void;
   /**
-   * Called once when the channel has ended: closed by the peer, broken, or after an invalid
-   * message.
+   * Called once when the channel has ended: the peer closed it, the connection broke, or a message
+   * was invalid.
    */
   channelEnded(end: ChannelEnd): void;
 }
@@ -38,8 +44,8 @@ export interface ChannelEnd {
 }
 
 /**
- * A TLS connection that carries messages. It reads nothing before `handTo`, and nothing while too
- * much output is waiting, so that a peer that does not read cannot fill this host's memory.
+ * A TLS connection that carries messages. Nothing is read before `handTo`, or while too much output
+ * waits to be written, so that a peer that does not read cannot fill this host's memory.
  */
 export class ControlChannel<Own> {
   readonly #socket: TLSSocket;
@@ -47,21 +53,32 @@ export class ControlChannel<Own> {
   readonly #reader: MessageReader;
   readonly #source: TurnSource;
   #handler: ChannelHandler<Own> | null = null;
-  /** Input is ignored. */
+  /** True if further input is ignored. */
   #inputClosed = false;
-  /** Output is closed. */
+  /** True if nothing more is sent. */
   #ended = false;
   #heldBack = false;
-  /** Received chunks waiting for their share of the event loop; nothing more is read meanwhile. */
+  /**
+   * Received data that waits for the peer's share of event-loop time. Nothing more is read
+   * meanwhile.
+   */
   #deferred: Uint8Array[] = [];
-  /** Why the input ended behind the deferred chunks, which may hold the peer's last message. */
+  /**
+   * Reason why the connection ended while received data was still waiting. The data may contain the
+   * peer's last message.
+   */
   #endWhy: string | null = null;
-  /** Wakes callers that wait for output space. */
+  /** Callbacks that wake callers waiting for output space. */
   #drained: (() => void)[] = [];
-  /** Monotonic times: when data arrived last, and since when a message is incomplete. */
+  /**
+   * Monotonic milliseconds at which data last arrived (`heardMs`), and since when a message is
+   * incomplete (`partialSinceMs`; null if none is).
+   */
   heardMs: number;
   partialSinceMs: number | null = null;
-  /** Since when too much output is waiting; null: it is not. */
+  /**
+   * Monotonic milliseconds since when too much output waits to be written. Null if that is not so.
+   */
   clogSinceMs: number | null = null;
 
   constructor(socket: TLSSocket, options: ControlChannelOptions<Own>) {
@@ -76,14 +93,14 @@ export class ControlChannel<Own> {
     socket.on("close", () => this.#inputEnded("the connection ended"));
   }
 
-  /** Starts reading, or continues with another handler. */
+  /** Delivers messages to this handler from now on. The first call starts reading. */
   handTo(handler: ChannelHandler<Own>): void {
     const isFirst = this.#handler === null;
     this.#handler = handler;
     if (isFirst) this.#socket.on("data", (chunk: Uint8Array) => this.#receive(chunk));
   }
 
-  /** More output is waiting than allowed. */
+  /** True if more output waits to be written than permitted. */
   get isFull(): boolean {
     return this.#socket.writableLength > this.#options.unreadBytesMax;
   }
@@ -97,13 +114,13 @@ export class ControlChannel<Own> {
     this.#socket.pause();
   }
 
-  /** Resolves when there is output space, or the channel has ended. */
+  /** Resolves when there is space for output, or when the channel has ended. */
   room(): Promise<void> {
     if (this.#ended || !this.isFull) return Promise.resolve();
     return new Promise((resolve) => this.#drained.push(resolve));
   }
 
-  /** Sends the last message, if any, and closes. Nothing more is read. */
+  /** Sends `last`, if given, and closes the connection. Nothing more is read. */
   close(last?: Own | CommonMessage): void {
     if (last !== undefined) this.send(last);
     this.#stop();
@@ -113,7 +130,7 @@ export class ControlChannel<Own> {
     this.#socket.on("close", () => linger[Symbol.dispose]());
   }
 
-  /** Ends the connection without a message. */
+  /** Ends the connection immediately, without a message. */
   destroy(): void {
     this.#stop();
     this.#socket.destroy();
@@ -128,7 +145,7 @@ export class ControlChannel<Own> {
 
   #end(kind: ChannelEnd["kind"], why: string): void {
     if (this.#inputClosed) return;
-    // After an invalid message, the reason can still be sent.
+    // Input is closed after an invalid message, but the reason can still be sent to the peer.
     if (kind === "protocol") this.#inputClosed = true;
     else this.#stop();
     this.#handler?.channelEnded({ kind, why });
@@ -140,7 +157,7 @@ export class ControlChannel<Own> {
   }
 
   #onDrain(): void {
-    // The peer accepted output, so it is alive.
+    // The peer has read output, so it is alive.
     this.heardMs = this.#options.clock.monotonicMs();
     if (this.isFull) return;
     this.clogSinceMs = null;
@@ -158,13 +175,16 @@ export class ControlChannel<Own> {
     else this.#defer(chunk);
   }
 
-  /** Continues in the channel's next share of the event loop. */
+  /**
+   * Processes `rest`, and data that arrives before then, in the peer's next share of event-loop
+   * time.
+   */
   #defer(rest: Uint8Array): void {
     this.#deferred.unshift(rest);
     this.#socket.pause();
     void this.#source.turn().then(() => {
       while (this.#deferred.length > 0 && !this.#inputClosed) {
-        // `rest` goes back to the front if the chunk is not fully processed.
+        // `#read` puts the remainder back at the front if it does not finish the chunk.
         const chunk = this.#deferred.shift()!;
         if (!this.#read(chunk)) return;
       }
@@ -173,7 +193,10 @@ export class ControlChannel<Own> {
     });
   }
 
-  /** Processes a chunk within its share. False: the rest waits for the next one. */
+  /**
+   * Processes received data until the peer's share of event-loop time is used up. Returns false if
+   * data is left, which is then deferred.
+   */
   #read(chunk: Uint8Array): boolean {
     const reader = this.#reader;
     for (let at = 0; at < chunk.length && !this.#inputClosed; ) {

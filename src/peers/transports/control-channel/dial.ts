@@ -9,8 +9,8 @@ import type { ChannelLimits } from "./limits.ts";
 import { connectTls, identify, plainAddress } from "./tls.ts";
 
 /**
- * Faults that the peer can report. Only this side knows that a local caller cancelled, or that it
- * closed.
+ * Kinds of faults that a peer may report. The others, such as a cancelled call, can only occur on
+ * this host.
  */
 const THEIRS: ReadonlySet<ConnectionFaultKind> = new Set([
   "refused",
@@ -19,14 +19,14 @@ const THEIRS: ReadonlySet<ConnectionFaultKind> = new Set([
   "broken",
 ]);
 
-/** The fault that the peer reported. */
+/** Converts a fault that the peer reported. Kinds that a peer cannot report become `broken`. */
 export function theirFault(kind: ConnectionFaultKind, why: string): ConnectionFault {
   return { kind: THEIRS.has(kind) ? kind : "broken", why: `peer reported: ${why}` };
 }
 
 export interface ChannelDialOptions<Own> {
   readonly trust: Trust;
-  /** The ALPN protocol name. */
+  /** ALPN protocol name in the TLS handshake. */
   readonly protocol: string;
   readonly codec: Codec<Own>;
   readonly clock: Clock;
@@ -37,18 +37,18 @@ export type Step<T> =
   | { readonly ok: true; readonly value: T }
   | { readonly ok: false; readonly fault: ConnectionFault };
 
-/** An authorized control channel to the dialled worker. */
+/** A control channel to the dialled worker, whose certificate was accepted. */
 export interface DialledChannel<Own extends OwnMessage> {
   readonly dialling: Dialling<Own>;
   readonly identity: PeerIdentity;
-  /** The peer's certificate. */
+  /** Certificate of the peer in DER. */
   readonly der: Uint8Array;
 }
 
-/** Space for the fields around an answer in its message. */
+/** Maximum bytes that a control message adds to the reply that it contains. */
 const AROUND_BYTES = 64;
 
-/** Connects to the worker and verifies its certificate. */
+/** Connects to a worker and verifies its certificate. */
 export async function dialChannel<Own extends OwnMessage>(
   target: DialTarget,
   options: ChannelDialOptions<Own>,
@@ -69,16 +69,16 @@ export async function dialChannel<Own extends OwnMessage>(
   return { ok: true, value: { ...authorized, dialling } };
 }
 
-/** A control channel during the set-up of a connection. */
+/** A control channel to a dialled worker, until the connection is set up. */
 export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
-  /** The peer's address. */
+  /** IP address of the peer. */
   readonly address: string;
   readonly channel: ControlChannel<Own>;
-  /** Round trip of the hello in milliseconds. */
+  /** Round trip of the hello and its reply in milliseconds. 0 before the reply. */
   rttMs = 0;
   readonly #signal: AbortSignal;
   readonly #clock: Clock;
-  /** Ends the current wait. */
+  /** Receives the next message while `greet` waits for the hello. Null otherwise. */
   #onMessage: ((message: Own | CommonMessage) => void) | null = null;
   #fault: ConnectionFault | null = null;
   #onFault: ((fault: ConnectionFault) => void) | null = null;
@@ -106,7 +106,7 @@ export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
     if (signal.aborted) this.#onAbort();
   }
 
-  /** The reason the dial failed; null: still running. */
+  /** Reason why the dial has failed. Null if it has not. */
   get fault(): ConnectionFault | null {
     return this.#fault;
   }
@@ -121,12 +121,15 @@ export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
   }
 
   channelEnded(end: ChannelEnd): void {
-    // If the peer refuses our certificate, the connection ends after this side's handshake has
-    // completed.
+    // If the peer does not accept this host's certificate, it ends the connection after this host
+    // has completed the TLS handshake.
     this.#fail(end.kind === "broken" ? "refused" : end.kind, end.why);
   }
 
-  /** Sends a hello; `read` returns the answer's fields, or the reason it is invalid. */
+  /**
+   * Sends a hello and waits for the reply. `read` returns the reply's fields, or the reason if it
+   * is invalid.
+   */
   greet<T extends object>(
     hello: Own,
     read: (message: Own | CommonMessage) => T | string,
@@ -145,8 +148,8 @@ export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
   }
 
   /**
-   * Waits for a local resource, which is closed again if the dial fails meanwhile. `why`: the
-   * message if it never becomes available.
+   * Waits for a local resource. If the dial fails meanwhile, the resource is closed. `why`: reason
+   * to report if the resource cannot be opened.
    */
   wait<T extends AsyncDisposable>(
     coming: Promise<T>,
@@ -163,7 +166,7 @@ export class Dialling<Own extends OwnMessage> implements ChannelHandler<Own> {
     });
   }
 
-  /** The set-up is complete: passes the channel to the connection. */
+  /** Completes the set-up: messages now go to the connection. */
   handTo(connection: ChannelHandler<Own>): void {
     this.#signal.removeEventListener("abort", this.#onAbort);
     this.channel.handTo(connection);

@@ -8,18 +8,21 @@ interface KeepAliveOptions {
   >;
   readonly clock: Clock;
   readonly limits: Pick<ChannelLimits, "pingMs" | "silentMs">;
-  /** The client sends pings, the server answers; both detect silence. */
+  /**
+   * True on the client, which sends pings. The server only replies to them. Both detect a silent
+   * peer.
+   */
   readonly asks: boolean;
   onRtt(ms: number): void;
   onDead(why: string): void;
 }
 
-/** Detects a dead peer: one that is silent, stops within a message, or does not read. */
+/** Detects a dead peer: one that sends nothing, stops within a message, or does not read. */
 export class KeepAlive implements Disposable {
   readonly #options: KeepAliveOptions;
   readonly #timer: Disposable;
   #nonce = 0;
-  /** Null: no ping is outstanding. */
+  /** Monotonic milliseconds at which the current ping was sent. Null if no reply is outstanding. */
   #askedMs: number | null = null;
 
   constructor(options: KeepAliveOptions) {
@@ -46,7 +49,7 @@ export class KeepAlive implements Disposable {
   #whyDead(): string | null {
     const { channel, clock, limits } = this.#options;
     const oldest = clock.monotonicMs() - limits.silentMs;
-    // While the peer does not read, this side does not read either, so silence proves nothing.
+    // While output is blocked, this side does not read either, so the lack of input proves nothing.
     if (channel.clogSinceMs !== null) {
       return channel.clogSinceMs < oldest ? "the peer does not read" : null;
     }
@@ -64,35 +67,42 @@ const MIB = 2 ** 20;
 
 /** Limits of a transport with a TLS control channel. Times in milliseconds, sizes in bytes. */
 export interface ChannelLimits {
-  /** Maximum inbound connections: in all, and per worker. */
+  /** Maximum open connections from peers: in total, and from one worker. */
   readonly linksMax: number;
   readonly workerLinksMax: number;
-  /** Maximum unauthenticated connections, and the handshake timeout of each. */
+  /** Maximum connections whose TLS handshake is not complete, and the timeout of a handshake. */
   readonly handshakesMax: number;
   readonly handshakeMs: number;
-  /** Timeout from the certificate until payload can be sent. */
+  /** Timeout from the completed handshake until payload can be sent. */
   readonly setUpMs: number;
-  /** Maximum concurrent requests served: per connection, and in all. */
+  /** Maximum concurrent requests served: per connection, and in total. */
   readonly connectionRequestsMax: number;
   readonly requestsMax: number;
-  /** Maximum own requests waiting on one connection. */
+  /** Maximum requests of this host that wait for a slot on one connection. */
   readonly waitingMax: number;
-  /** Output waiting on one connection above which nothing more is read from it. */
+  /** If more bytes of output than this wait on a connection, nothing more is read from it. */
   readonly unreadBytesMax: number;
-  /** Maximum slot references per pull, and their bytes (a single block may be larger). */
+  /**
+   * Maximum blocks of one pull being sent, and their total bytes (a single block may be larger).
+   */
   readonly lentMax: number;
   readonly lentBytesMax: number;
-  /** Maximum time to serve a request, whatever the client's deadline. */
+  /** Maximum time to serve a request, even if the client's deadline is later. */
   readonly requestMs: number;
-  /** Interval of the client's pings, and the silence after which a connection ends. */
+  /**
+   * Interval of the client's pings, and the time without data after which a connection is closed.
+   */
   readonly pingMs: number;
   readonly silentMs: number;
-  /** Interval of the check for expired certificates. */
+  /** Interval at which connections are checked for expired certificates. */
   readonly expiryCheckMs: number;
-  /** Interval of progress reports, and the time without data after which a pull ends. */
+  /**
+   * Interval at which received bytes are reported, and the time without data after which a pull is
+   * cancelled.
+   */
   readonly progressMs: number;
   readonly stallMs: number;
-  /** Retry time sent with busy answers. */
+  /** Time after which clients shall try again, sent in `busy` replies. */
   readonly retryAfterMs: number;
 }
 

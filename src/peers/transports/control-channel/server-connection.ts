@@ -20,7 +20,7 @@ import { type CommonMessage, isCommon, type OwnMessage } from "./codec.ts";
 import type { ChannelEnd, ChannelHandler, ControlChannel } from "./control-channel.ts";
 import { type ChannelLimits, KeepAlive } from "./limits.ts";
 
-/** Shared by all inbound connections of a transport. */
+/** Objects that all connections of peers to one transport share. */
 export interface ConnectionHost {
   readonly server: PeerServer;
   readonly clock: Clock;
@@ -32,30 +32,33 @@ export interface ConnectionHost {
 export type PullRequest = Extract<PeerRequest, { op: "pull" }>;
 type Call = Exclude<PeerRequest, { op: "pull" }>;
 
-/** Carries the payload of a connection's pulls. */
+/** Carries the payload of pulls that this host serves. Each transport implements it. */
 export interface ServerPayload<Own, Pull extends ServedPull> {
-  /** The hello was answered; requests may follow. */
+  /** True after this host has replied to the peer's hello, so that requests are permitted. */
   readonly isGreeted: boolean;
   /**
-   * Handles a message specific to the transport. `pull`: the running pull that it names. The reason
-   * the message is invalid; null: valid.
+   * Handles a message that only this transport defines. `pull`: the running pull that the message
+   * names, if any. Returns the reason if the message is invalid, otherwise null.
    */
   take(message: Own, pull: Pull | undefined): string | null;
-  /** Closes it. Slot references are released when nothing reads them any more. */
+  /**
+   * Closes the payload connection. Each slot reference is released when nothing reads the slot any
+   * more.
+   */
   close(): Promise<void>;
 }
 
-/** The connection, as its payload sees it. */
+/** Methods of a connection that its payload part uses. */
 export interface ConnectionContext<Own, Pull extends ServedPull> {
   readonly peer: PeerIdentity;
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
   readonly isOver: boolean;
-  /** Payload can be sent: cancels the set-up timeout. */
+  /** Call when payload can be sent. Cancels the set-up timeout. */
   opened(): void;
   /**
-   * Starts a pull, or answers busy. `begin` returns the pull, or the reason the request is invalid.
-   * The reason the request is invalid; null: valid.
+   * Starts a pull with `begin`, or replies `busy`. `begin` returns the pull, or the reason the
+   * request is invalid. Returns that reason, or null.
    */
   startPull(
     id: number,
@@ -70,16 +73,16 @@ export interface ServerConnectionOptions<Own, Pull extends ServedPull> {
   readonly channel: ControlChannel<Own>;
   readonly host: ConnectionHost;
   readonly payload: (context: ConnectionContext<Own, Pull>) => ServerPayload<Own, Pull>;
-  /** The reason to report if the set-up times out. */
+  /** Reason to report if the connection is not set up in time. */
   readonly late: string;
-  /** The connection has ended and holds no slot references. */
+  /** Called when the connection has ended and holds no slot references. */
   readonly onOver: () => void;
 }
 
 /**
- * The server's side of a connection with a verified certificate.
+ * Server's side of a connection to a peer with a verified certificate.
  *
- * States: waiting for the hello → setting up the payload → open → over.
+ * States: waiting for the hello → setting up the payload part → open → over.
  */
 export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
   implements ChannelHandler<Own>, ConnectionContext<Own, Pull>
@@ -95,7 +98,7 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
   readonly #setUp: Disposable;
   #isOver = false;
   readonly #torn = Promise.withResolvers<void>();
-  /** Wakes callers that wait for all running requests. */
+  /** Callbacks that wake callers waiting until no request is running. */
   #quiet: (() => void)[] = [];
 
   constructor(options: ServerConnectionOptions<Own, Pull>) {
@@ -125,7 +128,7 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
     this.#setUp[Symbol.dispose]();
   }
 
-  /** Handles a message of the client. */
+  /** Handles a message from the client. */
   receive(message: Own | CommonMessage): void {
     if (this.#isOver) return;
     const wrong = isCommon(message)
@@ -138,7 +141,10 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
     this.end(end.kind, end.why);
   }
 
-  /** The reason the message is invalid; null: valid. */
+  /**
+   * Handles a message that all transports define. Returns the reason if it is invalid, otherwise
+   * null.
+   */
   #take(message: CommonMessage): string | null {
     if (!this.#payload.isGreeted) return BEFORE_HELLO;
     switch (message.kind) {
@@ -161,7 +167,7 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
     }
   }
 
-  /** Whether another request may run; null: its number is in use. */
+  /** Decides whether another request may run. Null if its number is already in use. */
   #admit(id: number): boolean | null {
     if (this.#calls.has(id) || this.#pulls.has(id)) return null;
     if (this.#running >= this.host.limits.connectionRequestsMax) return false;
@@ -198,14 +204,14 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
     return null;
   }
 
-  /** Never throws. */
+  /** Serves a request other than a pull, and sends the reply. Never throws. */
   async #call(id: number, request: Call, abort: AbortController): Promise<void> {
     const { server, clock, limits, log } = this.host;
     const { signal } = abort;
     using _ = clock.after(limits.requestMs, () => abort.abort());
     try {
       const answer = await server.call(this.peer, request, signal);
-      // Answers can be large: encode one only when the previous ones are written.
+      // Replies can be large, so each is encoded only when the previous ones are written.
       while (!signal.aborted && this.channel.isFull) await this.channel.room();
       if (!signal.aborted) this.channel.send({ kind: "answer", id, body: encodeAnswer(answer) });
     } catch (thrown) {
@@ -238,7 +244,10 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
     return null;
   }
 
-  /** Cancels everything. Sends `why` to the peer if the connection still works. */
+  /**
+   * Ends the connection: cancels all requests, and sends `why` to the peer if the connection still
+   * works.
+   */
   end(kind: ConnectionFaultKind, why: string): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -275,12 +284,12 @@ export class ServerConnection<Own extends OwnMessage, Pull extends ServedPull>
 
 const NUMBER_IN_USE = "request number is already in use";
 export const BEFORE_HELLO = "request before the hello";
-/** Reported to a peer that sends an answer to a server. */
+/** Fault reported to a peer that sends a reply on a connection that it opened. */
 export const UNEXPECTED_ANSWER = "answer received on a server connection";
 
 /**
- * One pull on the server's side, independent of how its payload is carried. Every slot reference is
- * released exactly once.
+ * Server's side of one pull, independent of how payload is carried. Releases every slot reference
+ * exactly once.
  */
 export abstract class ServedPull<Own = unknown> {
   protected readonly id: number;
@@ -290,12 +299,12 @@ export abstract class ServedPull<Own = unknown> {
   readonly #lent = new Map<number, ServedBlock>();
   readonly #left: Set<number>;
   /**
-   * The requested items. If a block's header differs, the block is sent only after the client
+   * Items of the request. A block whose header differs from its item is sent only after the client
    * agrees.
    */
   readonly #requested: OpenItems;
   #lentBytes = 0;
-  /** Wakes the sender when a slot reference is released. */
+  /** Wakes the loop that sends blocks, after a slot reference was released. */
   #wake: (() => void) | null = null;
 
   constructor(
@@ -310,25 +319,29 @@ export abstract class ServedPull<Own = unknown> {
     this.#requested = new OpenItems(request.namespace, request.items);
   }
 
-  /** Resolves when payload can be sent; false: it never will be. */
+  /** Waits until payload can be sent. Resolves with false if it never can be. */
   protected abstract ready(): Promise<boolean>;
-  /** Answers one item without a block. */
+  /** Sends a refusal, encoded in `body`, for one item. */
   protected abstract refuse(body: Uint8Array): void;
   /**
-   * Sends the block of item `index`, whose slot reference is released later with `release`.
-   * `isRequested`: the header matches the request. Throws if the header violates the wire format.
+   * Sends the block of item `index`, and calls `release` when it does not read the block any more.
+   * `isRequested`: true if the header matches the request. Throws if the header violates the wire
+   * format.
    */
   protected abstract send(index: number, block: ServedBlock, isRequested: boolean): void;
-  /** The pull was cancelled: slot references are released when nothing reads them any more. */
+  /**
+   * Called when the pull is cancelled while these blocks are in progress. Call `release` for each
+   * when nothing reads it any more.
+   */
   protected abstract giveUp(indexes: readonly number[]): void;
-  /** The connection's payload is closed, so nothing reads any block. */
+  /** Called when the payload connection is closed, so that nothing reads any block. */
   payloadClosed(): void {}
 
   get isGivenUp(): boolean {
     return this.#abort.signal.aborted;
   }
 
-  /** Serves until everything is sent or the pull is cancelled. Never throws. */
+  /** Sends all blocks and refusals, unless the pull is cancelled. Never throws. */
   async run(): Promise<void> {
     const { clock, limits } = this.connection.host;
     const wholeMs = Math.min(this.request.deadlineMs, limits.requestMs);
@@ -345,12 +358,12 @@ export abstract class ServedPull<Own = unknown> {
     this.#wake?.();
   }
 
-  /** Whether item `index` was answered, so that messages about it are late. */
+  /** Returns whether item `index` was answered, so that a further message about it may be late. */
   isAnswered(index: number): boolean {
     return index < this.request.items.length && !this.#left.has(index);
   }
 
-  /** The reason the remaining items were not answered. */
+  /** Sends all blocks and refusals. Returns the reason if some items were not answered. */
   async #serve(): Promise<{ readonly fault: ConnectionFaultKind; readonly why: string }> {
     const { peer, channel, host } = this.connection;
     const { signal } = this.#abort;
@@ -398,7 +411,10 @@ export abstract class ServedPull<Own = unknown> {
     this.#left.delete(index);
   }
 
-  /** Throws if the header violates the wire format; the block is then released. */
+  /**
+   * Encodes a block's header. If the header violates the wire format, releases the block and
+   * throws.
+   */
   frame(index: number, header: FrameHeader): Uint8Array {
     try {
       return encodeFrame(index, header);
@@ -408,13 +424,13 @@ export abstract class ServedPull<Own = unknown> {
     }
   }
 
-  /** The block's header was sent, but the block will not be. */
+  /** Notifies the client that a block will not be sent although its header was. */
   lose(index: number): void {
     this.connection.channel.send({ kind: "lost", id: this.id, index });
     this.release(index);
   }
 
-  /** Nothing reads the block any more. */
+  /** Releases the reference to a block's slot, which nothing reads any more. */
   release(index: number): void {
     const block = this.#lent.get(index);
     if (block === undefined) return;

@@ -15,8 +15,8 @@ import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
 const VERSION = "TLSv1.3";
 
 /**
- * TLS options of both sides. Session tickets are off: each connection presents its certificate, so
- * that new credentials apply at once.
+ * Returns the TLS options that both sides use. Session tickets are off: each connection presents
+ * its certificate, so that changed credentials take effect at once.
  */
 function secretsOf(credentials: Credentials) {
   return {
@@ -35,8 +35,8 @@ function serverSecrets(credentials: Credentials): TlsOptions {
 }
 
 /**
- * A server that requests client certificates, which `trust` authorizes later. `protocol`: the ALPN
- * name.
+ * Creates a TLS server that requests client certificates. The caller authorizes them with
+ * `identify`. `protocol`: ALPN protocol name.
  */
 export function createTlsServer(
   { credentials }: Trust,
@@ -50,17 +50,19 @@ export function createTlsServer(
   });
 }
 
-/** New connections use the latest credentials. */
+/** Makes the server use the latest credentials for new connections. */
 export function renewTlsServer(server: Server, trust: Trust): void {
   server.setSecureContext(serverSecrets(trust.credentials));
 }
 
-/** The peer's identity and certificate. */
+/** Identity and certificate of a peer, or the reason it was refused. */
 type Identified =
   | { readonly ok: true; readonly identity: PeerIdentity; readonly der: Uint8Array }
   | { readonly ok: false; readonly why: string };
 
-/** Authorizes the connection's certificate, in addition to the TLS library's verification. */
+/**
+ * Decides whether to accept the peer's certificate, after the TLS library has verified its chain.
+ */
 export function identify(
   socket: TLSSocket,
   trust: Trust,
@@ -81,7 +83,10 @@ type Connected =
   | { readonly ok: true; readonly socket: TLSSocket }
   | { readonly ok: false; readonly fault: ConnectionFault };
 
-/** A TLS connection with a verified chain; its identity is not checked yet. */
+/**
+ * Opens a TLS connection whose certificate chain is verified. The caller must check the peer's
+ * identity with `identify`.
+ */
 export function connectTls(
   endpoint: Endpoint,
   credentials: Credentials,
@@ -92,7 +97,8 @@ export function connectTls(
     ...secretsOf(credentials),
     ...endpoint,
     ALPNProtocols: [protocol],
-    // No server name in the clear; the certificate's URI name is checked instead.
+    // Sends no server name, which would be unencrypted. `identify` checks the certificate's URI
+    // name instead.
     servername: "",
     checkServerIdentity: () => undefined,
   };
@@ -103,7 +109,7 @@ export function connectTls(
       signal.removeEventListener("abort", onAbort);
       socket.removeAllListeners();
       if (!result.ok) {
-        // Errors during close are ignored.
+        // Ignores errors while the connection is closed.
         socket.on("error", () => {});
         socket.destroy();
       }
@@ -122,22 +128,29 @@ export function connectTls(
   });
 }
 
-/** System errors mean that the peer is unreachable; other errors come from the handshake. */
+/**
+ * Classifies a connection error. System errors mean that the peer is unreachable; other errors come
+ * from the TLS handshake.
+ */
 function faultKindOf(code: string): ConnectionFaultKind {
   if (code === "ECONNRESET" || code === "EPIPE") return "broken";
   const isSystems = /^(?:E[A-Z0-9]+|EAI_[A-Z]+)$/.test(code) && !code.startsWith("ERR_");
   return isSystems ? "unreachable" : "refused";
 }
 
-/** An address for the native library: without brackets, and IPv4 if it is IPv4-mapped. */
+/**
+ * Converts an IP address for the native library: removes brackets, and converts an IPv4-mapped IPv6
+ * address to IPv4.
+ */
 export function plainAddress(address: string): string {
   const mapped = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
   return mapped !== undefined && isIP(mapped) === 4 ? mapped : address;
 }
 
 /**
- * The oldest connection of the address that has the most. A peer with a valid key completes its
- * handshake in a few round trips, so floods from other addresses do not end it.
+ * Returns the oldest connection of the address that has the most connections. A peer with a valid
+ * key completes its handshake in a few round trips, so connection floods from other addresses do
+ * not displace it.
  */
 export function oldestOfMost<S extends Pick<Socket, "remoteAddress">>(sockets: Iterable<S>): S {
   const byAddress = new Map<string, S[]>();
@@ -156,7 +169,10 @@ export function addressOf(socket: Socket): string {
   return socket.remoteAddress ?? "";
 }
 
-/** Resolves with the bound address. `key`: the key in [peers] that configures it. */
+/**
+ * Starts to listen and resolves with the bound address. `key`: configuration key of the address,
+ * for error messages.
+ */
 export function listenAt(server: Server, endpoint: Endpoint, key: string): Promise<AddressInfo> {
   const { host, port } = endpoint;
   return new Promise((resolve, reject) => {

@@ -21,12 +21,12 @@ import type { Ticket } from "./quic-transport.ts";
 import type { QuicContext, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
-/** Consumes a stream's input. */
+/** Receives the data of a stream that carries the reply to one request. */
 interface Sink {
-  /** No more input is needed. */
+  /** True if the reply is complete, so that no more data is expected. */
   readonly isComplete: boolean;
   take(chunk: Uint8Array): ConnectionFault | null;
-  /** The available input has been consumed. */
+  /** Called when the data that has arrived so far was passed to `take`. */
   pause(): void;
 }
 
@@ -34,21 +34,24 @@ interface ExchangeParts extends ClientOptions {
   readonly limit: Deadline;
   readonly sink: Sink;
   onHeard(nowMs: number): void;
-  /** The stream has finished, possibly later than the request. */
+  /** Called when the stream has finished. The request may have ended earlier. */
   onOver(): void;
 }
 
-/** One request on its own stream. */
+/** One request and its reply, on their own stream. */
 class Exchange {
   readonly #parts: ExchangeParts;
   readonly #done = Promise.withResolvers<ConnectionFault | null>();
   #stream: Stream | null = null;
   #out: StreamOut | null = null;
-  /** Time after which input that follows the request's end is not awaited any more. */
+  /**
+   * Monotonic milliseconds at which the request ended. If data still arrives `stallMs` later, the
+   * stream is reset.
+   */
   #endMs = Number.POSITIVE_INFINITY;
   #isDone = false;
   #heardMs: number;
-  /** Code with which the stream was reset; null: it was not. */
+  /** Code with which the peer reset the stream. Null if it did not. */
   resetCode: number | null = null;
 
   constructor(parts: ExchangeParts) {
@@ -57,7 +60,8 @@ class Exchange {
   }
 
   /**
-   * Null: the sink is complete. The sink gets no more input after it has resolved. Never throws.
+   * Sends the request and waits for the reply. Resolves with null if the reply is complete,
+   * otherwise with the fault. The sink receives nothing afterwards. Never rejects.
    */
   async run(preface: Uint8Array, request: Uint8Array): Promise<ConnectionFault | null> {
     const { limit, onOver } = this.#parts;
@@ -69,15 +73,15 @@ class Exchange {
     return fault;
   }
 
-  /** Ends the request. */
+  /** Ends the request with a fault, and resets its stream. */
   end(fault: ConnectionFault): void {
     this.#finish(fault, Code.cancelled);
   }
 
-  /** Called periodically: ends a stalled request. */
+  /** Ends the request if it has stalled. Called periodically. */
   check(nowMs: number): void {
     const { limits } = this.#parts;
-    // A stream without an id waits for the peer's stream limit, which does not count as a stall.
+    // A stream without an id waits until the peer permits another stream. That is not a stall.
     if (this.#stream?.id === null) this.#heardMs = nowMs;
     if (!this.#isDone && nowMs - this.#heardMs >= limits.stallMs) {
       this.#finish({ kind: "stalled", why: "no data for too long" }, Code.stalled);
@@ -124,7 +128,10 @@ class Exchange {
     if (await out.write(request, preface)) await out.end();
   }
 
-  /** Reads to the end of the stream: a stream is finished only after that. */
+  /**
+   * Passes the stream's data to the sink and reads to the stream's end, because the runtime frees a
+   * stream only after that.
+   */
   async #read(stream: Stream): Promise<void> {
     const { sink, clock, onHeard } = this.#parts;
     for await (const batch of stream) {
@@ -141,7 +148,7 @@ class Exchange {
   }
 }
 
-/** Reads the single answer of a call. */
+/** Receives the reply to a request other than a pull: one message. */
 export class AnswerSink implements Sink {
   answer: PeerAnswer | null = null;
   readonly #request: Exclude<PeerRequest, { op: "pull" }>;
@@ -172,18 +179,20 @@ export class AnswerSink implements Sink {
   pause(): void {}
 }
 
-/** A block whose payload is being received. */
+/** A block of which the header was received and the payload is being received. */
 interface Coming {
   readonly index: number;
   readonly header: FrameHeader;
-  /** Its place, exactly as long as the payload. */
+  /** Memory reserved for the payload, of exactly the payload's length. */
   readonly place: Uint8Array;
   bytes: number;
-  /** Bytes of it reported to the caller. */
+  /** Payload bytes of this block that were reported to the caller. */
   reported: number;
 }
 
-/** Reads the parts of a pull, and copies payload to the items' places. */
+/**
+ * Receives the parts of a pull's reply, and copies payload to the memory reserved for the blocks.
+ */
 class PullSink implements Sink {
   readonly #pull: OutgoingPull;
   readonly #region: Region;
@@ -197,7 +206,7 @@ class PullSink implements Sink {
     this.#open = new OpenItems(pull.namespace, pull.items);
   }
 
-  /** Nothing was received so far. */
+  /** True if nothing was received yet, so that the request can be sent again. */
   get isFresh(): boolean {
     return this.#open.size === this.#pull.items.length && !this.#reader.within;
   }
@@ -221,7 +230,7 @@ class PullSink implements Sink {
     return null;
   }
 
-  /** Reports received bytes. */
+  /** Reports the payload bytes received since the last report to the caller. */
   pause(): void {
     const coming = this.#coming;
     if (coming === null || coming.reported === coming.bytes) return;
@@ -246,7 +255,10 @@ class PullSink implements Sink {
     return null;
   }
 
-  /** Returns the number of payload bytes in the chunk. */
+  /**
+   * Copies payload from `chunk`, starting at `at`, to the block's memory. Returns the number of
+   * bytes copied.
+   */
   #fill(coming: Coming, chunk: Uint8Array, at: number): number {
     const bytes = Math.min(coming.place.length - coming.bytes, chunk.length - at);
     const isAll = at === 0 && bytes === chunk.length;
@@ -269,22 +281,25 @@ type CallRequest = Exclude<PeerRequest, { op: "pull" }>;
 
 export interface ClientOptions extends QuicContext {
   readonly session: Session;
-  /** The dialled worker. */
+  /** Name of the worker that this host dialled. */
   readonly worker: WorkerId;
-  /** The session ticket that the connection began with; null: none. */
+  /** Session ticket with which the connection began. Null if there was none. */
   readonly ticket: Ticket | null;
-  /** Proves that this host owns its certificate's key. */
+  /** Signature that proves that this host has its certificate's private key. */
   readonly proof: Uint8Array;
 }
 
 /**
- * The client's side of a connection. With a session ticket it can be used at once: its first pulls
- * leave with the first packet (0-RTT); other requests wait for the handshake.
+ * Client's side of a QUIC connection. If it begins with a session ticket, pulls can be sent at
+ * once, in the first packet (0-RTT); other requests wait for the handshake.
  */
 export class ClientConnection implements PeerConnection {
   readonly transport = "quic";
   readonly ended: Promise<ConnectionFault>;
-  /** Null once this handshake has authorized the peer; otherwise the reason it failed. */
+  /**
+   * Resolves when the TLS handshake is complete: with null if the peer was authorized, otherwise
+   * with the reason.
+   */
   readonly ready: Promise<ConnectionFault | null>;
   readonly #parts: ClientOptions;
   readonly #exchanges = new Set<Exchange>();
@@ -301,7 +316,7 @@ export class ClientConnection implements PeerConnection {
   #rttMs: number | null = null;
   readonly #checkTimer: Disposable;
   #requests = 0;
-  /** When the last request ended. */
+  /** Monotonic milliseconds at which the last request ended. */
   #restMs: number;
   #closing: Promise<void> | null = null;
 
@@ -350,7 +365,10 @@ export class ClientConnection implements PeerConnection {
     return this.#fault;
   }
 
-  /** The session ticket for the next connection, and its lifetime. */
+  /**
+   * Session ticket with which the next connection to this peer can begin, and its lifetime in
+   * milliseconds. Null if there is none.
+   */
   get nextTicket(): { readonly ticket: Ticket; readonly ms: number } | null {
     const { limits, clock } = this.#parts;
     if (!this.#isReady || this.#newTicket === null) return null;
@@ -420,14 +438,18 @@ export class ClientConnection implements PeerConnection {
       if (fault === null) return null;
       const late = await this.#untilReady(limit);
       if (late !== null) return late;
-      // The ticket was refused: the peer ignored the first packets, so send the request again.
+      // If the peer refused the session ticket, it has ignored the first packets, so the request is
+      // sent again.
       if (!this.#isEarlyRefused || !sink.isFresh) return fault;
     }
     const late = await this.#untilReady(limit);
     return late ?? (await this.#ask(request(), new PullSink(pull, region), limit));
   }
 
-  /** Null: the handshake is complete and the peer is authorized. */
+  /**
+   * Waits until the handshake is complete. Resolves with null if the peer was authorized, otherwise
+   * with the fault.
+   */
   async #untilReady(limit: Deadline): Promise<ConnectionFault | null> {
     if (limit.fault !== null || this.#isReady) return limit.fault ?? this.#fault;
     const { promise, resolve } = Promise.withResolvers<ConnectionFault | null>();
@@ -461,12 +483,12 @@ export class ClientConnection implements PeerConnection {
     const fault = await exchange.run(preface, withLength(encodeRequest(request)));
     this.#requests--;
     this.#restMs = this.#parts.clock.monotonicMs();
-    // A connection that ends also ends its streams, and only the connection knows the reason.
+    // If the connection has ended, its streams end too, but only the connection knows the reason.
     if (fault?.kind === "broken" && exchange.resetCode === null) return this.#fault ?? fault;
     return fault;
   }
 
-  /** Ends stalled requests, and an idle connection. */
+  /** Ends stalled requests, and closes the connection if it has been idle for too long. */
   #check(): void {
     const { clock, limits } = this.#parts;
     const nowMs = clock.monotonicMs();

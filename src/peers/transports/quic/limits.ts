@@ -5,40 +5,45 @@ const MIB = 2 ** 20;
 
 /** Limits of a QUIC transport. Times in milliseconds, sizes in bytes. */
 export interface QuicLimits {
-  /** Maximum inbound connections: in all, per worker, and per address. */
+  /** Maximum open connections from peers: in total, from one worker, and from one IP address. */
   readonly linksMax: number;
   readonly workerLinksMax: number;
   readonly addressLinksMax: number;
   readonly handshakeMs: number;
-  /** Maximum concurrent requests served: per connection, and in all. */
+  /** Maximum concurrent requests served: per connection, and in total. */
   readonly connectionRequestsMax: number;
   readonly requestsMax: number;
-  /** Maximum time to serve a request, whatever the client's deadline. */
+  /** Maximum time to serve a request, even if the client's deadline is later. */
   readonly requestMs: number;
-  /** Time without data after which a request ends. */
+  /** A request is ended if no data arrives for this time. */
   readonly stallMs: number;
-  /** Interval of keep-alives, and the silence after which a connection ends. */
+  /**
+   * Interval of keep-alive packets, and the time without packets after which a connection is
+   * closed.
+   */
   readonly keepAliveMs: number;
   readonly silentMs: number;
-  /** Interval of the check for expired certificates. */
+  /** Interval at which connections are checked for expired certificates. */
   readonly expiryCheckMs: number;
-  /** Idle time after which an outbound connection is closed. */
+  /** Idle time after which this host closes a connection that it opened. */
   readonly idleMs: number;
-  /** Lifetime of a session ticket after the peer's last answer. */
+  /** Time after the peer's last reply for which a session ticket can be used. */
   readonly ticketMs: number;
-  /** Maximum time that inbound connections continue with old certificates after a reload. */
+  /**
+   * Maximum time for which peers' connections continue with the old certificates after a reload.
+   */
   readonly reloadMs: number;
-  /** Timeout of an orderly close, for a connection or a listener. */
+  /** Timeout of the orderly close of a connection or a listener. After it, the close is forced. */
   readonly closeMs: number;
-  /** Maximum bytes per write: larger writes slow the runtime down. */
+  /** Maximum bytes of one write to a stream. Larger writes slow the runtime down. */
   readonly pieceBytes: number;
-  /** Maximum bytes queued in the runtime for one stream. */
+  /** Maximum bytes that wait in the runtime to be sent on one stream. */
   readonly waitingBytes: number;
-  /** Buffer size of UDP sockets, as far as the kernel allows. */
+  /** Size of the UDP sockets' buffers. Kernel limits may reduce it. */
   readonly socketBytes: number;
-  /** Memory of finished streams above which a garbage collection is forced. */
+  /** When finished streams occupy more memory than this, a garbage collection is forced. */
   readonly litterBytes: number;
-  /** Retry time sent with busy answers. */
+  /** Time after which clients shall try again, sent in `busy` replies. */
   readonly retryAfterMs: number;
 }
 
@@ -65,25 +70,28 @@ export const QUIC_LIMITS: QuicLimits = {
   retryAfterMs: 100,
 };
 
-/** Application error codes of `hearth-kv/1` for stream resets and closed connections. */
+/**
+ * Application error codes of the protocol `hearth-kv/1`, used when a stream is reset or a
+ * connection closed.
+ */
 export const Code = {
-  /** No error. */
+  /** The connection or stream ended without an error. */
   none: 0,
-  /** Sent by the runtime for streams of a session ticket that it refused. */
+  /** Only the runtime sends this code: on streams of a session ticket that it refused. */
   internal: 1,
-  /** The certificate is not accepted. */
+  /** The sender does not accept the other side's certificate. */
   refused: 0x10,
-  /** A connection limit is reached. */
+  /** The sender's limit on connections is reached. */
   full: 0x11,
-  /** Invalid message. */
+  /** The other side has sent an invalid message. */
   protocol: 0x12,
-  /** The peer sent no data, or did not read, for too long. */
+  /** For too long, the other side has sent no data or read none. */
   stalled: 0x13,
-  /** The request could not be answered. */
+  /** The server could not answer the request. */
   failed: 0x14,
   /** The client cancelled the request. */
   cancelled: 0x15,
-  /** This side is shutting down, or has new certificates. */
+  /** The sender shuts down, or has new certificates. */
   leaving: 0x16,
 } as const;
 
@@ -96,11 +104,11 @@ const FAULTS: Readonly<Record<number, ConnectionFault>> = {
   [Code.leaving]: { kind: "broken", why: "the peer closed the connection" },
 };
 
-/** QUIC error codes for TLS alerts: 0x100 plus the alert. */
+/** TLS alerts are reported as QUIC error codes from 0x100 on: 0x100 plus the alert's number. */
 const TLS_ALERT = 0x100;
 const CONNECTION_REFUSED = 2;
 
-/** Messages for TLS alerts about certificates (RFC 8446, section 6.2). */
+/** Messages for TLS alerts about certificates (RFC 8446, section 6.2), by alert number. */
 const ALERTS: Readonly<Record<number, string>> = {
   42: "a certificate is damaged",
   43: "a certificate is for another use",
@@ -122,13 +130,16 @@ interface QuicErrorLike {
   readonly message?: string;
 }
 
-/** The fault that a connection's end means; `thrown` undefined: it ended without an error. */
+/**
+ * Returns the fault that describes why a connection ended. `thrown`: the runtime's error, or
+ * undefined if it ended without an error.
+ */
 export function faultOf(thrown: unknown): ConnectionFault {
   if (thrown === undefined) return { kind: "broken", why: "the connection ended" };
   const { errorCode, type, message } = thrown as QuicErrorLike;
   const code = Number(errorCode ?? -1);
   const why = message ?? "the connection failed";
-  // The runtime reports a handshake timeout like a TLS failure.
+  // The runtime reports a handshake timeout with the same error as a failed TLS handshake.
   if (HANDSHAKE_TIMED_OUT.test(why)) return { kind: "unreachable", why: "handshake timed out" };
   if (type === "application") return FAULTS[code] ?? { kind: "broken", why };
   if (code >= TLS_ALERT && code < 2 * TLS_ALERT) {
@@ -143,14 +154,17 @@ export function faultOf(thrown: unknown): ConnectionFault {
 
 const RESET = /error code (\d+)/;
 
-/** The code of a stream reset, from the error of its read loop; null: not a reset. */
+/**
+ * Returns the code with which the peer reset a stream, from the error that reading it threw. Null
+ * if the stream was not reset.
+ */
 export function resetCodeOf(thrown: unknown): number | null {
   const { code, message } = thrown as { readonly code?: string; readonly message?: string };
   if (code !== "ERR_QUIC_STREAM_RESET") return null;
   return Number(RESET.exec(message ?? "")?.[1] ?? Code.internal);
 }
 
-/** The fault that a stream reset means. */
+/** Returns the fault that describes why the peer reset a stream. */
 export function resetFault(code: number): ConnectionFault {
   return FAULTS[code] ?? { kind: "broken", why: `the peer reset the stream (${code})` };
 }

@@ -2,21 +2,25 @@ import { createPrivateKey, type KeyObject, sign, verify, type X509Certificate } 
 import type { WorkerId } from "../../../core/index.ts";
 
 /**
- * The preface of each stream: lengths of the proof and of the padding (u16 each), the proof, and
- * the padding (zeros).
+ * Each stream starts with a preface: length of the proof (u16), length of the padding (u16), the
+ * proof, and the padding (zeros).
  *
- * The proof: the runtime reports the client's certificate to a server, but if the client sends a
- * chain, it reports the second certificate, which may belong to anyone. So a client signs a
- * statement that it is talking to this server, with the key of its certificate. Only that server
- * receives the proof.
+ * Proof: a signature by the client that it is talking to this server, made with its certificate's
+ * private key. It is needed because the runtime misreports the client's certificate to a server: if
+ * the client sends a chain, the runtime reports the second certificate, which may belong to any
+ * host.
  *
- * The padding: until a server has validated the client's address, it may send at most three times
- * the bytes that it received. A stream in the first packets adds padding, so that its answer fits.
+ * Padding: until a server has validated the client's address, it may send at most three times the
+ * bytes that it has received. Therefore a stream in the first packets is padded, so that its reply
+ * can be sent.
  */
 const HEAD_BYTES = 4;
 export const PROOF_BYTES_MAX = 1_024;
 export const PADDING_BYTES_MAX = 8 * 1024;
-/** Covers the server's handshake, and about 8 KiB of answer. */
+/**
+ * Padding of a stream in the first packets. Sufficient for the server's handshake and about 8 KiB
+ * of reply.
+ */
 export const EARLY_PADDING_BYTES = 4 * 1024;
 
 export interface Endpoints {
@@ -33,7 +37,9 @@ function digestFor({ asymmetricKeyType: type }: KeyObject): string | null {
   return type === "ed25519" || type === "ed448" ? null : "sha256";
 }
 
-/** `key`: PEM of the private key of the client's certificate. */
+/**
+ * Creates the proof that the client sends. `key`: private key of the client's certificate in PEM.
+ */
 export function makeProof(key: string, speakers: Endpoints): Uint8Array {
   const private_ = createPrivateKey(key);
   return sign(digestFor(private_), statement(speakers), private_);
@@ -48,7 +54,7 @@ export function isProof(
   try {
     return verify(digestFor(publicKey), statement(speakers), publicKey, proof);
   } catch {
-    // A key type that cannot sign.
+    // `verify` throws if keys of this type cannot sign.
     return false;
   }
 }
@@ -62,11 +68,11 @@ export function encodePreface(proof: Uint8Array, paddingBytes: number): Uint8Arr
   return bytes;
 }
 
-/** Reads a preface from a byte stream. */
+/** Reads the preface of a stream, which may arrive in several chunks. */
 export class PrefaceReader {
-  /** Null until complete. */
+  /** The client's proof. Null until it has arrived completely. */
   proof: Uint8Array | null = null;
-  /** The reason the preface is invalid; null: valid so far. */
+  /** Reason why the preface is invalid. Null if it is valid so far. */
   fault: string | null = null;
   #kept = new Uint8Array(HEAD_BYTES);
   #keptBytes = 0;
@@ -76,7 +82,10 @@ export class PrefaceReader {
     return this.proof !== null && this.#paddingLeft === 0;
   }
 
-  /** Consumes `chunk[at...]`; returns the offset after the preface. */
+  /**
+   * Consumes bytes of the preface from offset `at` of `chunk`. Returns the offset after the last
+   * consumed byte.
+   */
   take(chunk: Uint8Array, at: number): number {
     at = this.#keep(chunk, at);
     if (this.#paddingLeft < 0 && this.#keptBytes === HEAD_BYTES) this.#begin();

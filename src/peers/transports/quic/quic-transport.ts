@@ -30,21 +30,24 @@ import {
 import { type ConnectionHost, ServerConnection } from "./server-connection.ts";
 
 /**
- * A session ticket: lets the next connection to a peer begin with a request (0-RTT). Secret; kept
- * in memory only.
+ * Session ticket of a peer, with which the next connection to it can begin with a request (0-RTT).
+ * Secret, so it is kept in memory only.
  */
 export interface Ticket {
   readonly ticket: Uint8Array;
-  /** Validates this host's address; null: the server gave none. */
+  /**
+   * Address validation token, which proves to the peer that this host owns its IP address. Null if
+   * the peer gave none.
+   */
   readonly token: Uint8Array | null;
-  /** The peer's certificate in DER: a resumed connection does not present it again. */
+  /** Certificate of the peer in DER. A resumed connection does not present it again. */
   readonly certificate: Uint8Array;
   readonly identity: PeerIdentity;
 }
 
 const TICKETS_MAX = 1_024;
 
-/** Session tickets of recently used peers. */
+/** Stores session tickets of recently used peers until they expire. */
 class Tickets {
   readonly #clock: Clock;
   readonly #kept = new Map<string, { readonly ticket: Ticket; readonly expiry: Disposable }>();
@@ -57,7 +60,7 @@ class Tickets {
     return this.#kept.size;
   }
 
-  /** Replaces the peer's ticket for `ms`. */
+  /** Stores a peer's ticket for `ms` milliseconds, in place of an earlier one. */
   keep(name: string, ticket: Ticket, ms: number): void {
     this.drop(name);
     if (ms <= 0 || this.#kept.size >= TICKETS_MAX) return;
@@ -82,27 +85,28 @@ class Tickets {
 interface ListenerParts extends Omit<ConnectionHost, "onOver" | "whyNoMore"> {
   readonly quic: QuicModule;
   readonly address: Address;
-  /** An endpoint has bound its socket. */
+  /** Called with the port when a UDP socket was opened. */
   onSocket(port: number): void;
 }
 
-/** Maximum connections per second from one address, and maximum burst. */
+/** Maximum new connections per second from one IP address, and in a burst. */
 const CREATION_RATE = 100;
 const CREATION_BURST = 200;
 
 const RETRY_MS = 500;
 
 /**
- * Accepts inbound connections. The runtime cannot change the certificates of a listening socket, so
- * new ones need a new socket at the same port: it is opened when no peer is connected, or at the
- * latest after `reloadMs`; the remaining connections are then closed, and clients connect again.
+ * Accepts connections of peers. The runtime cannot change the certificates of a listening socket,
+ * so changed certificates need a new socket on the same port. It is opened when no peer is
+ * connected, or `reloadMs` after the change; connections that are open then are closed, and clients
+ * connect again.
  */
 class Listener {
   readonly #parts: ListenerParts;
   readonly #connections = new Set<ServerConnection>();
   #endpoint: Endpoint | null = null;
   #port: number;
-  /** The socket's certificates are outdated. */
+  /** True if the certificates have changed since the socket was opened. */
   #isStale = false;
   #swapping: Promise<void> | null = null;
   #deadline: Disposable | null = null;
@@ -113,12 +117,14 @@ class Listener {
     this.#port = parts.address.port;
   }
 
-  /** Number of authorized connections. */
+  /** Number of connections whose peer is authorized. */
   get connections(): number {
     return [...this.#connections].filter((connection) => connection.peer !== null).length;
   }
 
-  /** Throws CONFIG_INVALID if the address is not available. Resolves with the port. */
+  /**
+   * Opens the socket. Resolves with its port. Throws CONFIG_INVALID if the address cannot be used.
+   */
   async open(): Promise<number> {
     const { address, onSocket } = this.#parts;
     try {
@@ -133,7 +139,7 @@ class Listener {
     return this.#port;
   }
 
-  /** Opens a socket with the current certificates; throws if it cannot. */
+  /** Opens a socket with the current certificates. Throws the runtime's error if that fails. */
   async #bind(port: number): Promise<Endpoint> {
     const { quic, limits, trust, address } = this.#parts;
     const endpoint = new quic.QuicEndpoint({
@@ -147,7 +153,8 @@ class Listener {
     try {
       const options = serverOptions(trust.credentials, limits);
       await quic.listen((session) => this.#take(session), { ...options, endpoint });
-      // An endpoint without a socket has no address and closes with the reason.
+      // If no socket could be opened, the endpoint has no address, and `closed` rejects with the
+      // reason.
       if (endpoint.address === undefined) await endpoint.closed;
       return endpoint;
     } catch (thrown) {
@@ -178,7 +185,10 @@ class Listener {
     if (this.#isStale && this.#connections.size === 0 && !this.#isClosed) void this.#swap();
   }
 
-  /** Makes new connections use the latest certificates, at once or soon. */
+  /**
+   * Makes new connections use the latest certificates: now if no peer is connected, otherwise
+   * within `reloadMs`.
+   */
   async reload(): Promise<void> {
     if (this.#isClosed) return;
     this.#isStale = true;
@@ -190,7 +200,7 @@ class Listener {
   #swap(): Promise<void> {
     this.#swapping ??= this.#renew().finally(() => {
       this.#swapping = null;
-      // Peers may have connected meanwhile.
+      // The certificates may have changed again meanwhile.
       if (this.#isStale) void this.reload();
     });
     return this.#swapping;
@@ -202,7 +212,7 @@ class Listener {
     this.#deadline = null;
     this.#isStale = false;
     try {
-      // Tests the certificates at another port before closing the socket in use.
+      // Tests the certificates on another port before closing the socket that is in use.
       (await this.#bind(0)).destroy();
     } catch (thrown) {
       log("error", "the new certificates cannot be used", { why: messageOf(thrown) });
@@ -219,7 +229,7 @@ class Listener {
     }
   }
 
-  /** Ends all connections with `end`, and releases the port. */
+  /** Stops accepting, closes all connections with `end`, and releases the port. */
   async #shut(end: (connection: ServerConnection) => Promise<void>): Promise<void> {
     const endpoint = this.#endpoint;
     this.#endpoint = null;
@@ -241,7 +251,7 @@ class Listener {
   }
 }
 
-/** The runtime's notation of an address. */
+/** Formats an address and port as the runtime expects it. */
 function socketAddress(host: string, port: number): string {
   return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
 }
@@ -267,8 +277,8 @@ function common(limits: QuicLimits) {
 }
 
 /**
- * A server's TLS options. A client can present only its own certificate, so intermediates are taken
- * from this host's own chain.
+ * Returns a server's TLS options. Clients can present only their own certificate, so intermediate
+ * certificates are taken from this host's own chain.
  */
 function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
   const { key, certificates, authorities } = credentials;
@@ -284,8 +294,9 @@ function serverOptions(credentials: Credentials, limits: QuicLimits): SessionOpt
 }
 
 /**
- * A client's TLS options: only its own certificate, because the runtime misreports a chain to the
- * server. The runtime's name check is off, as it does not know our names.
+ * Returns a client's TLS options. Presents only this host's own certificate, because the runtime
+ * misreports a chain to the server. The runtime's check of host names is off; Hearth checks worker
+ * names instead.
  */
 function clientOptions(credentials: Credentials, limits: QuicLimits): SessionOptions {
   const { key, certificates, authorities } = credentials;
@@ -313,8 +324,8 @@ export interface QuicOptions {
 const ANY_ADDRESS = { 4: "0.0.0.0", 6: "::" } as const;
 
 /**
- * QUIC of the runtime: one connection per peer, one stream per request. Payload passes through
- * JavaScript, so it is slow on fast networks; it needs one UDP port and nothing else.
+ * Transport over the JavaScript runtime's QUIC: one connection per peer, one stream per request.
+ * Needs only one UDP port. Slow on fast networks, because payload passes through JavaScript.
  */
 export class QuicTransport implements Transport {
   readonly name = "quic";
@@ -440,13 +451,16 @@ export class QuicTransport implements Transport {
       this.#connections.delete(connection);
       const next = connection.nextTicket;
       if (next === null || this.#closed !== null) this.#tickets.drop(name);
-      // A ticket is bound to the certificate that this host presented.
+      // A ticket is bound to the certificate that this host presented, so it is kept only if that
+      // is still in use.
       else if (trust.credentials === credentials) this.#tickets.keep(name, next.ticket, next.ms);
     });
     return connection;
   }
 
-  /** A ticket of a peer whose certificate is still accepted. */
+  /**
+   * Returns the ticket for the peer, if the certificate in it is still accepted; otherwise null.
+   */
   #ticketFor(name: string, { worker }: DialTarget): Ticket | null {
     const ticket = this.#tickets.find(name);
     if (ticket === null || this.#options.trust.authorize(ticket.certificate, worker).ok)
@@ -501,7 +515,7 @@ interface Numeric {
   readonly family: 4 | 6;
 }
 
-/** Resolves a name with the system's resolver. */
+/** Resolves a host name with the operating system's resolver. */
 async function addressOf({ host }: Address): Promise<Numeric> {
   const family = isIP(host);
   if (family !== 0) return { host, family: family as 4 | 6 };

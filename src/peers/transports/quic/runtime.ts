@@ -11,7 +11,7 @@ export type Session = import("node:quic").QuicSession;
 export type Stream = import("node:quic").QuicStream;
 export type SessionOptions = import("node:quic").SessionOptions;
 
-/** Shared by all connections of a QUIC transport. */
+/** Objects that all connections of a QUIC transport share. */
 export interface QuicContext {
   readonly trust: Trust;
   readonly clock: Clock;
@@ -19,17 +19,17 @@ export interface QuicContext {
   readonly limits: QuicLimits;
   readonly gcPressure: GcPressure;
   readonly trusted: TrustedConnections;
-  /** Inbound requests. */
+  /** Limit on the peers' requests that are served at once. */
   readonly requests: RequestLimit;
-  /** The memory of all blocks. */
+  /** Memory region that contains all blocks. */
   readonly region: Region;
 }
 
 let loading: Promise<QuicModule> | undefined;
 
 /**
- * Loads the runtime's QUIC on first use. The runtime's warning that QUIC is experimental is
- * suppressed; other warnings pass. Throws UNSUPPORTED if the runtime has no QUIC.
+ * Loads the JavaScript runtime's QUIC on first use. Suppresses the warning that it is experimental,
+ * but no other warnings. Throws UNSUPPORTED if the runtime has no QUIC.
  */
 export function loadQuic(): Promise<QuicModule> {
   loading ??= load();
@@ -52,13 +52,16 @@ async function load(): Promise<QuicModule> {
   }
 }
 
-/** Memory that the runtime keeps for a finished stream. */
+/**
+ * Estimated bytes of memory that the runtime keeps for a finished stream until it is
+ * garbage-collected.
+ */
 const STREAM_BYTES = 8 * 1024;
 
 /**
- * The runtime keeps native memory for each finished stream until its garbage collector runs, and
- * that memory does not trigger the collector. This class counts it, and forces a collection above
- * `bytesMax`.
+ * Forces garbage collections. The runtime keeps native memory for each finished stream until its
+ * garbage collector runs, and does not count this memory when it decides to run. This class
+ * estimates the memory, and forces a collection above `bytesMax`.
  */
 export class GcPressure {
   readonly #bytesMax: number;
@@ -66,7 +69,7 @@ export class GcPressure {
   readonly #streams = new FinalizationRegistry<number>((bytes) => {
     this.#bytes -= bytes;
   });
-  /** Estimated memory of finished streams that were not collected. */
+  /** Estimated bytes of finished streams that were not collected yet. */
   #bytes = 0;
   /** Bytes added since the last forced collection. */
   #fresh = 0;
@@ -80,7 +83,7 @@ export class GcPressure {
     return this.#bytes;
   }
 
-  /** A stream has finished. `waitingBytes`: the maximum that was queued on it. */
+  /** Counts a finished stream. `waitingBytes`: maximum bytes that waited to be sent on it. */
   add(stream: Stream, waitingBytes: number): void {
     const bytes = STREAM_BYTES + waitingBytes;
     this.#streams.register(stream, bytes);
@@ -92,7 +95,9 @@ export class GcPressure {
   }
 }
 
-/** Closes a connection with `code`; tears it down if its streams do not end within `ms`. */
+/**
+ * Closes a connection with `code`. If its streams do not end within `ms` milliseconds, destroys it.
+ */
 export async function closeSession(
   session: Session,
   code: number,
@@ -108,14 +113,14 @@ export async function closeSession(
   if (!session.destroyed) session.destroy(undefined, options);
 }
 
-/** Resets a stream in both directions with this code. */
+/** Resets a stream in both directions with an error code. */
 export function tearStream(stream: Stream, code: number): void {
   if (stream.destroyed) return;
   const { resetStream, stopSending } = stream as Stream & {
     resetStream?(code: number): void;
     stopSending?(code: number): void;
   };
-  // The effect of `destroy` on the code depends on the stream's use, so reset it first.
+  // Reset the stream before `destroy`, which sends the code only in some states of the stream.
   resetStream?.call(stream, code);
   stopSending?.call(stream, code);
   stream.destroy(undefined, { code });
@@ -126,23 +131,26 @@ const DRAIN = Symbol.for("Stream.drainableProtocol");
 interface Writer {
   writevSync(chunks: readonly Uint8Array[]): boolean;
   endSync(): number;
-  /** Null: there is space, or there never will be. */
+  /** Resolves when there is space. Null if there is space already, or never will be. */
   [DRAIN](): Promise<unknown> | null;
 }
 
 const NOTHING = new Uint8Array(0);
 
 /**
- * Writes to a stream in pieces, each when there is space: the runtime's time for queued data grows
- * with its square. Each piece is copied as it is written, so its source can be reused at once.
+ * Writes to a stream in pieces, each when there is space for it, because the runtime's time to
+ * handle waiting data grows with the square of its size. Each piece is copied when it is written,
+ * so the caller may reuse the memory afterwards.
  */
 export class StreamOut {
   readonly #writer: Writer;
   readonly #pieceBytes: number;
   #isStopped = false;
-  /** Wakes the caller that waits for space. */
+  /** Wakes the call that waits for space. Null if none waits. */
   #wake: ((isRoom: boolean) => void) | null = null;
-  /** Pieces accepted so far: a peer whose count does not change is not reading. */
+  /**
+   * Number of pieces written. If it does not change while a write waits, the peer is not reading.
+   */
   taken = 0;
 
   constructor(stream: Stream, limits: Pick<QuicLimits, "pieceBytes" | "waitingBytes">) {
@@ -155,12 +163,13 @@ export class StreamOut {
     return this.#wake !== null;
   }
 
-  /** Writes `head` and `bytes`. False: nothing reads the stream any more. */
+  /** Writes `head`, then `bytes`. Returns false if the stream has ended. */
   async write(bytes: Uint8Array, head: Uint8Array = NOTHING): Promise<boolean> {
     const piece = this.#pieceBytes;
     let chunks = [head, bytes.subarray(0, piece)];
     for (let at = piece; ; at += piece) {
-      // One call sends one packet if it can, so head and bytes are written together.
+      // The runtime sends the data of one call in one packet if possible, so `head` is written
+      // together with the first piece.
       while (!this.#writer.writevSync(chunks)) if (!(await this.#room())) return false;
       this.taken++;
       if (this.#isStopped) return false;
@@ -174,13 +183,13 @@ export class StreamOut {
     return true;
   }
 
-  /** The stream ended, or the data is no longer wanted. */
+  /** Ends all writes, because the stream has ended or the data is not wanted any more. */
   stop(): void {
     this.#isStopped = true;
     this.#wake?.(false);
   }
 
-  /** Waits for space; false: there never will be. */
+  /** Waits for space. Returns false if there never will be any. */
   #room(): Promise<boolean> | boolean {
     if (this.#isStopped) return false;
     const drained = this.#writer[DRAIN]();

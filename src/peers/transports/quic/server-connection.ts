@@ -18,27 +18,35 @@ import { isProof, PrefaceReader } from "./preface.ts";
 import type { QuicContext, Session, Stream } from "./runtime.ts";
 import { closeSession, StreamOut, tearStream } from "./runtime.ts";
 
-/** Authorizes the sender of a stream by its proof; null: refused, and its connection ends. */
+/**
+ * Checks a stream's proof and returns the identity of the peer. If the proof is refused, returns
+ * null and ends the connection.
+ */
 type Authorize = (proof: Uint8Array) => Promise<PeerIdentity | null>;
 
 type Pull = Extract<PeerRequest, { op: "pull" }>;
 
-/** All other answers fit into a few pieces. */
+/**
+ * Returns whether a reply may be so large that only a limited number may be in memory. Other
+ * replies are small.
+ */
 function mayBeLong({ op }: PeerAnswer): boolean {
   return op === "summary" || op === "find";
 }
 
-/** One request of a peer, and its answer. */
+/** One request of a peer, and the reply, on their own stream. */
 class ServedStream {
   readonly #stream: Stream;
   readonly #host: ConnectionHost;
-  /** Limits the connection's streams with large answers in memory. */
+  /** Limits how many large replies of one connection are in memory at the same time. */
   readonly #longAnswers: RequestSlots;
   readonly #over = new AbortController();
   readonly #out: StreamOut;
-  /** Deadline of the request. */
+  /** Monotonic milliseconds at which the request's time limit ends. */
   #endMs: number;
-  /** When the peer last read data, and how much it had read then. */
+  /**
+   * Monotonic milliseconds at which the peer last read data, and the number of pieces written then.
+   */
   #movedMs: number;
   #taken = 0;
   #isAnswered = false;
@@ -57,7 +65,9 @@ class ServedStream {
     stream.closed.then(over, over);
   }
 
-  /** Called periodically: ends stalled and late streams. */
+  /**
+   * Ends the stream if the peer does not read, or if its time limit has ended. Called periodically.
+   */
   check(nowMs: number): void {
     if (!this.#out.isWaiting || this.#out.taken !== this.#taken) {
       this.#taken = this.#out.taken;
@@ -72,7 +82,7 @@ class ServedStream {
     this.#out.stop();
   }
 
-  /** Serves the request. Never throws: the runtime would end the whole connection. */
+  /** Serves the request. Never rejects, because the runtime would then end the whole connection. */
   async run(authorize: Authorize): Promise<void> {
     try {
       const code = await this.#run(authorize);
@@ -87,7 +97,7 @@ class ServedStream {
     gcPressure.add(this.#stream, Math.min(limits.waitingBytes, this.#sentBytes));
   }
 
-  /** Resets the stream. */
+  /** Stops serving, and resets the stream with `code`. */
   stop(code: number): void {
     this.#giveUp();
     tearStream(this.#stream, code);
@@ -97,7 +107,8 @@ class ServedStream {
     const read = await this.#read(authorize);
     if (typeof read === "number") return read;
     const { request, peer } = read;
-    // 0-RTT data can be replayed by an attacker, so only pulls are served from it.
+    // An attacker can send 0-RTT data again, so only pulls, which change nothing, are served from
+    // it.
     if (this.#stream.early && request.op !== "pull") return Code.protocol;
     const { clock, limits } = this.#host;
     const deadlineMs = request.op === "pull" ? request.deadlineMs : limits.requestMs;
@@ -107,7 +118,10 @@ class ServedStream {
     return this.#isAnswered ? Code.none : Code.cancelled;
   }
 
-  /** The request, or the code with which the stream is reset. */
+  /**
+   * Reads the preface and the request. Returns the request, or the error code with which to reset
+   * the stream.
+   */
   async #read(
     authorize: Authorize,
   ): Promise<{ request: PeerRequest; peer: PeerIdentity } | number> {
@@ -135,7 +149,10 @@ class ServedStream {
     }
   }
 
-  /** Nothing may follow a request, and a stream is finished only when it was read to its end. */
+  /**
+   * Reads to the stream's end, because the runtime frees a stream only after that. Resets the
+   * stream if more data follows the request.
+   */
   #awaitEnd(batches: AsyncIterator<unknown>): void {
     batches.next().then(
       ({ done }) => {
@@ -145,7 +162,10 @@ class ServedStream {
     );
   }
 
-  /** Whether the complete answer was written. */
+  /**
+   * Serves the request and writes the reply. Resolves with whether the reply was written
+   * completely.
+   */
   async #answer(peer: PeerIdentity, request: PeerRequest): Promise<boolean> {
     const { server, limits, requests } = this.#host;
     if (!requests.take()) {
@@ -162,7 +182,10 @@ class ServedStream {
     }
   }
 
-  /** A peer that does not read its answers occupies memory for one of them, not for all. */
+  /**
+   * Writes a reply. Large replies are written one after the other, so that a peer that does not
+   * read occupies memory for only one of them.
+   */
   async #say(answer: PeerAnswer): Promise<boolean> {
     const { signal } = this.#over;
     if (!mayBeLong(answer)) return this.#write(answer);
@@ -213,12 +236,12 @@ class ServedStream {
 
 export interface ConnectionHost extends QuicContext {
   readonly server: PeerServer;
-  /** The reason no further connection of this worker is accepted; null: accepted. */
+  /** Returns why no further connection of this worker is accepted. Null if one is. */
   whyNoMore(worker: WorkerId): string | null;
   onOver(connection: ServerConnection): void;
 }
 
-/** An inbound connection. Its certificate is authorized before a request is parsed. */
+/** A connection that a peer has opened. The peer is authorized before a request is parsed. */
 export class ServerConnection {
   readonly #session: Session;
   readonly #host: ConnectionHost;
@@ -250,12 +273,15 @@ export class ServerConnection {
     this.#authorized = this.#authorize();
   }
 
-  /** Null before authorization, and after the end. */
+  /** Identity of the peer. Null before it is authorized, and after the connection has ended. */
   get peer(): PeerIdentity | null {
     return this.#isOver ? null : this.#peer;
   }
 
-  /** The worker that proved its identity; null before that, and after the end. */
+  /**
+   * Name of the worker that has proved its identity. Null before that, and after the connection has
+   * ended.
+   */
   get proven(): WorkerId | null {
     return this.#isProven ? (this.peer?.worker ?? null) : null;
   }
@@ -296,7 +322,10 @@ export class ServerConnection {
     return remote === undefined ? "" : remote.address;
   }
 
-  /** The peer, if its certificate is accepted and it proved that it has the key. */
+  /**
+   * Returns the peer's identity. Null if its certificate is not accepted, or if `proof` does not
+   * show that it has the private key.
+   */
   async #admit(proof: Uint8Array): Promise<PeerIdentity | null> {
     const peer = await this.#authorized;
     if (peer === null || this.#isProven || this.#isOver) return this.#isOver ? null : peer;
@@ -341,7 +370,7 @@ export class ServerConnection {
     for (const stream of this.#streams) stream.check(nowMs);
   }
 
-  /** Ends running requests, then the connection. */
+  /** Closes the connection and ends its requests. */
   async close(): Promise<void> {
     this.#isLeaving = true;
     for (const stream of this.#streams) stream.stop(Code.leaving);
@@ -350,7 +379,7 @@ export class ServerConnection {
     await closeSession(this.#session, Code.leaving, clock, limits.closeMs);
   }
 
-  /** Waits a limited time for running requests, then ends the connection. */
+  /** Waits a limited time for running requests to end, then closes the connection. */
   async leave(): Promise<void> {
     this.#isLeaving = true;
     const { promise: late, resolve } = Promise.withResolvers<void>();

@@ -18,15 +18,16 @@ import type { RdmaMessage } from "./control.ts";
 type Frame = Extract<Part, { kind: "frame" }>;
 
 /**
- * One pull on the client's side. The server says for each block where it can be read. The client
- * reads it after comparing its header with the request, and returns it when nothing here reads it
- * any more, whatever the result.
+ * Client's side of one pull over RDMA. For each block, the server sends the header and the address
+ * at which the client can read the payload. The client compares the header with its request, reads
+ * the payload, and reports to the server when it does not read it any more, even if the read
+ * failed.
  */
 export class RdmaPull extends ClientPull {
   readonly #id: number;
   readonly #rails: RdmaClient;
 
-  /** Sends the request. */
+  /** Sends the pull request. */
   constructor(id: number, rails: RdmaClient, pull: OutgoingPull, deadline: Deadline) {
     const { clock, channel } = rails;
     super({ id, pull, deadline, clock, writers: rails, channel });
@@ -35,13 +36,16 @@ export class RdmaPull extends ClientPull {
     channel.send({ kind: "pull", id, body: this.body });
   }
 
-  /** Handles an answer without a block. The reason it is invalid; null: valid. */
+  /** Handles the refusal of a block. Returns the reason if it is invalid, otherwise null. */
   takePart(part: Part): string | null {
     if (part.kind === "frame") return "frame without a readable block";
     return this.fault === null ? this.take(part) : null;
   }
 
-  /** Handles a block that can be read. The reason it is invalid; null: valid. */
+  /**
+   * Handles the header of a block whose payload can now be read. Returns the reason if it is
+   * invalid, otherwise null.
+   */
   takeLent(part: Frame, rail: number, window: RdmaWindow): string | null {
     const { index, header } = part;
     if (this.fault !== null) {
@@ -81,27 +85,33 @@ export class RdmaPull extends ClientPull {
 interface Reading {
   readonly connection: RdmaQueuePair;
   readonly token: number;
-  /** Timeout after a cancellation; null: not cancelled. */
+  /**
+   * Timer that ends the queue pair if a cancelled read does not end. Null if the read was not
+   * cancelled.
+   */
   grace: Disposable | null;
 }
 
-/** The queue pairs that read the blocks of a connection's pulls. */
+/**
+ * Client's payload part of a connection: queue pairs through which blocks are read from the
+ * server's memory.
+ */
 export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers {
-  /** RDMA payload uses no transfer numbers. */
+  /** Always 0: RDMA payload uses no transfer numbers. */
   readonly used = 0;
   readonly channel: ControlChannel<RdmaMessage>;
   readonly clock: Clock;
   readonly ended: Promise<ConnectionFault>;
   readonly #connections: readonly RdmaQueuePair[];
   readonly #graceMs: number;
-  /** By number of the writer. */
+  /** Running reads by writer number. */
   readonly #reading = new Map<number, Reading>();
   #nextWriter = 0;
   readonly #onEnd: (fault: ConnectionFault) => void;
 
   /**
-   * `connections`: connected, in the order of the welcome's pairs. `graceMs`: time for a cancelled
-   * read to end.
+   * `connections`: connected queue pairs, in the order of the pairs in the server's welcome.
+   * `graceMs`: milliseconds for a cancelled read to end.
    */
   constructor(
     connections: readonly RdmaQueuePair[],
@@ -136,12 +146,15 @@ export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers
     const { rail, window } = message;
     if (rail >= this.#connections.length) return "block on an unknown rail";
     if (pull !== undefined) return pull.takeLent(part, rail, window);
-    // The pull was cancelled meanwhile: return the block at once.
+    // The pull was cancelled before this message arrived: report at once that the block is not
+    // read.
     this.channel.send({ kind: "taken", id, index: part.index });
     return null;
   }
 
-  /** Reads a block into the arena; `writer` is its number until `done` has resolved. */
+  /**
+   * Starts to read a block into the arena. `writer` identifies the read until `done` has resolved.
+   */
   read(
     rail: number,
     window: RdmaWindow,
@@ -165,7 +178,7 @@ export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers
     return reading === undefined ? 0 : reading.connection.arrived(reading.token);
   }
 
-  /** A read that does not end after cancellation is ended together with its queue pair. */
+  /** Cancels a read. If it does not end within `graceMs`, ends the queue pair as well. */
   cancel(writer: number): void {
     const reading = this.#reading.get(writer);
     if (reading === undefined) return;

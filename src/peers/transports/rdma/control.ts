@@ -17,9 +17,9 @@ import {
 import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
-/** The ALPN protocol name. */
+/** ALPN protocol name in the TLS handshake. */
 export const RDMA_PROTOCOL = "hearth-rdma/1";
-/** Maximum number of rails of one side, and of queue pairs per connection. */
+/** Maximum number of ports ("rails") that one side offers, and of queue pairs per connection. */
 export const RAILS_MAX = 8;
 
 const MTUS = [256, 512, 1024, 2048, 4096];
@@ -28,7 +28,10 @@ const gid = bytes(16);
 const u24 = checked(u32, (number) => number < 2 ** 24);
 const reads = checked(u16, (count) => count <= READS_MAX);
 
-/** A port's address, as the peer needs it to choose a port that reaches it. */
+/**
+ * Addresses of a port of one host, from which the other host decides which of its ports can reach
+ * it.
+ */
 export type Rail = Pick<RdmaPort, "gid" | "linkLayer" | "isRoceV2">;
 const rail: Field<Rail> = struct({
   gid,
@@ -46,7 +49,10 @@ const address: Field<RdmaAddress> = struct({
   readsIn: reads,
 });
 
-/** A queue pair of the server for the client's rail of this index in the hello. */
+/**
+ * Queue pair that the server created for one of the client's ports. `rail`: index of that port in
+ * the client's hello.
+ */
 export interface PairedRail {
   readonly rail: number;
   readonly address: RdmaAddress;
@@ -56,11 +62,11 @@ const pairs: Field<readonly PairedRail[]> = checked(
   (all) => new Set(all.map((pair) => pair.rail)).size === all.length,
 );
 
-/** Messages of an RDMA control channel, besides the common ones; codes are never reused. */
+/** Messages that only the RDMA transport defines. Codes are never reused. */
 const RDMA_MESSAGES = {
   /**
-   * From the client, first: its usable rails, best first, and the number of queue pairs that it
-   * wants.
+   * First message, from the client: its usable ports, best first, and the number of queue pairs
+   * that it wants.
    */
   hello: {
     code: 1,
@@ -71,24 +77,27 @@ const RDMA_MESSAGES = {
     },
   },
   /**
-   * The server's answer: its maximum of concurrent requests, and its queue pairs, each for one of
-   * the client's rails.
+   * The server's reply to the hello: the maximum number of concurrent requests, and the server's
+   * queue pairs, each for one of the client's ports.
    */
   welcome: { code: 2, fields: { version: positive(u16), requests: positive(u16), pairs } },
-  /** The client's queue pairs, in the order of the welcome's. Requests may follow at once. */
+  /**
+   * Addresses of the client's queue pairs, in the order of the pairs in the welcome. The client may
+   * send requests directly after this message.
+   */
   join: { code: 15, fields: { addresses: list(address, RAILS_MAX) } },
   pull: { code: 5, fields: { id: u32, body: rest } },
-  /** The answer for one item, without a block. */
+  /** From the server: refusal of one block. */
   part: { code: 6, fields: { id: u32, body: rest } },
   /**
-   * The answer for one item: its block can be read over this rail (an index into the welcome's
-   * pairs).
+   * From the server: header of one block, and the address at which the client can read its payload.
+   * `rail`: index of the queue pair in the welcome.
    */
   lent: {
     code: 16,
     fields: { id: u32, rail: u8, window: struct({ key: u32, address: u64 }), body: rest },
   },
-  /** The client does not read the block any more. */
+  /** From the client: it does not read this block any more, so the server can release it. */
   taken: { code: 17, fields: { id: u32, index: u16 } },
 } as const;
 

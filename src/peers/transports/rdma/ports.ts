@@ -7,21 +7,22 @@ import type {
 import { type PairedRail, RAILS_MAX, type Rail } from "./control.ts";
 
 /**
- * A port of the peer and a port of this host that reach each other, as far as their addresses show.
+ * A port of the peer, and the port of this host that is most likely to reach it, judging by their
+ * addresses.
  */
 export interface RailPair {
-  /** Index of the peer's rail. */
+  /** Index of the peer's port in its list. */
   readonly rail: number;
   readonly port: RdmaPort;
 }
 
-/** Prefix of a GID that contains an IPv4 address. */
+/** First bytes of a GID that contains an IPv4 address. */
 const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const SUBNET_BYTES = 8;
 
 /**
- * Usable ports in the order in which they are offered: fewest connections first, so that peers
- * spread over the ports, then fastest first.
+ * Returns the ports to offer to peers: those with the fewest connections first, so that peers
+ * spread over the ports, then the fastest first.
  */
 export function usablePorts(
   ports: readonly RdmaPort[],
@@ -33,9 +34,9 @@ export function usablePorts(
 }
 
 /**
- * Pairs the peer's rails with this host's ports, at most `wanted` pairs, each port once. Among
- * ports that can reach each other, pairs with the longest common address prefix come first, since
- * they are most likely in one network; then the peer's order, then this host's.
+ * Pairs ports of the peer with ports of this host. Returns at most `wanted` pairs, with each port
+ * in one pair. Prefers pairs whose addresses have the longest common prefix, because they are most
+ * likely in one network; then the peer's order, then this host's order.
  */
 export function pairRails(
   theirs: readonly Rail[],
@@ -73,21 +74,21 @@ function bitsAlike(a: Uint8Array, b: Uint8Array): number {
   return at < 0 ? 8 * a.length : 8 * at + Math.clz32((a[at]! ^ b[at]!) << 24);
 }
 
-/** A queue pair for one of the peer's rails. */
+/** Queue pair created for a port of the peer. `rail`: index of that port in the peer's list. */
 export interface MadeRail {
   readonly rail: number;
   readonly connection: RdmaQueuePair;
 }
 
-/** Creates the queue pairs of connections, spread over this host's ports. */
+/** Creates the queue pairs of all connections, and spreads them over this host's ports. */
 export class RailConnections {
   readonly #rdma: Rdma;
   readonly #settings: RdmaQueuePairSettings;
   /** Maximum number of queue pairs per connection. */
   readonly #rails: number;
-  /** Number of queue pairs per port. */
+  /** Number of open queue pairs by index of this host's port. */
   readonly #on = new Map<number, number>();
-  /** Open queue pairs. */
+  /** Queue pairs that have not been closed. */
   readonly #all = new Set<RdmaQueuePair>();
 
   constructor(rdma: Rdma, settings: RdmaQueuePairSettings, rails: number) {
@@ -100,19 +101,24 @@ export class RailConnections {
     return this.#rails;
   }
 
-  /** Usable ports, best first. */
+  /** Returns the ports to offer to a server, best first. */
   offered(): RdmaPort[] {
     const ports = usablePorts(this.#rdma.ports(), (port) => this.#on.get(port) ?? 0);
     return ports.slice(0, RAILS_MAX);
   }
 
-  /** Queue pairs for a client's rails; empty if no port reaches one. Throws NativeError. */
+  /**
+   * Creates queue pairs for the ports that a client offers. Empty if no port of this host reaches
+   * one of them. Throws NativeError.
+   */
   answer(rails: readonly Rail[], wanted: number): MadeRail[] {
     const pairs = pairRails(rails, this.offered(), Math.min(wanted, this.#rails));
     return this.#make(pairs.map(({ rail, port }) => ({ rail, port: port.index })));
   }
 
-  /** Queue pairs connected to those of a server. Throws NativeError. */
+  /**
+   * Creates queue pairs for those that a server has created, and connects them. Throws NativeError.
+   */
   connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaQueuePair[] {
     const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
     try {
@@ -148,7 +154,7 @@ export class RailConnections {
     return connection;
   }
 
-  /** Resolves when no queue pair is left. */
+  /** Closes all queue pairs. Resolves when that is done. */
   async close(): Promise<void> {
     await Promise.all([...this.#all].map((connection) => connection[Symbol.asyncDispose]()));
   }

@@ -30,37 +30,39 @@ import { type RdmaServedPull, RdmaServer } from "./server.ts";
 /** Limits of an RDMA transport. */
 export interface RdmaLimits extends ChannelLimits {
   /**
-   * Time after which a block that the client has not returned is revoked, even if it is being read.
+   * Milliseconds after which a client cannot read a block any more, even if its read is running.
    */
   readonly lentMs: number;
   /**
-   * Time in which a client may finish reading a cancelled block; then it ends the connection, and
-   * the server revokes the block.
+   * Milliseconds that a client has to finish reading a block after it cancelled the pull. If the
+   * read is still running then, the client ends the connection, and the server ends access to the
+   * block.
    */
   readonly graceMs: number;
 }
 
 export const RDMA_LIMITS: RdmaLimits = {
   ...CHANNEL_LIMITS,
-  // One queue pair each. Devices support tens of thousands, but the native library's table is
-  // smaller.
+  // Each connection uses at least one queue pair. Devices support tens of thousands of them, but
+  // the native library's table is smaller.
   linksMax: 512,
-  // Each waits for one round trip before its read starts, and for another before it is returned.
+  // Each block waits for one round trip before the client reads it, and for another one before it
+  // is released.
   lentMax: 16,
   lentMs: 30_000,
   graceMs: 1_000,
 };
 
 export interface RdmaTransportOptions extends ChannelTransportOptions {
-  /** Opens the devices for a region; owned by the caller. May throw NativeError. */
+  /** Opens the RDMA devices for a memory region. The caller closes them. May throw NativeError. */
   readonly rdmaOf: (region: Region) => Rdma;
   readonly settings: RdmaQueuePairSettings;
-  /** Queue pairs per connection, each on its own port: 1 to 8. */
+  /** Queue pairs per connection, each on a port of its own: 1 to 8. */
   readonly rails: number;
   readonly limits?: Partial<RdmaLimits>;
 }
 
-/** The reason RDMA is unsupported, for each state except `ready`. */
+/** Reason to report why RDMA cannot be used, for each state except `ready`. */
 const UNSUPPORTED: Readonly<Record<Exclude<RdmaState, "ready">, string>> = {
   no_library: "libibverbs.so.1 is not installed",
   no_device: "this host has no RDMA device",
@@ -71,8 +73,9 @@ const UNSUPPORTED: Readonly<Record<Exclude<RdmaState, "ready">, string>> = {
 };
 
 /**
- * Requests over TLS 1.3 with certificates on both sides. The client's device reads blocks from the
- * server's arena, each span while it is exposed for the read. The payload is not encrypted.
+ * Transport that sends requests over TLS 1.3, with certificates on both sides. The client's RDMA
+ * device reads blocks from the server's arena, where each block can be read only while a client
+ * fetches it. The payload is not encrypted.
  */
 export class RdmaTransport extends ChannelTransport<
   RdmaMessage,
@@ -143,7 +146,7 @@ export class RdmaTransport extends ChannelTransport<
   }
 }
 
-/** The welcome, or the reason it is invalid. */
+/** Returns the server's welcome, or the reason it is invalid. */
 function readWelcome(
   message: RdmaControl,
   offered: number,

@@ -20,27 +20,33 @@ import { CONTROL_VERSION, type RdmaMessage } from "./control.ts";
 import type { RailConnections } from "./ports.ts";
 import type { RdmaLimits } from "./rdma-transport.ts";
 
-/** A block whose span the client can read, or soon can. */
+/**
+ * A block whose payload the client can read over RDMA, or will be able to read when `lend` has
+ * resolved.
+ */
 interface Exposure {
   readonly connection: RdmaQueuePair;
   readonly token: number;
-  /** Its header and window were sent. */
+  /** True if the client was sent the header and the payload's address. */
   isSent: boolean;
   isReturning: boolean;
-  /** Timer of its revocation. */
+  /** Timer that ends the client's access. */
   limit: Disposable | null;
 }
 
-/** Sent with a block that is not exposed because its header differs from the request. */
+/**
+ * Sent with the header of a block that the client cannot read, because the header differs from the
+ * request.
+ */
 const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
 
 /**
- * One pull whose blocks the client's device reads. Each block is exposed alone and read-only, and
- * released when the client cannot read it any more: after the client returned it, or its time is
- * over.
+ * Server's side of one pull over RDMA: the client's device reads the blocks. The client can read
+ * only the payload of the block, and cannot write. A block is released when the client has reported
+ * that it does not read it any more, or when its time limit has passed and its access was ended.
  */
 export class RdmaServedPull extends ServedPull<RdmaMessage> {
-  /** Connected. */
+  /** Connected queue pairs. */
   readonly #connections: readonly RdmaQueuePair[];
   readonly #limits: RdmaLimits;
   readonly #exposures = new Map<number, Exposure>();
@@ -114,7 +120,7 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
     channel.send({ kind: "lent", id: this.id, window: outcome.window, ...sent });
   }
 
-  /** Refuses the block as busy; the client can retry. */
+  /** Refuses the block as busy, so that the client may try again. */
   #refuseBusy(index: number, fault: string | null): void {
     const { host, peer } = this.connection;
     if (fault === "unregistered") {
@@ -128,7 +134,10 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
     if (fault !== null) this.release(index);
   }
 
-  /** The client returned the block. False: it was not exposed. */
+  /**
+   * Handles the client's message that it does not read the block any more. Returns false if the
+   * block was never made readable.
+   */
   taken(index: number): boolean {
     const exposure = this.#exposures.get(index);
     if (exposure === undefined) return this.isAnswered(index);
@@ -137,7 +146,10 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
     return true;
   }
 
-  /** The client may be reading: it gets a short time to stop and return the block. */
+  /**
+   * Ends the client's access to these blocks after `graceMs`: it may be reading them, and has this
+   * time to stop.
+   */
   protected giveUp(indexes: readonly number[]): void {
     const { clock } = this.connection.host;
     for (const index of indexes) {
@@ -148,7 +160,9 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
     }
   }
 
-  /** Revokes the block. A running read fails, together with its queue pair. */
+  /**
+   * Ends the client's access to a block. If a read is running, it fails and its queue pair ends.
+   */
   #revoke(index: number, exposure: Exposure): void {
     this.connection.channel.send({ kind: "lost", id: this.id, index });
     void this.#takeBack(index, exposure);
@@ -168,7 +182,10 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
     this.release(index);
   }
 
-  /** The queue pairs are gone, so nothing reads any block. */
+  /**
+   * Releases all blocks after the queue pairs were closed, because the client cannot read them any
+   * more.
+   */
   override payloadClosed(): void {
     for (const [index, exposure] of [...this.#exposures]) {
       exposure.limit?.[Symbol.dispose]();
@@ -181,15 +198,15 @@ type Hello = Extract<RdmaMessage, { kind: "hello" }>;
 type Context = ConnectionContext<RdmaMessage, RdmaServedPull>;
 
 /**
- * The queue pairs from which a connection's blocks are read.
+ * Server's payload part of a connection: queue pairs through which the client reads blocks.
  *
- * States: waiting for the hello → queue pairs made, waiting for the client's → joined.
+ * States: waiting for the hello → queue pairs created, waiting for the client's → joined.
  */
 export class RdmaServer implements ServerPayload<RdmaMessage, RdmaServedPull> {
   readonly #context: Context;
   readonly #rails: RailConnections;
   readonly #limits: RdmaLimits;
-  /** Null before the hello. */
+  /** Queue pairs of the connection. Null before the hello. */
   #connections: readonly RdmaQueuePair[] | null = null;
   #isJoined = false;
 
@@ -241,7 +258,8 @@ export class RdmaServer implements ServerPayload<RdmaMessage, RdmaServedPull> {
         void ended.then((fault) => this.#context.end("broken", `queue pair failed: ${fault}`));
       }
       const pairs = made.map(({ rail, connection }) => ({ rail, address: connection.address }));
-      // The peer's count of running requests lags behind ours.
+      // The server counts a request as running for longer than the client does, so the client is
+      // permitted only half of the limit.
       const requests = Math.max(1, Math.floor(host.limits.connectionRequestsMax / 2));
       channel.send({
         kind: "welcome",
@@ -269,7 +287,10 @@ export class RdmaServer implements ServerPayload<RdmaMessage, RdmaServedPull> {
     return null;
   }
 
-  /** A device error is not the peer's fault. */
+  /**
+   * Ends the connection after a device error, which is not reported as the peer's fault. Rethrows
+   * other errors.
+   */
   #refuse(thrown: unknown): void {
     if (!(thrown instanceof NativeError)) throw thrown;
     const { host, peer } = this.#context;

@@ -14,17 +14,18 @@ import {
 } from "../control-channel/index.ts";
 import type { StreamMessage } from "./control.ts";
 
-/** A block being received. */
+/** State of a block that is being received. */
 interface Coming {
   checksum: bigint | null;
-  /** The lanes had no free transfer: the payload is discarded. */
+  /** True if no native transfer was free, so that the payload was discarded. */
   hasNoRoom: boolean;
 }
 
 /**
- * One pull on the client's side. Places of the first items are announced to the lanes before the
- * request is sent, so that blocks of exactly the expected length arrive without another round trip;
- * for other blocks the header arrives first, and the place is announced then.
+ * Client's side of one pull over data connections ("lanes"). The memory for the first blocks is
+ * announced to the lanes before the request is sent, so that a block of exactly the expected length
+ * arrives without another round trip. For other blocks the header arrives first, and their memory
+ * is announced then.
  */
 export class StreamPull extends ClientPull {
   readonly #id: number;
@@ -32,7 +33,7 @@ export class StreamPull extends ClientPull {
   readonly #coming: readonly Coming[];
   readonly #announced: number;
 
-  /** Sends the request. */
+  /** Announces memory for the first blocks, and sends the pull request. */
   constructor(id: number, lanes: StreamClient, pull: OutgoingPull, deadline: Deadline) {
     const { clock, connection: writers, channel } = lanes;
     super({ id, pull, deadline, clock, writers, channel });
@@ -48,7 +49,10 @@ export class StreamPull extends ClientPull {
     channel.send({ kind: "pull", id, transfer: transfers[0] ?? 0, announced, body });
   }
 
-  /** Handles the answer for one item. The reason it is invalid; null: valid. */
+  /**
+   * Handles the header or the refusal of one block. `sent`: the server is already sending the
+   * payload. Returns the reason if the part is invalid, otherwise null.
+   */
   takePart(part: Part, sent: boolean): string | null {
     if (this.fault !== null) return null;
     const wrong = this.take(part);
@@ -87,7 +91,8 @@ export class StreamPull extends ClientPull {
     } else if (received.fault !== "cancelled") {
       this.giveUp({ kind: "broken", why: `a lane failed: ${received.fault}` });
     }
-    // If the server cancelled it, a message also says so.
+    // After `cancelled` there is nothing to do: if the server cancelled the transfer, it also sends
+    // a message.
   }
 
   #goOn(item: RequestedItem, bytes: number): void {
@@ -103,7 +108,9 @@ export class StreamPull extends ClientPull {
   }
 }
 
-/** The lanes (data connections) that receive the blocks of a connection's pulls. */
+/**
+ * Client's payload part of a connection: data connections ("lanes") on which blocks are received.
+ */
 export class StreamClient implements ClientPayload<StreamMessage, StreamPull> {
   readonly connection: OpenLaneSession;
   readonly channel: ControlChannel<StreamMessage>;
@@ -113,7 +120,7 @@ export class StreamClient implements ClientPayload<StreamMessage, StreamPull> {
   #announced = 0;
   #nextTransfer = 0;
 
-  /** `announcedMax`: maximum places announced before their headers. */
+  /** `announcedMax`: maximum blocks whose memory is announced before their headers have arrived. */
   constructor(
     connection: OpenLaneSession,
     channel: ControlChannel<StreamMessage>,
@@ -134,17 +141,17 @@ export class StreamClient implements ClientPayload<StreamMessage, StreamPull> {
     return this.#nextTransfer;
   }
 
-  /** Number of places that may be announced now, before their headers. */
+  /** Number of further blocks whose memory may be announced before their headers have arrived. */
   get announceable(): number {
     return Math.max(0, this.#announcedMax - this.#announced);
   }
 
-  /** A transfer number that was never used on these lanes. */
+  /** Returns a transfer number that was not used before on this connection. */
   takeTransfer(): number {
     return this.#nextTransfer++;
   }
 
-  /** Counts announced places. */
+  /** Counts a block whose memory was announced (1), or whose transfer has ended (-1). */
   countAnnounced(by: 1 | -1): void {
     this.#announced += by;
   }

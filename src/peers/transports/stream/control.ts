@@ -14,14 +14,17 @@ import {
 import { type CommonMessage, type MessageOf, makeCodec } from "../control-channel/index.ts";
 
 export const CONTROL_VERSION = 1;
-/** The ALPN protocol name. */
+/** ALPN protocol name in the TLS handshake. */
 export const STREAM_PROTOCOL = "hearth-stream/1";
 
 const SESSION_ID_BYTES = 16;
 const SECRET_BYTES = 32;
 const OFFERED_CIPHERS_MAX = 16;
 
-/** The remaining bytes: one cipher each. Unknown ciphers of later versions are ignored. */
+/**
+ * List of ciphers, one byte each, up to the end of the message. Ciphers that only later versions
+ * know are ignored.
+ */
 const ciphers: Field<readonly Cipher[]> = {
   write: (writer, offered) =>
     void writer.raw(Uint8Array.from(offered, (cipher) => CIPHERS.indexOf(cipher))),
@@ -39,29 +42,29 @@ const session = struct({
   secret: bytes(SECRET_BYTES),
 });
 
-/** Messages of a stream control channel, besides the common ones; codes are never reused. */
+/** Messages that only the stream transport defines. Codes are never reused. */
 const STREAM_MESSAGES = {
   /**
-   * From the client, first: its accepted ciphers, best first, and the number of lanes that it
-   * wants.
+   * First message, from the client: the ciphers that it accepts, best first, and the number of data
+   * connections ("lanes") that it wants.
    */
   hello: { code: 1, fields: { version: positive(u16), lanes: positive(u8), ciphers } },
   /**
-   * The server's answer: its maximum of concurrent requests, the lanes' session, and the port to
-   * connect them to.
+   * The server's reply to the hello: the maximum number of concurrent requests, the session of the
+   * lanes, and the port to which the client connects them.
    */
   welcome: {
     code: 2,
     fields: { version: positive(u16), port: positive(u16), requests: positive(u16), session },
   },
   /**
-   * A pull. Its first `announced` items are expected as transfers `transfer`, `transfer + 1`, and
-   * so on.
+   * Pull request. The client has announced memory for its first `announced` items, with the
+   * transfer numbers `transfer`, `transfer + 1`, and so on.
    */
   pull: { code: 5, fields: { id: u32, transfer: u32, announced: u16, body: rest } },
   /**
-   * The answer for one item. `sent`: the block's payload follows at once; otherwise it waits for
-   * `go`.
+   * From the server: header or refusal of one block. `sent`: the server sends the payload at once;
+   * otherwise it waits for the client's `go`.
    */
   part: { code: 6, fields: { id: u32, sent: flag, body: rest } },
   go: { code: 7, fields: { id: u32, index: u16, transfer: u32 } },

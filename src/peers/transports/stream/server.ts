@@ -17,15 +17,18 @@ import {
 } from "../control-channel/index.ts";
 import { CONTROL_VERSION, type StreamMessage } from "./control.ts";
 
-/** A block to send: its transfer number; null: it waits for the client's place. */
+/**
+ * A block to be sent. `transfer`: its transfer number, or null until the client has announced
+ * memory for it.
+ */
 interface PendingBlock {
   readonly block: ServedBlock;
   transfer: number | null;
 }
 
 /**
- * One pull whose blocks are sent over lanes. Each block is released after its last byte was sent,
- * or after a cancellation when nothing reads it any more.
+ * Server's side of one pull over data connections ("lanes"). Releases each block after its last
+ * byte was sent, or, after a cancellation, when nothing reads it any more.
  */
 export class StreamServedPull extends ServedPull<StreamMessage> {
   readonly #server: StreamServer;
@@ -45,7 +48,7 @@ export class StreamServedPull extends ServedPull<StreamMessage> {
 
   protected async ready(): Promise<boolean> {
     try {
-      // Rejects, or never resolves, if the connection ends first.
+      // If the connection ends first, this rejects or never resolves.
       this.#lanes = await this.#server.session;
       return true;
     } catch {
@@ -62,8 +65,8 @@ export class StreamServedPull extends ServedPull<StreamMessage> {
   }
 
   /**
-   * The client announced the place of a block whose header was sent. False: the block was not
-   * waiting.
+   * Handles the client's message that it has announced memory for a block whose header it received.
+   * Returns false if the block was not waiting for this message.
    */
   go(index: number, transfer: number): boolean {
     const lent = this.#lent.get(index);
@@ -118,7 +121,7 @@ export class StreamServedPull extends ServedPull<StreamMessage> {
 export interface StreamServerHost {
   readonly lanes: Lanes;
   readonly lanesPort: number;
-  /** The ciphers that this side allows. */
+  /** Ciphers that this host accepts. */
   readonly ciphers: readonly Cipher[];
   readonly lanesMax: number;
 }
@@ -130,11 +133,11 @@ type Pull = Extract<StreamMessage, { kind: "pull" }>;
 
 type Context = ConnectionContext<StreamMessage, StreamServedPull>;
 
-/** The lanes that send a connection's blocks. */
+/** Server's payload part of a connection: data connections ("lanes") on which blocks are sent. */
 export class StreamServer implements ServerPayload<StreamMessage, StreamServedPull> {
   readonly context: Context;
   readonly #host: StreamServerHost;
-  /** Null before the hello. */
+  /** Session of the lanes. Null before the hello. */
   session: Promise<OpenLaneSession> | null = null;
   #lanes: OpenLaneSession | null = null;
 
@@ -182,7 +185,8 @@ export class StreamServer implements ServerPayload<StreamMessage, StreamServedPu
       (thrown) => this.context.end("broken", `lanes were not connected: ${messageOf(thrown)}`),
     );
     const version = Math.min(hello.version, CONTROL_VERSION);
-    // The peer's count of running requests lags behind ours.
+    // The server counts a request as running for longer than the client does, so the client is
+    // permitted only half of the limit.
     const requests = Math.max(1, Math.floor(limits.connectionRequestsMax / 2));
     this.context.channel.send({ kind: "welcome", version, port: lanesPort, requests, session });
     return null;

@@ -23,30 +23,32 @@ import { type StreamServedPull, StreamServer } from "./server.ts";
 
 /** Limits of a stream transport. */
 export interface StreamLimits extends ChannelLimits {
-  /** Maximum places announced to one peer before their headers. */
+  /**
+   * Maximum blocks from one peer for which memory is announced before their headers have arrived.
+   */
   readonly announcedMax: number;
 }
 
 export const STREAM_LIMITS: StreamLimits = {
-  // The lanes support 1,024 connections in both directions: up to 192 own idle ones, and as many in
-  // use.
+  // The lanes support 1,024 connections in both directions: up to 192 idle ones that this host
+  // opened, and as many in use.
   ...CHANNEL_LIMITS,
   announcedMax: 64,
 };
 
 export interface CipherPolicy {
   /**
-   * `aes-128-gcm` is required, `aegis-128l` preferred. `none`: payload is sent unencrypted to hosts
-   * that agree; only on a trusted network.
+   * Configured cipher for payload. `aes-128-gcm`: only this one. `aegis-128l`: this one, or else
+   * `aes-128-gcm`. `none`: no encryption with hosts that agree; requires `trustedNetwork`.
    */
   readonly cipher: Cipher;
-  /** The operator declared that nothing else listens on the network. */
+  /** True if the operator has declared that nothing else can read or write on the network. */
   readonly trustedNetwork: boolean;
 }
 
 /**
- * Ciphers that this side accepts for payload, best first. Both sides must accept the one that is
- * used.
+ * Returns the ciphers that this host accepts for payload, best first. The cipher in use must be
+ * accepted by both hosts.
  */
 export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
   assert(
@@ -58,23 +60,23 @@ export function acceptedCiphers(policy: CipherPolicy): readonly Cipher[] {
   return policy.cipher !== "none" ? sealed : ["none", ...sealed];
 }
 
-/** Number of connections and threads for the payload of a host. */
+/** Numbers of data connections ("lanes") and of threads that carry payload. */
 export interface LaneShape {
-  /** Connections per peer: enough that blocks rarely wait for each other. */
+  /** Data connections per peer. Chosen so that blocks rarely wait for each other. */
   readonly lanes: number;
-  /** Threads that serve the lanes of all connections. */
+  /** Number of threads that serve the data connections of all peers. */
   readonly threads: number;
   /**
-   * 0: the lanes limit the data in flight to near hosts, and the kernel sizes the sockets' buffers
-   * for others. A fixed size would be cut to `net.core.rmem_max`, 208 KiB on most hosts, and would
-   * never grow.
+   * Bytes of the sockets' buffers. 0: the library limits the data in flight to near hosts, and the
+   * kernel chooses the buffers for others. A fixed size would be reduced to `net.core.rmem_max`,
+   * 208 KiB on most hosts, and would never grow.
    */
   readonly socketBytes: number;
 }
 
 const LANES = 4;
 const THREADS_MAX = 4;
-/** A thread also encrypts, and the engines need the remaining cores. */
+/** CPU cores per thread. A thread also encrypts, and the engines need the remaining cores. */
 const CORES_A_THREAD = 4;
 
 export function laneShape(cores: number): LaneShape {
@@ -83,23 +85,24 @@ export function laneShape(cores: number): LaneShape {
 }
 
 export interface StreamOptions extends ChannelTransportOptions {
-  /** Opens the lanes of a region. May throw NativeError. */
+  /** Creates the threads that carry payload from and to a memory region. May throw NativeError. */
   readonly openLanes: (region: Region) => Lanes;
   /**
-   * Accepted ciphers, best first; includes `none` only if the operator declared the network
+   * Accepted ciphers, best first. Includes `none` only if the operator declared the network
    * trusted.
    */
   readonly ciphers: readonly Cipher[];
-  /** Data connections per peer. */
+  /** Number of data connections per peer. */
   readonly lanes: number;
-  /** Port that accepts lanes; 0: any free port. */
+  /** TCP port on which peers' data connections are accepted. 0 selects a free port. */
   readonly lanesPort: number;
   readonly limits?: Partial<StreamLimits>;
 }
 
 /**
- * Requests over TLS 1.3 with certificates on both sides; payload over TCP connections of the native
- * library (lanes), encrypted with keys exchanged over TLS, from arena to arena.
+ * Transport that sends requests over TLS 1.3, with certificates on both sides. Payload moves from
+ * arena to arena over TCP connections of the native library ("lanes"), encrypted with keys that the
+ * hosts exchange over TLS.
  */
 export class StreamTransport extends ChannelTransport<
   StreamMessage,
@@ -110,7 +113,7 @@ export class StreamTransport extends ChannelTransport<
   readonly capabilities: TransportCapabilities;
   readonly #options: StreamOptions;
   #lanes: Lanes | null = null;
-  /** Where the lanes listen. */
+  /** Port on which peers' data connections are accepted. 0 before `listen`. */
   #lanesPort = 0;
 
   constructor(options: StreamOptions) {
@@ -162,7 +165,7 @@ export class StreamTransport extends ChannelTransport<
     return { ok: true, value: { payload, requests } };
   }
 
-  /** The welcome, or the reason it is invalid. */
+  /** Returns the server's welcome, or the reason it is invalid. */
   #readWelcome(message: ControlMessage): Extract<StreamMessage, { kind: "welcome" }> | string {
     if (message.kind !== "welcome") return "expected a welcome message";
     const { session, version } = message;
