@@ -1,81 +1,20 @@
-import { DIGEST_BYTES, type Digest } from "../core/index.ts";
 import {
-  digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
   type Hashing,
   type PackedDigests,
 } from "./digests.ts";
 import {
-  type SglangChain,
-  sglangExternalHash,
   sglangPageHashes,
   sglangStorageSeed,
-  type VllmChain,
   type VllmHashAlgorithm,
   type VllmKeyFormat,
   vllmBlockHashes,
   vllmDigestBytes,
-  vllmExternalHash,
   vllmKeyFormatOf,
   vllmNoneHash,
 } from "./engine-hashes.ts";
 import type { NamespaceManifest } from "./manifest.ts";
-
-/** Name of a block in an engine: the whole digest, and the number in its KV events. */
-export interface EngineName {
-  readonly digest: Uint8Array;
-  /** vLLM: the last eight bytes as u64. SGLang: the first eight bytes as i64. */
-  readonly external: bigint;
-}
-
-/** All names of one full block of a prompt. */
-export interface BlockNames {
-  /** Tokens from the start of the prompt to the end of the block. */
-  readonly endToken: number;
-  readonly digest: Digest;
-  /** Null if the chain was not requested or does not reach this block (EAGLE's last token). */
-  readonly vllm: EngineName | null;
-  readonly sglang: EngineName | null;
-}
-
-export interface NamesRequest {
-  readonly namespaceKey: Uint8Array;
-  readonly tokens: Uint32Array;
-  readonly blockTokens: number;
-  readonly vllm?: Pick<VllmChain, "algorithm" | "parent" | "extraKeys" | "keyFormat">;
-  readonly sglang?: Pick<SglangChain, "prior" | "eagle">;
-}
-
-/**
- * Computes, for each full block of a prompt, its digest and its names in vLLM and SGLang. An alias
- * table built from these rows maps the names back to blocks.
- */
-export function namesOfPrompt(hashing: Hashing, request: NamesRequest): BlockNames[] {
-  const { namespaceKey, tokens, blockTokens } = request;
-  const digests = digestsOfPrompt(hashing, namespaceKey, tokens, blockTokens);
-  const vllm =
-    request.vllm === undefined
-      ? []
-      : vllmBlockHashes(hashing, { ...request.vllm, tokens, blockTokens });
-  const sglang =
-    request.sglang === undefined
-      ? []
-      : sglangPageHashes({ ...request.sglang, tokens, pageTokens: blockTokens });
-  return Array.from({ length: digests.length / DIGEST_BYTES }, (_, index) => ({
-    endToken: (index + 1) * blockTokens,
-    digest: digestAt(digests, index),
-    vllm: nameOf(vllm[index], vllmExternalHash),
-    sglang: nameOf(sglang[index]?.digest, sglangExternalHash),
-  }));
-}
-
-function nameOf(
-  digest: Uint8Array | undefined,
-  external: (digest: Uint8Array) => bigint,
-): EngineName | null {
-  return digest === undefined ? null : { digest, external: external(digest) };
-}
 
 /**
  * Describes how the chain keys of a namespace are computed from tokens, in the text form that

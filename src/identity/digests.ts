@@ -1,4 +1,4 @@
-import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.ts";
+import { assert, DIGEST_BYTES } from "../core/index.ts";
 
 /**
  * Hash functions of the native library. They are a parameter, so that this folder does not open the
@@ -34,17 +34,6 @@ export interface Hashing {
  * native code and frames take them in this form.
  */
 export type PackedDigests = Uint8Array;
-
-/** Digest of block `index`: a view, not a copy. */
-export function digestAt(packed: PackedDigests, index: number): Digest {
-  assert((index + 1) * DIGEST_BYTES <= packed.length, "a digest with that index");
-  return packed.subarray(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES) as Digest;
-}
-
-/** Key of block `index`: a view, not a copy. */
-export function blockKeyAt(packed: Uint8Array, index: number): BlockKey {
-  return digestAt(packed, index) as Uint8Array as BlockKey;
-}
 
 /**
  * The digest of every full block of a prompt: BLAKE3, keyed with the namespace key, over all tokens

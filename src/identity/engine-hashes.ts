@@ -1,4 +1,4 @@
-import { asI64, assert, readU64BE } from "../core/index.ts";
+import { assert, readU64BE } from "../core/index.ts";
 import type { Hashing } from "./digests.ts";
 import { ByteWriter, encodeCbor, encodePickle, type HashInput } from "./hash-encodings.ts";
 
@@ -191,20 +191,6 @@ export function sglangPageHashes(chain: SglangChain): SglangPage[] {
     pages.push({ digest, positions });
   }
   return pages;
-}
-
-/** The number in SGLang's KV events: the first eight bytes, big-endian, signed. */
-export function sglangExternalHash(digest: Uint8Array): bigint {
-  return asI64(readU64BE(digest));
-}
-
-/**
- * Start of the chain of KV events for a request with a salt (SGLang 0.5.18 and later). An empty
- * salt counts as none.
- */
-export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
-  if (cacheSalt === null || cacheSalt === "") return null;
-  return sha256(encoder.encode("sglang-cache-salt-v1\0"), encoder.encode(cacheSalt));
 }
 
 /** Start of the chain of storage keys. Empty text counts as none. Null if both are absent. */

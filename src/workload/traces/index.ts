@@ -1,14 +1,8 @@
-export {
-  bundledTrace,
-  LINE_FORMATS,
-  type LineFormat,
-  type OpenTraceOptions,
-  openTrace,
-  parseTraceLine,
-} from "./open.ts";
+export { bundledTrace, type OpenTraceOptions, openTrace } from "./open.ts";
 export {
   LIMITS as TRACE_LIMITS,
   type ParsedRequest,
   type Trace,
+  type TraceFormat,
   type TraceRequest,
 } from "./trace.ts";
