@@ -27,12 +27,6 @@ export interface GpuBenchOptions {
   onProgress(what: string): void;
 }
 
-/** 10^9 bytes a second of one size of pieces, both ways. */
-export interface GpuRates {
-  readonly h2d: number;
-  readonly d2h: number;
-}
-
 const LARGE = 2 ** 24;
 const MIDDLE = 2 ** 20;
 const SMALL = 2 ** 16;
@@ -77,24 +71,37 @@ export async function benchGpu(native: Native, options: GpuBenchOptions) {
       note(`${name} d2h`, back);
     }
   }
-  const rates = (name: string): GpuRates => ({
-    h2d: median(samples.get(`${name} h2d`)!),
-    d2h: median(samples.get(`${name} d2h`)!),
-  });
+  /** 10^9 bytes a second. */
+  const gbps = (name: string) => median(samples.get(name)!);
+  const bareH2d = gbps("bareLarge h2d");
+  const bareD2h = gbps("bareLarge d2h");
   return {
     device: copies.device.name,
     /** As in `12.8`. */
     driver: copies.driver,
     /** The library is a test double: the rates are those of memory copies. */
-    isStandIn: isStandInCuda(library),
-    hasBatches: copies.gpus.info.hasBatches,
-    /** A plain loop over the driver with memory of its own, in the same rounds. */
-    bareLarge: rates("bareLarge"),
-    bareSmall: rates("bareSmall"),
-    large: rates("large"),
-    middle: rates("middle"),
+    stand_in: isStandInCuda(library),
+    batches: copies.gpus.info.hasBatches,
+    bytes,
+    rounds,
+    h2d_gbps: gbps("large h2d"),
+    d2h_gbps: gbps("large d2h"),
+    h2d_1mib_gbps: gbps("middle h2d"),
+    d2h_1mib_gbps: gbps("middle d2h"),
     /** Batches of many small pieces, no two of them neighbours. */
-    small: rates("small"),
+    scatter_gbps: gbps("small h2d"),
+    gather_gbps: gbps("small d2h"),
+    /** A plain loop over the driver with memory of its own, in the same rounds. */
+    bare_h2d_gbps: bareH2d,
+    bare_d2h_gbps: bareD2h,
+    bare_64kib_h2d_gbps: gbps("bareSmall h2d"),
+    bare_64kib_d2h_gbps: gbps("bareSmall d2h"),
+    h2d_of_bare: gbps("large h2d") / bareH2d,
+    d2h_of_bare: gbps("large d2h") / bareD2h,
+    h2d_1mib_of_bare: gbps("middle h2d") / bareH2d,
+    d2h_1mib_of_bare: gbps("middle d2h") / bareD2h,
+    scatter_of_bare: gbps("small h2d") / bareH2d,
+    gather_of_bare: gbps("small d2h") / bareD2h,
     /** Copies that were not asynchronous. */
     pageable: copies.device.pageableCopies,
     /** Round trips after which a byte was another. */
