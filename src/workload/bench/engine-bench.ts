@@ -7,7 +7,6 @@ import {
   LAYER_ALL,
   selfCommand,
   systemClock,
-  systemRandom,
 } from "../../core/index.ts";
 import {
   ENGINE_LIMITS,
@@ -16,26 +15,23 @@ import {
   FrameCounts,
   Outcome,
 } from "../../engine/index.ts";
-import { encodeManifest, manifestOf, namespaceSecret, withMacKey } from "../../identity/index.ts";
+import { encodeManifest, namespaceSecret, withMacKey } from "../../identity/index.ts";
 import {
   BlockMacs,
   MAC_BYTES,
   type MacBlock,
   type Native,
   nativeBuffer,
-  Queue,
 } from "../../native/index.ts";
 import {
   type AddressBatch,
-  ArenaGrowth,
   CommitFlag,
   createAddressBatch,
-  createArena,
   createHandleBatch,
   type HandleBatch,
   Namespaces,
-  TieredStore,
 } from "../../store/index.ts";
+import { BENCH_MANIFEST, createBenchStore } from "./bench-store.ts";
 import { startServer } from "./line-process.ts";
 import { median, quantile } from "./measure.ts";
 
@@ -215,27 +211,13 @@ function pathsIn(folder: string) {
 export async function serveEngineBench(native: Native, options: BenchServerOptions): Promise<void> {
   const paths = pathsIn(options.folder);
   const bytes = ARENA_BLOCKS * Math.ceil(options.blockBytes / 4096) * 4096;
-  const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: 2 ** 26 } as const;
-  const region = createArena(native, arena);
-  await using queue = new Queue(native, { entries: 1024, threads: 1, watches: 64 });
-  await using store = new TieredStore({
-    native,
-    region,
-    queue,
-    clock: systemClock,
-    random: systemRandom,
-    blocksMax: TABLE_BLOCKS,
-    gpuWindowBlocks: 0,
-    policy: "lru",
+  const parts = createBenchStore({
+    ...{ native, bytes, threads: 1, watches: 64, blocksMax: TABLE_BLOCKS },
     marks: { high: 0.95, low: 0.9 },
   });
-  const growth = new ArenaGrowth(region, queue, arena, (ready) =>
-    store.slots.addReady(ready - store.slots.readyBytes),
-  );
-  await growth.first();
-  await growth.rest((short) => {
-    throw short;
-  });
+  await using queue = parts.queue;
+  await using store = parts.store;
+  await parts.grow();
   store.evictor.start(1_000);
   await using engine = new EngineServer({
     socketPath: paths.enginePath,
@@ -307,13 +289,6 @@ export interface EngineProbe {
   put(): Promise<number>;
 }
 
-const MANIFEST = manifestOf({
-  model: "bench",
-  dtype: "pattern",
-  layout: "hearth:bench",
-  blockTokens: 64,
-});
-
 interface EngineProbeOptions {
   readonly socketPath: string;
   readonly blockBytes: number;
@@ -330,7 +305,7 @@ export async function connectEngineProbe(
 ): Promise<{ readonly client: EngineClient; readonly probe: EngineProbe }> {
   const { socketPath, hasMacs = false } = options;
   const secret = namespaceSecret(native, crypto.getRandomValues(new Uint8Array(32)));
-  const manifest = hasMacs ? withMacKey(MANIFEST, secret.id) : MANIFEST;
+  const manifest = hasMacs ? withMacKey(BENCH_MANIFEST, secret.id) : BENCH_MANIFEST;
   const client = await EngineClient.connect(native, {
     ...{ socketPath, hasMacs, name: "bench" },
     manifest: encodeManifest(manifest),

@@ -13,7 +13,8 @@ import {
   Queue,
   type Region,
 } from "../../native/index.ts";
-import { ArenaGrowth, createArena } from "../../store/index.ts";
+import { createArena } from "../../store/index.ts";
+import { benchArena, growArena } from "./bench-store.ts";
 import { median } from "./measure.ts";
 
 export interface GpuBenchOptions {
@@ -123,7 +124,6 @@ type Direction = "h2d" | "d2h";
 /** One job, as it were the blocks that an engine asks for together. */
 const JOB_BYTES = 2 ** 26;
 const PIECE_BYTES_MIN = 2 ** 16;
-const SLICE_BYTES = 2 ** 26;
 
 /**
  * An arena like an agent's, registered with the driver, and as much memory of a device. Pieces lie
@@ -150,7 +150,7 @@ class GpuCopies implements AsyncDisposable {
   /** Throws UNSUPPORTED with the reason if the device is missing or has too little memory. */
   static async open(options: GpuCopiesOptions): Promise<GpuCopies> {
     const { native, bytes, library } = options;
-    const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
+    const arena = benchArena(bytes);
     const region = createArena(native, arena);
     const queue = new Queue(native, { entries: 64, threads: 1, watches: 8 });
     // A copy of everything is under way at once.
@@ -159,11 +159,7 @@ class GpuCopies implements AsyncDisposable {
     const gpus = openGpus(native, { region, library, ...limits, onLost: () => undefined });
     try {
       const device = chosen(gpus, options.device);
-      const growth = new ArenaGrowth(region, queue, arena, () => undefined);
-      await growth.first();
-      await growth.rest((short) => {
-        throw short;
-      });
+      await growArena(region, queue, arena);
       mustBeOk(await gpus.register(0, bytes), "register the arena");
       const allocated = await gpus.allocate(device.index, bytes);
       if (!allocated.ok) throw failed(allocated, "allocate its memory");

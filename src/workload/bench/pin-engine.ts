@@ -303,8 +303,6 @@ const WARM_UP_PASSES = 8;
 
 const OWNER = "bench";
 
-const POLL_MS = 2;
-
 const SETTLE_MS = 120_000;
 
 interface FloodedAgentOptions {
@@ -428,15 +426,13 @@ export class FloodedAgent implements AsyncDisposable {
 
   /** Resolves when all pending writes to SSD are complete. */
   async #settled(): Promise<AgentStatus> {
-    const untilMs = systemClock.monotonicMs() + SETTLE_MS;
-    for (;;) {
-      const status = await this.#agent.status();
-      if (status.ssd === null || status.ssd.queued_blocks === 0) return status;
-      if (systemClock.monotonicMs() > untilMs) {
-        throw new HearthError("DEADLINE", "the SSD does not come to an end with writing");
-      }
-      await sleep(systemClock, POLL_MS, this.#signal);
-    }
+    const agent = this.#agent;
+    let status = await agent.status();
+    await agent.until(SETTLE_MS, "write all blocks to SSD", this.#signal, async () => {
+      status = await agent.status();
+      return (status.ssd?.queued_blocks ?? 0) === 0;
+    });
+    return status;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

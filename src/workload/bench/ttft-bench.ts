@@ -1,4 +1,4 @@
-import { assert, HearthError, sleep, systemClock } from "../../core/index.ts";
+import { assert, HearthError } from "../../core/index.ts";
 import { gpuFinding, probeGpus } from "../../devices/index.ts";
 import { isStandInCuda, type Native } from "../../native/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
@@ -22,7 +22,6 @@ interface GpuStatus extends Pick<AgentStatus, "arena"> {
 }
 
 const SETTLE_MS = 600_000;
-const POLL_MS = 20;
 
 /**
  * A row for each prompt, medians of the rounds: the time to the first token of a prompt that is
@@ -105,7 +104,7 @@ async function phase(
 
 /** Waits until all blocks are on SSD. */
 function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
-  return until("write all blocks to SSD", signal, async () => {
+  return agent.until(SETTLE_MS, "write all blocks to SSD", signal, async () => {
     const { ssd } = await agent.status();
     return ssd?.queued_blocks === 0 && ssd.blocks >= blocks;
   });
@@ -116,24 +115,10 @@ function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Prom
  * thread.
  */
 function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
-  return until("register its RAM with the driver", signal, async () => {
+  return agent.until(SETTLE_MS, "register its RAM with the driver", signal, async () => {
     const { gpu, arena } = await agent.get<GpuStatus>("/v1/status");
     return gpu.registered_bytes >= arena.bytes;
   });
-}
-
-async function until(
-  what: string,
-  signal: AbortSignal,
-  holds: () => Promise<boolean>,
-): Promise<void> {
-  const deadline = systemClock.monotonicMs() + SETTLE_MS;
-  while (!(await holds())) {
-    if (systemClock.monotonicMs() > deadline) {
-      throw new HearthError("DEADLINE", `the agent did not ${what}`);
-    }
-    await sleep(systemClock, POLL_MS, signal);
-  }
 }
 
 async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
