@@ -137,11 +137,6 @@ export class RouterService {
     return this.#state;
   }
 
-  /** Address of the proxy. Null if it does not listen. */
-  get proxyUrl(): string | null {
-    return this.#proxy?.url ?? null;
-  }
-
   get config(): RouterConfig {
     return this.#config;
   }

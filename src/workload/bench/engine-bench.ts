@@ -248,12 +248,8 @@ function until(signal: AbortSignal): Promise<void> {
   });
 }
 
-interface BenchServer extends AsyncDisposable {
-  readonly paths: { readonly enginePath: string; readonly echoPath: string };
-}
-
 /** Starts `serveEngineBench` in another process of this same program. */
-export async function startBenchServer(options: BenchServerOptions): Promise<BenchServer> {
+export async function startBenchServer(options: BenchServerOptions) {
   const { folder, blockBytes, signal } = options;
   const paths = pathsIn(folder);
   const words = ["bench", "engine", "--serve", folder, "--block-bytes", `${blockBytes}B`];
@@ -276,18 +272,7 @@ const MOVED = 128;
 const NOISE_BYTES = 65_536;
 
 /** Operations of the engine benchmark. Throughput runs return the bytes they moved. */
-export interface EngineProbe {
-  fillResident(): Promise<void>;
-  acquireRelease(blocks: number): Promise<void>;
-  match(blocks: number): Promise<void>;
-  /** Keeps several acquires of one block in flight; each block is released on arrival. */
-  pipelined(count: number): Promise<void>;
-  copyPrivate(): number;
-  copyOut(verified: boolean): Promise<number>;
-  /** The first `count` resident blocks, each once. */
-  copyOutOnce(count: number): Promise<number>;
-  put(): Promise<number>;
-}
+export type EngineProbe = ReturnType<typeof createEngineProbe>;
 
 interface EngineProbeOptions {
   readonly socketPath: string;
@@ -299,10 +284,7 @@ interface EngineProbeOptions {
 }
 
 /** Connects to the benchmark's server; closing the client ends the probe. */
-export async function connectEngineProbe(
-  native: Native,
-  options: EngineProbeOptions,
-): Promise<{ readonly client: EngineClient; readonly probe: EngineProbe }> {
+export async function connectEngineProbe(native: Native, options: EngineProbeOptions) {
   const { socketPath, hasMacs = false } = options;
   const secret = namespaceSecret(native, crypto.getRandomValues(new Uint8Array(32)));
   const manifest = hasMacs ? withMacKey(BENCH_MANIFEST, secret.id) : BENCH_MANIFEST;
@@ -323,7 +305,7 @@ function createEngineProbe(
   client: EngineClient,
   { blockBytes, resident = RESIDENT }: EngineProbeOptions,
   macs: BlockMacs | null,
-): EngineProbe {
+) {
   const { arena } = client;
   const space = client.hello.namespaceId;
   const blocks = createAddressBatch(AT_ONCE);
@@ -419,16 +401,17 @@ function createEngineProbe(
       }
       nextId = resident;
     },
-    async acquireRelease(count) {
+    async acquireRelease(count: number) {
       blocks.count = count;
       await client.acquire(blocks, acquireAll, handles);
       client.release(handles);
     },
-    async match(count) {
+    async match(count: number) {
       blocks.count = count;
       await client.match(blocks, 0, best);
     },
-    async pipelined(count) {
+    /** Keeps several acquires of one block in flight; each block is released on arrival. */
+    async pipelined(count: number) {
       blocks.count = 1;
       const acquires = single.slice(0, count).map(async (handle) => {
         await client.acquire(blocks, acquireAll, handle);
@@ -443,13 +426,14 @@ function createEngineProbe(
       }
       return MOVED * blockBytes;
     },
-    async copyOut(verified) {
+    async copyOut(verified: boolean) {
       for (let at = 0; at < MOVED; at += AT_ONCE) {
         await copyBatch(at % RESIDENT, AT_ONCE, verified);
       }
       return MOVED * blockBytes;
     },
-    async copyOutOnce(count) {
+    /** The first `count` resident blocks, each once. */
+    async copyOutOnce(count: number) {
       for (let at = 0; at < count; at += AT_ONCE) {
         await copyBatch(at, Math.min(AT_ONCE, count - at), false);
       }
@@ -489,12 +473,7 @@ function listenEcho(path: string): UnixSocketListener<undefined> {
 }
 
 /** One end of an echo. */
-interface Echo extends Disposable {
-  /** Nanoseconds of one round trip. */
-  roundTrip(): Promise<number>;
-}
-
-async function openEcho(path: string): Promise<Echo> {
+async function openEcho(path: string) {
   let answered: () => void = () => undefined;
   let missing = 0;
   const socket = await Bun.connect({
@@ -508,6 +487,7 @@ async function openEcho(path: string): Promise<Echo> {
   });
   const message = new Uint8Array(MESSAGE_BYTES);
   return {
+    /** Nanoseconds of one round trip. */
     async roundTrip() {
       missing = MESSAGE_BYTES;
       const start = Bun.nanoseconds();

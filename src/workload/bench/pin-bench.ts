@@ -92,14 +92,7 @@ async function benchTier(native: Native, tier: PinTier, options: PinBenchOptions
   });
 }
 
-interface Sample {
-  readonly unpinnedShare: number;
-  readonly pinnedShare: number;
-  readonly restoreNs: number;
-  readonly limitGbps: number | null;
-  readonly floodBlocks: number;
-  readonly capacityBlocks: number;
-}
+type Sample = Awaited<ReturnType<typeof floodedSample>>;
 
 interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
   readonly blockBytes: number;
@@ -159,7 +152,7 @@ async function floodedSample(
   limit: RestoreLimit | null,
   blocks: number,
   isLimitFirst: boolean,
-): Promise<Sample> {
+) {
   const { engine, capacityBlocks } = agent;
   const pinned = await agent.converse(blocks);
   await agent.pin(pinned);
@@ -218,8 +211,6 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
 
 /** The reference of restores, measured in the same run. */
 interface RestoreLimit extends AsyncDisposable {
-  /** Name for messages. */
-  readonly name: string;
   /** 10^9 bytes per second, for `blocks` blocks. */
   gbps(blocks: number): Promise<number>;
 }
@@ -253,7 +244,6 @@ async function openCopyOutLimit(
   for (let pass = 0; pass < WARM_UP_PASSES; pass++) await probe.copyOutOnce(blocksMax);
   const held = opened.move();
   return {
-    name: "copy out, as bench engine",
     async gbps(blocks) {
       const start = Bun.nanoseconds();
       const bytes = await probe.copyOutOnce(blocks);
@@ -271,7 +261,6 @@ async function openFioLimit(
 ): Promise<RestoreLimit> {
   const fio = await Fio.layOut(program, options, blockBytes);
   return {
-    name: `fio, ${fio.engine}`,
     gbps: () => fio.gbps("read", blockBytes),
     [Symbol.asyncDispose]: async () => rmSync(options.file, { force: true }),
   };

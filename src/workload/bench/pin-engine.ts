@@ -48,12 +48,6 @@ export interface PinEngineOptions {
   readonly signal: AbortSignal;
 }
 
-/** The restored blocks of a conversation, and the nanoseconds taken. */
-export interface Restored {
-  readonly present: number;
-  readonly ns: number;
-}
-
 /** One request's columns. */
 interface Batch {
   readonly blocks: AddressBatch;
@@ -196,7 +190,7 @@ export class PinEngine implements AsyncDisposable {
    * Acquires every block and copies out those that are there. While one batch is copied, the next
    * is on its way.
    */
-  async restore(of: Conversation): Promise<Restored> {
+  async restore(of: Conversation) {
     const { blockBytes } = this.#options;
     const { arena } = this.#client;
     const start = Bun.nanoseconds();

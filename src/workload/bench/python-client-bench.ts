@@ -256,13 +256,11 @@ class PythonDriver extends LineProcess {
   }
 }
 
-/** A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. */
-interface RedisProcess extends AsyncDisposable {
-  readonly socketPath: string;
-}
-
-/** Null: this host has no redis-server on its PATH. */
-async function startRedis(folder: string, signal: AbortSignal): Promise<RedisProcess | null> {
+/**
+ * A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. Null:
+ * this host has no redis-server on its PATH.
+ */
+async function startRedis(folder: string, signal: AbortSignal) {
   const program = Bun.which("redis-server");
   if (program === null) return null;
   const socketPath = join(folder, "redis.sock");

@@ -174,15 +174,11 @@ function gbpsOf({ bytes, seconds }: Measured): number {
   return bytes / seconds / 1e9;
 }
 
-export interface PeerPullsOptions {
-  readonly transports: readonly BenchTransport[];
+export interface PeerPullsOptions
+  extends Pick<PeerBenchOptions, "transports" | "lanes" | "verbs" | "signal" | "onProgress"> {
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly pulls: number;
-  readonly lanes: number;
-  readonly verbs: string | null;
-  readonly signal: AbortSignal;
-  readonly onProgress: (text: string) => void;
 }
 
 /** Many pulls over one link. Memory is what the processes have, their arenas included. */
@@ -339,11 +335,8 @@ interface Load {
   readonly connections: number;
 }
 
-interface PairOptions {
+interface PairOptions extends Pick<PeerBenchOptions, "lanes" | "verbs" | "signal"> {
   readonly regionBytes: number;
-  readonly lanes: number;
-  readonly verbs: string | null;
-  readonly signal: AbortSignal;
 }
 
 /** Until then JavaScript is compiled: it runs all the time in an agent. */
