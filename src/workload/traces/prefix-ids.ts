@@ -5,7 +5,8 @@ import { LIMITS } from "./trace.ts";
 const DIRECT_MAX = 2 ** 22;
 
 /**
- * Maps a trace's block names to dense numbers. `base` is the number of the first new block: for files whose names restart, session by session.
+ * Maps a trace's block names to dense numbers. `base` is the number of the first new block: for
+ * files whose names restart, session by session.
  */
 export function createPrefixIds(base = 0) {
   /** name → number + 1, counted from 0 whatever the base. */

@@ -1,14 +1,13 @@
-import { parseSessionLine } from "../../../src/workload/traces/formats/claude-sessions.ts";
 import {
-  parsePieceLine,
-  parseRagPulseLine,
-} from "../../../src/workload/traces/formats/ragpulse.ts";
-import {
+  type ParsedRequest,
   parseAzureLine,
   parseDynamoLine,
   parseMooncakeLine,
-} from "../../../src/workload/traces/formats/row-formats.ts";
-import type { ParsedRequest, TraceFormat } from "../../../src/workload/traces/index.ts";
+  parsePieceLine,
+  parseRagPulseLine,
+  parseSessionLine,
+  type TraceFormat,
+} from "../../../src/workload/traces/index.ts";
 
 type Parse = (text: string) => readonly ParsedRequest[];
 
