@@ -295,16 +295,12 @@ function failed(text: string): HearthError {
 /** Left free beside what the benchmark writes: a full file system measures itself. */
 const SPARE_BYTES = 2 ** 28;
 
-/** A folder of the benchmark's own inside `dir`, gone with everything in it when disposed. */
-interface BenchFolder extends Disposable {
-  readonly path: string;
-}
-
 /**
+ * A folder of the benchmark's own inside `dir`, gone with everything in it when disposed.
  * Throws SSD_UNAVAILABLE if the folder cannot be created, or its file system has less free space
  * than `bytes`.
  */
-export function makeBenchFolder(dir: string, bytes: number): BenchFolder {
+export function makeBenchFolder(dir: string, bytes: number) {
   let path: string;
   try {
     const { bavail, bsize } = statfsSync(dir);
