@@ -1,4 +1,12 @@
-import { type Clock, type ErrorCode, HearthError, type Kind, textKind } from "../core/index.ts";
+import { readFile } from "node:fs/promises";
+import {
+  type Clock,
+  type ErrorCode,
+  HearthError,
+  type Kind,
+  messageOf,
+  textKind,
+} from "../core/index.ts";
 import type { BuildInfo } from "./run.ts";
 import type { Io } from "./terminal.ts";
 
@@ -113,6 +121,15 @@ export const fileKind = textKind("FILE");
 export const folderKind = textKind("DIR");
 export const urlKind = textKind("URL");
 export const nameKind = textKind("NAME");
+
+/** The text of a file that the command line names. Throws USAGE. */
+export async function fileText(path: string): Promise<string> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (cause) {
+    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}
 
 export const jsonFlag = toggle("print results as JSON, one document a line");
 

@@ -6,47 +6,18 @@ import { EngineClient } from "../engine/index.ts";
 import { encodeManifest } from "../identity/index.ts";
 import { loadNative } from "../native/index.ts";
 import { type AuthorityFolder, initAuthority, issueInto, openAuthority } from "../peers/index.ts";
+import { rounded } from "../workload/bench/index.ts";
 import { type PrivateAgent, replayManifest } from "../workload/replay/index.ts";
 import type { Trace } from "../workload/traces/index.ts";
 import {
+  type DemoContext,
   type OwnAgentOptions,
   openOwnAgent,
+  percentText,
   type RunReplayOptions,
   runReplay,
   type TieredSummary,
 } from "./commands/replay.ts";
-import type { Io } from "./terminal.ts";
-
-export interface PeersDemoContext {
-  readonly io: Io;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-  say(text: string): void;
-}
-
-/** Result of `hearth demo --peers --json`; its names are documented. */
-export interface PeersDemo {
-  readonly requests: number;
-  readonly blocks_asked: number;
-  readonly blocks_hit: number;
-  /** Both agents together. */
-  readonly hit_ratio: number;
-  /** One agent that got all requests. */
-  readonly hit_ratio_single: number;
-  readonly hits_ram: number;
-  readonly hits_ssd: number;
-  readonly hits_peer: number;
-  readonly transport: string | null;
-  /** Bytes per second of the second agent's latest pulls; null if none was measured. */
-  readonly goodput: number | null;
-  /** Results with the first agent killed in the middle of the second half. */
-  readonly requests_around_kill: number;
-  readonly hits_peer_before_kill: number;
-  readonly hit_ratio_around_kill: number;
-  /** Wrong bytes in all runs. */
-  readonly wrong_bytes: number;
-  readonly seconds: number;
-}
 
 const CLUSTER = "demo";
 const DAYS_MS = 86_400_000;
@@ -60,10 +31,10 @@ const LOOK_MS = 20;
  * has pulled over the network; then a third one the second half, while the first is killed.
  */
 export async function demoPeers(
-  context: PeersDemoContext,
+  context: DemoContext,
   own: Omit<OwnAgentOptions, "settings">,
   options: RunReplayOptions & { readonly requests: number },
-): Promise<PeersDemo> {
+) {
   const { clock, signal, say } = context;
   const startMs = clock.monotonicMs();
   const half = Math.floor(options.requests / 2);
@@ -103,8 +74,15 @@ export async function demoPeers(
     return summary;
   });
   const seconds = (clock.monotonicMs() - startMs) / 1_000;
-  return { ...summaryOf({ single, before, after, killed }), ...known, seconds: rounded(seconds) };
+  return {
+    ...summaryOf({ single, before, after, killed }),
+    ...known,
+    seconds: rounded(seconds, 4),
+  };
 }
+
+/** Result of `hearth demo --peers --json`; its names are documented. */
+type PeersDemo = Awaited<ReturnType<typeof demoPeers>>;
 
 interface Runs {
   readonly single: TieredSummary;
@@ -122,30 +100,33 @@ function summaryOf({ single, before, after, killed }: Runs) {
     requests: sum((run) => run.requests),
     blocks_asked: asked,
     blocks_hit: hit,
-    hit_ratio: asked === 0 ? 0 : rounded(hit / asked),
+    /** Both agents together. */
+    hit_ratio: asked === 0 ? 0 : rounded(hit / asked, 4),
+    /** One agent that got all requests. */
     hit_ratio_single: single.hit_ratio,
     hits_ram: sum((run) => run.hits_ram),
     hits_ssd: sum((run) => run.hits_ssd),
     hits_peer: sum((run) => run.hits_peer),
+    /** Results with the first agent killed in the middle of the second half. */
     requests_around_kill: killed.requests,
     hits_peer_before_kill: killed.hits_peer ?? 0,
     hit_ratio_around_kill: killed.hit_ratio,
+    /** In all runs. */
     wrong_bytes: single.wrong_bytes + sum((run) => run.wrong_bytes) + killed.wrong_bytes,
   };
 }
 
 /** The summary as text. */
 export function peersDemoText(demo: PeersDemo): string {
-  const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const goodput = demo.goodput === null ? "" : `, ${formatBytes(demo.goodput)}/s`;
   const { hits_peer: pulled, hits_peer_before_kill: pulledBefore } = demo;
   return [
     `requests              ${demo.requests}, ${demo.blocks_asked} blocks asked`,
-    `two agents            ${percent(demo.hit_ratio)} of blocks hit`,
-    `one agent             ${percent(demo.hit_ratio_single)} of blocks hit`,
+    `two agents            ${percentText(demo.hit_ratio)} of blocks hit`,
+    `one agent             ${percentText(demo.hit_ratio_single)} of blocks hit`,
     `hits in RAM, on SSD   ${demo.hits_ram} and ${demo.hits_ssd} blocks`,
     `pulled from the peer  ${pulled} blocks by ${demo.transport ?? "nothing"}${goodput}`,
-    `killed midway         ${percent(demo.hit_ratio_around_kill)} of blocks hit, no error`,
+    `killed midway         ${percentText(demo.hit_ratio_around_kill)} of blocks hit, no error`,
     `  pulled before that   ${pulledBefore} blocks`,
     `proof                 ${demo.wrong_bytes} wrong bytes`,
     "",
@@ -230,6 +211,7 @@ async function placeOf(agent: PrivateAgent): Promise<string> {
   return `a@127.0.0.1:${ports}`;
 }
 
+/** `goodput`: bytes per second of the agent's latest pulls; null if none was measured. */
 async function peerOf(agent: PrivateAgent) {
   const [peer] = (await agent.get<PeersShown>("/v1/peers")).peers;
   const { transport = null, goodput_bytes_per_second: goodput = null } = peer ?? {};
@@ -240,7 +222,7 @@ async function peerOf(agent: PrivateAgent) {
 async function knowsBlocks(
   agent: PrivateAgent,
   { trace, blockBytes }: RunReplayOptions,
-  { clock, signal }: PeersDemoContext,
+  { clock, signal }: DemoContext,
 ): Promise<void> {
   const manifest = encodeManifest(replayManifest(trace, blockBytes));
   const { socketPath } = agent;
@@ -253,8 +235,4 @@ async function knowsBlocks(
     }
     await sleep(clock, LOOK_MS, signal);
   }
-}
-
-function rounded(value: number): number {
-  return Number(value.toFixed(4));
 }

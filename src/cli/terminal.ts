@@ -147,6 +147,24 @@ export function printRecord(io: Io, record: Row, json: boolean): void {
   }
 }
 
+interface MeasuringContext {
+  readonly io: Io;
+  readonly clock: Clock;
+  readonly flags: { readonly json: boolean };
+}
+
+/** Runs a measurement with its progress line, then prints its result: rows, or one record. */
+export async function printMeasured(
+  { io, clock, flags: { json } }: MeasuringContext,
+  measure: (onProgress: (what: string) => void) => Promise<Row | readonly Row[]>,
+): Promise<void> {
+  const progress = createProgress({ io, clock, json });
+  const result = await measure((what) => progress.update(what));
+  progress.end();
+  if (result instanceof Array) printRows(io, result, json);
+  else printRecord(io, result as Row, json);
+}
+
 const REDRAW_MS = 100;
 
 /** A few lines on a terminal that are redrawn in place. */

@@ -39,11 +39,6 @@ export type Digest = Brand<Uint8Array, "Digest">;
 /** `BLAKE3(digest ‖ layer u32 LE)`: 32 bytes. The key of tables and files. */
 export type BlockKey = Brand<Uint8Array, "BlockKey">;
 
-export interface BlockAddress {
-  readonly digest: Digest;
-  readonly layer: number;
-}
-
 /**
  * Name of a block in a command: a 64-bit engine hash, or 32 bytes that are a SHA-256 page key or a
  * Hearth digest. A hash may match several blocks (in several namespaces or layers), and then names

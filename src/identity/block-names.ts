@@ -1,90 +1,20 @@
-import { DIGEST_BYTES, type Digest } from "../core/index.ts";
 import {
-  digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
   type Hashing,
   type PackedDigests,
 } from "./digests.ts";
 import {
-  type SglangChain,
-  sglangExternalHash,
   sglangPageHashes,
   sglangStorageSeed,
-  type VllmChain,
   type VllmHashAlgorithm,
   type VllmKeyFormat,
   vllmBlockHashes,
   vllmDigestBytes,
-  vllmExternalHash,
   vllmKeyFormatOf,
   vllmNoneHash,
 } from "./engine-hashes.ts";
 import type { NamespaceManifest } from "./manifest.ts";
-
-/**
- * An engine's name for a block: the complete digest, and the shorter number that identifies the
- * block in the engine's KV events.
- */
-export interface EngineName {
-  readonly digest: Uint8Array;
-  /**
-   * Number from the digest. vLLM: its last eight bytes as u64. SGLang: its first eight bytes as
-   * i64. Both big-endian.
-   */
-  readonly external: bigint;
-}
-
-/** The digest and the engines' names of one full block of a prompt. */
-export interface BlockNames {
-  /** Number of tokens from the start of the prompt to the end of this block. */
-  readonly endToken: number;
-  readonly digest: Digest;
-  /**
-   * Names in vLLM and in SGLang. Null if not requested. The SGLang name is also null if the block
-   * has no complete page because EAGLE gives the prompt's last token no position.
-   */
-  readonly vllm: EngineName | null;
-  readonly sglang: EngineName | null;
-}
-
-export interface NamesRequest {
-  readonly namespaceKey: Uint8Array;
-  readonly tokens: Uint32Array;
-  readonly blockTokens: number;
-  readonly vllm?: Pick<VllmChain, "algorithm" | "parent" | "extraKeys" | "keyFormat">;
-  readonly sglang?: Pick<SglangChain, "prior" | "eagle">;
-}
-
-/**
- * Computes, for each full block of a prompt, its digest and its names in vLLM and SGLang. An alias
- * table built from these rows maps the names back to blocks.
- */
-export function namesOfPrompt(hashing: Hashing, request: NamesRequest): BlockNames[] {
-  const { namespaceKey, tokens, blockTokens } = request;
-  const digests = digestsOfPrompt(hashing, namespaceKey, tokens, blockTokens);
-  const vllm =
-    request.vllm === undefined
-      ? []
-      : vllmBlockHashes(hashing, { ...request.vllm, tokens, blockTokens });
-  const sglang =
-    request.sglang === undefined
-      ? []
-      : sglangPageHashes({ ...request.sglang, tokens, pageTokens: blockTokens });
-  return Array.from({ length: digests.length / DIGEST_BYTES }, (_, index) => ({
-    endToken: (index + 1) * blockTokens,
-    digest: digestAt(digests, index),
-    vllm: nameOf(vllm[index], vllmExternalHash),
-    sglang: nameOf(sglang[index]?.digest, sglangExternalHash),
-  }));
-}
-
-function nameOf(
-  digest: Uint8Array | undefined,
-  external: (digest: Uint8Array) => bigint,
-): EngineName | null {
-  return digest === undefined ? null : { digest, external: external(digest) };
-}
 
 /**
  * Describes how an engine computes the block keys of a namespace from tokens. Agents publish this

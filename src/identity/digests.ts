@@ -1,4 +1,4 @@
-import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.ts";
+import { assert, DIGEST_BYTES } from "../core/index.ts";
 
 /**
  * Hash functions of the native library. Callers pass them in, so that this folder does not open the
@@ -38,17 +38,6 @@ export interface Hashing {
  * messages use this form; a prompt of 15,000 tokens has hundreds of digests.
  */
 export type PackedDigests = Uint8Array;
-
-/** Returns the digest of block `index` as a view of `packed`, not a copy. */
-export function digestAt(packed: PackedDigests, index: number): Digest {
-  assert((index + 1) * DIGEST_BYTES <= packed.length, "a digest with that index");
-  return packed.subarray(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES) as Digest;
-}
-
-/** Returns the key of block `index` as a view of `packed`, not a copy. */
-export function blockKeyAt(packed: Uint8Array, index: number): BlockKey {
-  return digestAt(packed, index) as Uint8Array as BlockKey;
-}
 
 /**
  * Computes the digest of every full block of a prompt: BLAKE3, keyed with the namespace key, over

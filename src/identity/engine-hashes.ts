@@ -1,4 +1,4 @@
-import { asI64, assert, readU64BE } from "../core/index.ts";
+import { assert, readU64BE } from "../core/index.ts";
 import type { Hashing } from "./digests.ts";
 import { ByteWriter, encodeCbor, encodePickle, type HashInput } from "./hash-encodings.ts";
 
@@ -235,27 +235,7 @@ export function sglangPageHashes(chain: SglangChain): SglangPage[] {
   return pages;
 }
 
-/**
- * Returns the number that identifies a page in SGLang's KV events: the digest's first eight bytes,
- * big-endian, signed.
- */
-export function sglangExternalHash(digest: Uint8Array): bigint {
-  return asI64(readU64BE(digest));
-}
-
-/**
- * Returns the digest with which SGLang (0.5.18 and later) starts the page hashes in KV events for a
- * request with a salt. Null without a salt. An empty salt counts as none.
- */
-export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
-  if (cacheSalt === null || cacheSalt === "") return null;
-  return sha256(encoder.encode("sglang-cache-salt-v1\0"), encoder.encode(cacheSalt));
-}
-
-/**
- * Returns the digest with which SGLang starts the page hashes that it uses as storage keys. Null if
- * both arguments are absent. Empty text counts as absent.
- */
+/** Start of the chain of storage keys. Empty text counts as none. Null if both are absent. */
 export function sglangStorageSeed(
   extraKey: string | null,
   cacheSalt: string | null,

@@ -1,17 +1,11 @@
 export {
   type BlockChain,
-  type BlockNames,
   blockChainOf,
-  type EngineName,
-  type NamesRequest,
-  namesOfPrompt,
   PromptDigests,
 } from "./block-names.ts";
 export {
-  blockKeyAt,
   blockKeys,
   type ChainKeyBytes,
-  digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
   type Hashing,
@@ -20,8 +14,6 @@ export {
 export {
   type SglangChain,
   type SglangPage,
-  sglangEventSeed,
-  sglangExternalHash,
   sglangPageHashes,
   sglangStorageSeed,
   VLLM_DEFAULT_SEED,

@@ -1,7 +1,5 @@
-import { nativeBuffer } from "./memory.ts";
 import { loadNative, type Native } from "./native.ts";
 
-const COUNTS_BYTES = 16_384;
 const encoder = new TextEncoder();
 const names = new Map<string, Uint8Array>();
 
@@ -13,23 +11,6 @@ const names = new Map<string, Uint8Array>();
 export function setFaults(native: Native, plan: string): void {
   const bytes = encoder.encode(plan === "" ? ";" : plan);
   native.call("hearth_faults", bytes, bytes.length);
-}
-
-/**
- * Returns how often each system call was reached since the plan was set. With the plan `count`,
- * calls are only counted.
- */
-export function faultCounts(native: Native): Readonly<Record<string, number>> {
-  const { bytes } = nativeBuffer(COUNTS_BYTES);
-  const code = native.symbols.hearth_fault_counts(bytes, bytes.length);
-  const length = native.check("hearth_fault_counts", code);
-  const lines = new TextDecoder().decode(bytes.subarray(0, length)).split("\n");
-  const counts: Record<string, number> = {};
-  for (const line of lines) {
-    const [name, count] = line.split(" ");
-    if (name && count) counts[name] = Number(count);
-  }
-  return counts;
 }
 
 /**

@@ -9,7 +9,7 @@ export {
   type HeaderSlot,
   openDisk,
 } from "./disk.ts";
-export { crashPoint, faultCounts, faultPoint, setFaults } from "./faults.ts";
+export { crashPoint, faultPoint, setFaults } from "./faults.ts";
 export {
   type GpuDevice,
   type GpuFault,

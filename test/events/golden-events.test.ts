@@ -3,20 +3,15 @@ import {
   decodeEngineBatch,
   decodeEnvelope,
   decodeRouterEvents,
-  decodeWorkerAnswer,
-  decodeWorkerQuery,
   type EngineEvent,
   encodeEngineBatch,
   encodeEnvelope,
   encodeRouterEvents,
-  encodeWorkerAnswer,
-  encodeWorkerQuery,
   mediaHash,
   localHash as nativeLocalHash,
   type RouterEvent,
   saltSeed,
   sequenceHash,
-  type WorkerAnswer,
   workerNumber,
 } from "../../src/events/index.ts";
 import { loadNative } from "../../src/native/index.ts";
@@ -273,48 +268,6 @@ describe("Dynamo's messages", () => {
     const event: RouterEvent = { ...OF, event: { id: 9n, rank: 0, data: { kind: "cleared" } } };
     expect(decodeRouterEvents(hex(CLEARED))).toEqual({ ok: true, value: [event] });
     expect(encodeRouterEvents([event])).toEqual(hex(CLEARED));
-  });
-
-  test("a query to a worker's own index", () => {
-    const query = {
-      ...{ workerId: 42n, rank: 0, start: null, end: null, knowsDumpFailed: true },
-      kind: "recovery" as const,
-    };
-    const bytes = hex(
-      [
-        "86a9776f726b65725f69642aa764705f72616e6b00ae73746172745f6576656e745f6964c0ac656e645f6576656e",
-        "745f6964c0b9737570706f7274735f747265655f64756d705f6661696c6564c3a46b696e64a87265636f76657279",
-      ].join(""),
-    );
-    expect(encodeWorkerQuery(query)).toEqual(bytes);
-    expect(decodeWorkerQuery(bytes)).toEqual({ ok: true, value: query });
-    const range = { ...query, start: 5n, end: 2n ** 60n };
-    expect(decodeWorkerQuery(encodeWorkerQuery(range))).toEqual({ ok: true, value: range });
-    const status = pack({ worker_id: 1, dp_rank: 0, kind: { status: {} } });
-    expect(decodeWorkerQuery(status).ok).toBe(false);
-  });
-
-  test("its answers, also as encoded by others", () => {
-    const event: RouterEvent = { ...OF, event: { id: 9n, rank: 0, data: { kind: "cleared" } } };
-    const events = [event];
-    const answers: WorkerAnswer[] = [
-      { kind: "events", events, lastId: 9n },
-      { kind: "dump", events, lastId: 2n ** 60n, isWhole: true },
-      { kind: "dump", events: [], lastId: 0n, isWhole: false },
-      { kind: "dump_failed", lastId: 1n, why: "busy" },
-      { kind: "too_new", start: 7n, end: null, newest: 3n },
-      { kind: "invalid_range", start: 7n, end: 3n },
-      { kind: "error", why: "no such rank" },
-    ];
-    for (const answer of answers) {
-      expect(decodeWorkerAnswer(encodeWorkerAnswer(answer))).toEqual({ ok: true, value: answer });
-    }
-    const theirs = pack({ TreeDump: { events: [], last_event_id: 3 } });
-    const whole = { kind: "dump", events: [], lastId: 3n, isWhole: true } as const;
-    expect(decodeWorkerAnswer(theirs)).toEqual({ ok: true, value: whole });
-    for (const other of [{ Status: {} }, {}, { Events: {} }, { Error: 1 }, "Error"]) {
-      expect(decodeWorkerAnswer(pack(other)).ok).toBe(false);
-    }
   });
 
   test("the envelope of a message", () => {

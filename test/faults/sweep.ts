@@ -1,6 +1,7 @@
 import { rmSync } from "node:fs";
-import { faultCounts, setFaults } from "../../src/native/index.ts";
+import { setFaults } from "../../src/native/index.ts";
 import { type Method, SsdHost } from "../store/ssd/ssd-kit.ts";
+import { faultCounts } from "../support/index.ts";
 import { actionsOf, nthsOf } from "./actions.ts";
 import type { Workload } from "./workloads.ts";
 import { type Resources, resources, World } from "./world.ts";

@@ -1,18 +1,10 @@
 import { beforeAll, expect, test } from "bun:test";
-import { LAYER_ALL } from "../../src/core/index.ts";
+import { DIGEST_BYTES, LAYER_ALL } from "../../src/core/index.ts";
 import {
-  blockKeyAt,
   blockKeys,
   type ChainKeyBytes,
-  digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
-  namesOfPrompt,
-  sglangEventSeed,
-  sglangPageHashes,
-  type VllmExtraKey,
-  vllmBlockHashes,
-  vllmNoneHash,
 } from "../../src/identity/index.ts";
 import { loadNative, type Native } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
@@ -20,6 +12,10 @@ import golden from "./golden/digests.json";
 import manifests from "./golden/manifest.json";
 import tagged from "./golden/vllm-tagged.json";
 import { bytesOf, tokensOf } from "./golden.ts";
+
+function digestAt(packed: Uint8Array, index: number): Uint8Array {
+  return packed.subarray(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES);
+}
 
 describeNative("digests", () => {
   let native: Native;
@@ -36,8 +32,8 @@ describeNative("digests", () => {
       const layer5 = blockKeys(native, digests, 5);
       for (const { index, digest, keyAllLayers, keyLayer5 } of one.at) {
         expect(digestAt(digests, index).toHex()).toBe(digest);
-        expect(blockKeyAt(whole, index).toHex()).toBe(keyAllLayers);
-        expect(blockKeyAt(layer5, index).toHex()).toBe(keyLayer5);
+        expect(digestAt(whole, index).toHex()).toBe(keyAllLayers);
+        expect(digestAt(layer5, index).toHex()).toBe(keyLayer5);
       }
     });
   }
@@ -72,72 +68,6 @@ describeNative("digests", () => {
     expect(same).toEqual([true, true, true, ...Array<boolean>(7).fill(false)]);
     const elsewhere = digestsOfPrompt(native, native.blake3(namespace), tokens, 64);
     expect(digestAt(elsewhere, 0).toHex()).not.toBe(digestAt(plain, 0).toHex());
-  });
-});
-
-function saltOf(block: number): VllmExtraKey[] | null {
-  return block === 0 ? [{ kind: "cache_salt", salt: "salt" }] : null;
-}
-
-describeNative("names of a prompt's blocks", () => {
-  let native: Native;
-  beforeAll(() => {
-    native = loadNative();
-  });
-  const namespace = bytesOf(golden.namespaceKey);
-  const tokens = tokensOf({ count: 100, times: 7919, plus: 13, modulo: 152_064 });
-
-  test("one row has the digest and what each engine calls the block", () => {
-    const parent = vllmNoneHash(native, "sha256");
-    const rows = namesOfPrompt(native, {
-      namespaceKey: namespace,
-      tokens,
-      blockTokens: 16,
-      vllm: { algorithm: "sha256", parent, extraKeys: (block) => saltOf(block) },
-      sglang: { prior: sglangEventSeed("salt") },
-    });
-    const digests = digestsOfPrompt(native, namespace, tokens, 16);
-    const vllm = vllmBlockHashes(native, {
-      algorithm: "sha256",
-      parent,
-      tokens,
-      blockTokens: 16,
-      extraKeys: (block) => saltOf(block),
-    });
-    const prior = sglangEventSeed("salt");
-    const sglang = sglangPageHashes({ tokens, pageTokens: 16, prior });
-    expect(rows).toHaveLength(6);
-    for (const [index, row] of rows.entries()) {
-      expect(row.endToken).toBe(16 * (index + 1));
-      expect(row.digest).toEqual(digestAt(digests, index));
-      expect(row.vllm!.digest).toEqual(vllm[index]!);
-      expect(row.sglang!.digest).toEqual(sglang[index]!.digest);
-    }
-  });
-
-  test("engine hashes lead back to digests through the rows", () => {
-    const rows = namesOfPrompt(native, {
-      namespaceKey: namespace,
-      tokens,
-      blockTokens: 16,
-      vllm: { algorithm: "sha256_cbor", parent: vllmNoneHash(native, "sha256_cbor") },
-      sglang: { prior: null },
-    });
-    const back = new Map(
-      rows.flatMap((row) => [
-        [row.vllm!.external, row] as const,
-        [row.sglang!.external, row] as const,
-      ]),
-    );
-    expect(back.size).toBe(2 * rows.length);
-    for (const row of rows) expect(back.get(row.sglang!.external)).toBe(row);
-  });
-
-  test("an engine that was not asked for, or does not reach a block, has no name for it", () => {
-    const request = { namespaceKey: namespace, tokens: tokens.subarray(0, 32), blockTokens: 16 };
-    const rows = namesOfPrompt(native, { ...request, sglang: { prior: null, eagle: true } });
-    expect(rows.map((row) => row.vllm)).toEqual([null, null]);
-    expect(rows.map((row) => row.sglang === null)).toEqual([false, true]);
   });
 });
 

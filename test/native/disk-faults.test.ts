@@ -1,15 +1,8 @@
 import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import {
-  faultCounts,
-  faultPoint,
-  loadNative,
-  openDisk,
-  Region,
-  setFaults,
-} from "../../src/native/index.ts";
-import { tempDir, waitFor } from "../support/index.ts";
+import { faultPoint, loadNative, openDisk, Region, setFaults } from "../../src/native/index.ts";
+import { faultCounts, tempDir, waitFor } from "../support/index.ts";
 import {
   DEPTH,
   describeMethods,

@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
 import { linkSync, statSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
-import { faultCounts, loadNative, setFaults } from "../../src/native/index.ts";
+import { loadNative, setFaults } from "../../src/native/index.ts";
+import { faultCounts } from "../support/index.ts";
 import {
   describeMethods,
   filesBelow,

@@ -8,6 +8,7 @@ export {
 } from "./cluster.ts";
 export { endlessTurns } from "./endless-turns.ts";
 export { hearthExecutable, withAgent } from "./executable.ts";
+export { faultCounts } from "./fault-counts.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
 export { describeNats, NatsServer, type NatsServerOptions, type NatsTls } from "./nats.ts";

@@ -145,11 +145,6 @@ export class RouterService {
     return this.#state;
   }
 
-  /** Address of the proxy. Null if no proxy is configured. */
-  get proxyUrl(): string | null {
-    return this.#proxy?.url ?? null;
-  }
-
   get config(): RouterConfig {
     return this.#config;
   }

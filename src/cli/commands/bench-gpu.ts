@@ -19,7 +19,7 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { createProgress, printRecord, printRows } from "../terminal.ts";
+import { printMeasured } from "../terminal.ts";
 
 const MIB = 2 ** 20;
 /** The largest pieces. */
@@ -54,42 +54,13 @@ export const benchGpuCommand = defineCommand({
     { words: "bench gpu --device 1 --json", what: "the second, as one line of JSON" },
   ],
   exits: ["hostCannot", "interrupted"],
-  async run({ flags, io, clock, interrupt }) {
-    const { json, ...own } = flags;
+  async run(context) {
+    const { json: _, ...own } = context.flags;
     if (own.bytes % UNIT !== 0)
       throw new HearthError("USAGE", "--bytes must be a multiple of 16MiB");
-    const progress = createProgress({ io, clock, json });
-    const onProgress = (what: string) => progress.update(what);
-    const result = await benchGpu(loadNative(), { ...own, signal: interrupt(), onProgress });
-    progress.end();
-    const { bareLarge, bareSmall, large, middle, small } = result;
-    const record = {
-      device: result.device,
-      driver: result.driver,
-      stand_in: result.isStandIn,
-      batches: result.hasBatches,
-      bytes: own.bytes,
-      rounds: own.rounds,
-      h2d_gbps: large.h2d,
-      d2h_gbps: large.d2h,
-      h2d_1mib_gbps: middle.h2d,
-      d2h_1mib_gbps: middle.d2h,
-      scatter_gbps: small.h2d,
-      gather_gbps: small.d2h,
-      bare_h2d_gbps: bareLarge.h2d,
-      bare_d2h_gbps: bareLarge.d2h,
-      bare_64kib_h2d_gbps: bareSmall.h2d,
-      bare_64kib_d2h_gbps: bareSmall.d2h,
-      h2d_of_bare: large.h2d / bareLarge.h2d,
-      d2h_of_bare: large.d2h / bareLarge.d2h,
-      h2d_1mib_of_bare: middle.h2d / bareLarge.h2d,
-      d2h_1mib_of_bare: middle.d2h / bareLarge.d2h,
-      scatter_of_bare: small.h2d / bareLarge.h2d,
-      gather_of_bare: small.d2h / bareLarge.d2h,
-      pageable: result.pageable,
-      wrong: result.wrong,
-    };
-    printRecord(io, record, json);
+    await printMeasured(context, (onProgress) =>
+      benchGpu(loadNative(), { ...own, signal: context.interrupt(), onProgress }),
+    );
     return "ok";
   },
 });
@@ -135,39 +106,18 @@ export const benchTtftCommand = defineCommand({
     { words: "bench ttft --prompts 15002 --without-ssd --json", what: "the longest, from RAM" },
   ],
   exits: ["hostCannot", "interrupted"],
-  async run({ flags, io, clock, interrupt }) {
-    const { json, shapes, blockTokens, withoutSsd, dir, ...own } = flags;
-    const progress = createProgress({ io, clock, json });
-    const rows = await benchTtft(loadNative(), {
-      ...own,
-      driver: own.driver ?? packagesOfCheckout(),
-      shape: TTFT_SHAPES[shapes],
-      block_tokens: blockTokens,
-      ssdDir: withoutSsd ? null : (dir ?? process.env.TMPDIR ?? "/var/tmp"),
-      signal: interrupt(),
-      onProgress: (what) => progress.update(what),
-    });
-    progress.end();
-    printRows(
-      io,
-      rows.map(({ ram, ssd, ...row }) => ({
-        prompt_tokens: row.promptTokens,
-        computed_tokens: row.promptTokens - row.restoredTokens,
-        mib: row.bytes / 2 ** 20,
-        prefill_ms: row.prefillMs,
-        ram_ms: ram.ms,
-        ram_ratio: ram.ratio,
-        ram_gbps: ram.gbps,
-        bare_gbps: row.bareGbps,
-        ram_identical: ram.identical,
-        ssd_ms: ssd?.ms ?? null,
-        ssd_ratio: ssd?.ratio ?? null,
-        ssd_gbps: ssd?.gbps ?? null,
-        ssd_identical: ssd?.identical ?? null,
-        pageable: row.pageable,
-        stand_in: row.isStandIn,
-      })),
-      json,
+  async run(context) {
+    const { json: _, shapes, blockTokens, withoutSsd, dir, ...own } = context.flags;
+    await printMeasured(context, (onProgress) =>
+      benchTtft(loadNative(), {
+        ...own,
+        driver: own.driver ?? packagesOfCheckout(),
+        shape: TTFT_SHAPES[shapes],
+        block_tokens: blockTokens,
+        ssdDir: withoutSsd ? null : (dir ?? process.env.TMPDIR ?? "/var/tmp"),
+        signal: context.interrupt(),
+        onProgress,
+      }),
     );
     return "ok";
   },

@@ -18,7 +18,7 @@ import {
   urlKind,
   withDefault,
 } from "../command.ts";
-import { createProgress, printRecord, printRows } from "../terminal.ts";
+import { createProgress, printMeasured, printRows } from "../terminal.ts";
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
@@ -116,13 +116,7 @@ export const benchPeerCommand = defineCommand({
     const longest = pulls === 0 ? [] : await benchPeerPulls({ ...common, ...PULLED, pulls });
     const resumed = times === 0 ? [] : [await benchResumption(loadNative(), { ...RESUMED, times })];
     progress.end();
-    for (const rows of [rates, longest, resumed]) {
-      printRows(
-        io,
-        rows.map((row) => ({ ...row })),
-        json,
-      );
-    }
+    for (const rows of [rates, longest, resumed]) printRows(io, rows, json);
     return "ok";
   },
 });
@@ -173,14 +167,12 @@ export const benchControlCommand = defineCommand({
     { words: "bench control --nats nats://127.0.0.1:4222", what: "over a server that runs" },
   ],
   exits: ["hostCannot", "interrupted"],
-  async run({ flags, io, clock, interrupt }) {
-    const { json, nats: natsUrl, ...options } = flags;
-    const signal = interrupt();
-    const progress = createProgress({ io, clock, json });
-    const onProgress = (what: string) => progress.update(what);
-    const result = await benchControl(loadNative(), { ...options, natsUrl, signal, onProgress });
-    progress.end();
-    printRecord(io, { ...result }, json);
+  async run(context) {
+    const { json: _, nats: natsUrl, ...options } = context.flags;
+    const signal = context.interrupt();
+    await printMeasured(context, (onProgress) =>
+      benchControl(loadNative(), { ...options, natsUrl, signal, onProgress }),
+    );
     return "ok";
   },
 });

@@ -31,7 +31,7 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { createProgress, printRecord, printRows, type Row } from "../terminal.ts";
+import { printMeasured, printRecord } from "../terminal.ts";
 
 const MIB = 2 ** 20;
 
@@ -84,35 +84,23 @@ export const benchEngineCommand = defineCommand({
       return "ok";
     }
     const signal = interrupt();
-    const progress = createProgress({ io, clock, json: flags.json });
     const folder = mkdtempSync(join(tmpdir(), "hearth-bench-"));
+    const common = { blockBytes, rounds, signal };
+    const measure =
+      flags.client === "typescript"
+        ? async (onProgress: (what: string) => void) => {
+            await using server = await startBenchServer({ folder, ...common });
+            const own = { ...server.paths, samples, mac: flags.mac, onProgress };
+            return benchEngine(native, { ...common, ...own });
+          }
+        : (onProgress: (what: string) => void) =>
+            benchPythonClient(native, {
+              ...{ ...common, folder, python: flags.python, onProgress },
+              packages: flags.driver ?? packagesOfCheckout(),
+              onSkip: (why) => io.err.write(`skipped: Redis: ${why}\n`),
+            });
     try {
-      if (flags.client === "python") {
-        const result = await benchPythonClient(native, {
-          folder,
-          blockBytes,
-          rounds,
-          python: flags.python,
-          packages: flags.driver ?? packagesOfCheckout(),
-          signal,
-          onProgress: (what) => progress.update(what),
-          onSkip: (why) => io.err.write(`skipped: Redis: ${why}\n`),
-        });
-        progress.end();
-        printRecord(io, { ...result }, flags.json);
-        return "ok";
-      }
-      await using server = await startBenchServer({ folder, blockBytes, signal });
-      const result = await benchEngine(native, {
-        ...server.paths,
-        blockBytes,
-        samples,
-        rounds,
-        mac: flags.mac,
-        onProgress: (what) => progress.update(what),
-      });
-      progress.end();
-      printRecord(io, { ...result }, flags.json);
+      await printMeasured({ flags, io, clock }, measure);
       return "ok";
     } finally {
       rmSync(folder, { recursive: true, force: true });
@@ -153,15 +141,7 @@ export const benchHashCommand = defineCommand({
   ],
   exits: ["hostCannot"],
   async run({ flags, io }) {
-    const { blake3Gbps, promptUs, blocks, plainUs, ratio } = benchHash(loadNative(), flags);
-    const record = {
-      blake3_gbps: blake3Gbps,
-      prompt_15k_us: promptUs,
-      blocks,
-      plain_us: plainUs,
-      ratio,
-    };
-    printRecord(io, record, flags.json);
+    printRecord(io, benchHash(loadNative(), flags), flags.json);
     return "ok";
   },
 });
@@ -190,8 +170,7 @@ export const benchIndexCommand = defineCommand({
   ],
   exits: [],
   async run({ flags, io }) {
-    const result = benchIndex({ blocks: flags.blocks, seed: flags.seed });
-    printRecord(io, { ...result }, flags.json);
+    printRecord(io, benchIndex(flags), flags.json);
     return "ok";
   },
 });
@@ -249,7 +228,7 @@ export const benchSsdCommand = defineCommand({
   async run({ flags, io, clock, interrupt }) {
     const native = loadNative();
     const signal = interrupt();
-    const { depth, method, files, rounds, json } = flags;
+    const { depth, method, files, rounds } = flags;
     const [blockBytes] = flags.blockBytes as [number];
     if (flags.serve !== null) {
       const blocksMax = files ?? 0;
@@ -258,26 +237,23 @@ export const benchSsdCommand = defineCommand({
       return "ok";
     }
     const dir = flags.dir ?? process.env.TMPDIR ?? "/var/tmp";
-    const progress = createProgress({ io, clock, json: flags.json });
-    const onProgress = (what: string) => progress.update(what);
-    const common = { dir, depth, method, signal, onProgress };
+    const common = { dir, depth, method, signal };
     if (files !== null) {
       if (flags.blockBytes.length > 1) {
         throw new HearthError("USAGE", "--files needs one --block-bytes");
       }
-      const result = await benchSsdFiles({ ...common, files, blockBytes });
-      progress.end();
-      printRecord(io, { ...result }, json);
+      await printMeasured({ flags, io, clock }, (onProgress) =>
+        benchSsdFiles({ ...common, files, blockBytes, onProgress }),
+      );
       return "ok";
     }
     const fio = flags.withoutFio ? null : Fio.find();
-    const rows: Row[] = [];
-    for (const size of flags.blockBytes) {
-      const own = { blockBytes: size, bytes: flags.bytes, rounds, fio };
-      rows.push({ ...(await benchSsdSpeed(native, { ...common, ...own })) });
-    }
-    progress.end();
-    printRows(io, rows, json);
+    const own = { ...common, bytes: flags.bytes, rounds, fio };
+    await printMeasured({ flags, io, clock }, (onProgress) =>
+      Array.fromAsync(flags.blockBytes, (size) =>
+        benchSsdSpeed(native, { ...own, blockBytes: size, onProgress }),
+      ),
+    );
     if (fio !== null || flags.withoutFio) return "ok";
     io.err.write(
       "fio is not installed, so there is nothing to compare with: apt-get install fio\n",

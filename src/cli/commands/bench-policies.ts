@@ -31,7 +31,7 @@ import {
   toggle,
   withDefault,
 } from "../command.ts";
-import { createProgress, printJson, printRows, type Row } from "../terminal.ts";
+import { createProgress, printJson, printMeasured, printRows, type Row } from "../terminal.ts";
 
 const scaleLimits = numberKind({ min: 1 / 2560, max: 1 });
 
@@ -88,23 +88,23 @@ export const benchPolicyCommand = defineCommand({
   async run({ flags, io, clock, interrupt }) {
     if (flags.trace.length === 0) throw new HearthError("USAGE", "--trace FILE is missing");
     const signal = interrupt();
-    const progress = createProgress({ io, clock, json: flags.json });
-    const rows: Row[] = [];
     const native = flags.sessions === null ? {} : { nativeBlocks: flags.sessions };
-    for (const path of flags.trace) {
-      const found = await benchPolicy({
-        trace: await openTrace(path, native),
-        capacities: flags.capacity,
-        policies: flags.policy,
-        signal,
-        onProgress: (done, total) => progress.update(`${path}: ${percent(done, total)}`),
-      });
-      for (const { trace, capacity, policy, hit_ratio, score, decisions_per_s } of found) {
-        rows.push({ trace, capacity, policy, hit_ratio, score, decisions_per_s });
+    await printMeasured({ flags, io, clock }, async (onProgress) => {
+      const rows: Row[] = [];
+      for (const path of flags.trace) {
+        const found = await benchPolicy({
+          trace: await openTrace(path, native),
+          capacities: flags.capacity,
+          policies: flags.policy,
+          signal,
+          onProgress: (done, total) => onProgress(`${path}: ${percent(done, total)}`),
+        });
+        for (const { trace, capacity, policy, hit_ratio, score, decisions_per_s } of found) {
+          rows.push({ trace, capacity, policy, hit_ratio, score, decisions_per_s });
+        }
       }
-    }
-    progress.end();
-    printRows(io, rows, flags.json);
+      return rows;
+    });
     return "ok";
   },
 });
@@ -206,7 +206,7 @@ export const benchPinCommand = defineCommand({
   ],
   exits: ["hostCannot", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
-    const { json, scale, runs, policy, tier: tiers } = flags;
+    const { scale, runs, policy, tier: tiers } = flags;
     const unknown = flags.depth.find((depth) => !PIN_DEPTHS.includes(depth));
     if (unknown !== undefined) {
       const text = `--depth is one of ${PIN_DEPTHS.join(", ")}, not ${unknown}`;
@@ -214,26 +214,10 @@ export const benchPinCommand = defineCommand({
     }
     const dir = flags.dir ?? process.env.TMPDIR ?? "/var/tmp";
     const fio = flags.withoutFio ? null : Fio.find();
-    const progress = createProgress({ io, clock, json });
-    const onProgress = (what: string) =>
-      progress.update(`blocks of ${formatBytes(pinBlockBytes(scale))}, ${what}`);
-    const own = {
-      scale,
-      runs,
-      policy,
-      tiers,
-      depths: flags.depth,
-      dir,
-      fio,
-      signal: interrupt(),
-      onProgress,
-    };
-    const rows = await benchPin(loadNative(), own);
-    progress.end();
-    printRows(
-      io,
-      rows.map((row) => ({ ...row })),
-      json,
+    const blocks = `blocks of ${formatBytes(pinBlockBytes(scale))}`;
+    const own = { scale, runs, policy, tiers, depths: flags.depth, dir, fio, signal: interrupt() };
+    await printMeasured({ flags, io, clock }, (onProgress) =>
+      benchPin(loadNative(), { ...own, onProgress: (what) => onProgress(`${blocks}, ${what}`) }),
     );
     if (fio !== null || flags.withoutFio || !tiers.includes("ssd")) return "ok";
     io.err.write(

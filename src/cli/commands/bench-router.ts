@@ -17,9 +17,9 @@ import {
   ROUTE_POLICIES,
 } from "../../workload/bench/index.ts";
 import { PrivateRouter } from "../../workload/replay/index.ts";
-import { bundledTrace, openTrace } from "../../workload/traces/index.ts";
+import { bundledTrace, openTrace, type Trace } from "../../workload/traces/index.ts";
 import { defineCommand, fileKind, jsonFlag, optional, withDefault } from "../command.ts";
-import { createProgress, printRecord, printRows } from "../terminal.ts";
+import { printMeasured, printRows } from "../terminal.ts";
 
 const ROUTE_INDEX_BYTES = 2 ** 30;
 
@@ -72,36 +72,32 @@ export const benchRouteCommand = defineCommand({
   exits: ["interrupted"],
   async run({ flags, io, clock, interrupt }) {
     const signal = interrupt();
-    const progress = createProgress({ io, clock, json: flags.json });
-    const { overlapCredit, prefillLoadScale, temperature } = flags;
+    const { overlapCredit, prefillLoadScale, temperature, workers, capacity, seed } = flags;
     const cost = { ...ROUTER_DEFAULTS.cost, kind: "credits", overlapCredit, prefillLoadScale };
-    const rows = await benchRoute({
-      trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
-      workers: flags.workers,
-      capacity: flags.capacity,
-      policies: flags.policy ?? ROUTE_POLICIES,
-      settings: { ...ROUTER_DEFAULTS, cost: cost as RouterSettings["cost"], temperature },
-      service: {
-        prefillTokensPerSecond: flags.prefillTokensPerSecond ?? Number.POSITIVE_INFINITY,
-        decodeTokensPerSecond: flags.decodeTokensPerSecond,
-      },
-      seed: flags.seed,
-      makeIndex: () => {
-        const native = loadNative();
-        return new NativeIndex({ native, random: seededRandom(1), bytesMax: ROUTE_INDEX_BYTES });
-      },
-      signal,
-      onProgress: (policy, done, total) => progress.update(`${policy}: ${done} of ${total}`),
-    });
-    progress.end();
-    printRows(
-      io,
-      rows.map((row) => ({ ...row })),
-      flags.json,
+    await printMeasured({ flags, io, clock }, async (onProgress) =>
+      benchRoute({
+        ...{ workers, capacity, seed, signal },
+        trace: await traceOf(flags.trace),
+        policies: flags.policy ?? ROUTE_POLICIES,
+        settings: { ...ROUTER_DEFAULTS, cost: cost as RouterSettings["cost"], temperature },
+        service: {
+          prefillTokensPerSecond: flags.prefillTokensPerSecond ?? Number.POSITIVE_INFINITY,
+          decodeTokensPerSecond: flags.decodeTokensPerSecond,
+        },
+        makeIndex: () => {
+          const native = loadNative();
+          return new NativeIndex({ native, random: seededRandom(1), bytesMax: ROUTE_INDEX_BYTES });
+        },
+        onProgress: (policy, done, total) => onProgress(`${policy}: ${done} of ${total}`),
+      }),
     );
     return "ok";
   },
 });
+
+function traceOf(path: string | null): Promise<Trace> {
+  return path === null ? bundledTrace() : openTrace(path);
+}
 
 export const benchPrefixCommand = defineCommand({
   description: [
@@ -140,25 +136,16 @@ export const benchPrefixCommand = defineCommand({
   ],
   exits: ["hostCannot", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
+    const { trace, memory: bytesMax, blocks: promptBlocks, json: _, ...own } = flags;
     const random = seededRandom(1);
-    const native = loadNative();
-    using index = new NativeIndex({ native, random, bytesMax: flags.memory });
-    const progress = createProgress({ io, clock, json: flags.json });
-    const result = await benchPrefix({
-      trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
-      index,
-      random,
-      workers: flags.workers,
-      heldBlocks: flags.heldBlocks,
-      promptBlocks: flags.blocks,
-      lookups: flags.lookups,
-      batch: flags.batch,
-      removalBlocks: flags.removalBlocks,
-      signal: interrupt(),
-      onProgress: (what) => progress.update(what),
-    });
-    progress.end();
-    printRecord(io, { ...result }, flags.json);
+    using index = new NativeIndex({ native: loadNative(), random, bytesMax });
+    await printMeasured({ flags, io, clock }, async (onProgress) =>
+      benchPrefix({
+        ...{ ...own, index, random, promptBlocks, onProgress },
+        trace: await traceOf(trace),
+        signal: interrupt(),
+      }),
+    );
     return "ok";
   },
 });
@@ -201,24 +188,17 @@ export const benchDecideCommand = defineCommand({
   exits: ["interrupted"],
   async run({ flags, io, clock, interrupt }) {
     const signal = interrupt();
+    const { workers, tokens, httpTokens, httpSeconds, json, ...own } = flags;
     const result = await benchDecide({
-      clock,
-      workers: flags.workers,
-      promptTokens: flags.tokens,
-      live: flags.live,
-      heldBlocks: flags.heldBlocks,
-      decisions: flags.decisions,
+      ...{ ...own, clock, workers, signal },
+      promptTokens: tokens,
       makeIndex: (native) => {
         return new NativeIndex({ native, random: seededRandom(2), bytesMax: DECIDE_INDEX_BYTES });
       },
-      signal,
     });
-    const { workers, httpTokens: promptTokens, httpSeconds } = flags;
-    const http =
-      httpSeconds === 0
-        ? null
-        : await routeOverHttp({ clock, workers, promptTokens, ms: httpSeconds * 1_000, signal });
-    printRows(io, [{ ...result, ...http }], flags.json);
+    const load = { clock, workers, promptTokens: httpTokens, ms: httpSeconds * 1_000, signal };
+    const http = httpSeconds === 0 ? null : await routeOverHttp(load);
+    printRows(io, [{ ...result, ...http }], json);
     return "ok";
   },
 });
@@ -233,15 +213,6 @@ interface RouteOverHttpOptions {
   readonly signal: AbortSignal;
 }
 
-/** The names are those of the JSON that `hearth bench decide` prints. */
-interface RouteOverHttp {
-  readonly http_prompt_tokens: number;
-  readonly http_connections: number;
-  readonly http_route_per_s: number;
-  readonly http_p50_ms: number;
-  readonly http_p99_ms: number;
-}
-
 const MODEL = "bench";
 const PROMPTS = 256;
 const LIVE = 1_024;
@@ -253,7 +224,7 @@ const VOCABULARY = 128_000;
  * Measures `POST /v1/route` of a router in a separate process with one thread. Each request counts
  * as load until its id is reused. The blocks of workers are predicted from routing.
  */
-async function routeOverHttp(options: RouteOverHttpOptions): Promise<RouteOverHttp> {
+async function routeOverHttp(options: RouteOverHttpOptions) {
   const { clock, workers, promptTokens, ms, signal } = options;
   await using router = await PrivateRouter.start({ settings: {}, signal });
   for (let number = 0; number < workers; number++) {

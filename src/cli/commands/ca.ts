@@ -1,8 +1,7 @@
 import { createHash } from "node:crypto";
-import { readFile } from "node:fs/promises";
 import { resolve } from "node:path";
 import { clusterNameKind, workerIdKind } from "../../config/index.ts";
-import { type Clock, HearthError, integerKind, messageOf } from "../../core/index.ts";
+import { type Clock, HearthError, integerKind } from "../../core/index.ts";
 import {
   createAuthorizer,
   dateText,
@@ -18,6 +17,7 @@ import {
 import {
   defineCommand,
   fileKind,
+  fileText,
   folderKind,
   jsonFlag,
   optional,
@@ -141,9 +141,9 @@ export const caShowCommand = defineCommand({
   exits: [],
   async run({ flags: { ca, json }, arguments: { file }, io, clock }) {
     const wallMs = clock.wallMs();
-    const pem = await read(file);
+    const pem = await fileText(file);
     const found = describeCertificates(file, pem, wallMs);
-    const verdict = ca === null ? null : judged(found[0]!, pem, await read(ca), wallMs);
+    const verdict = ca === null ? null : judged(found[0]!, pem, await fileText(ca), wallMs);
     if (json) printJson(io, documentOf(file, found, verdict));
     else print(io, found, verdict);
     return verdict === null || verdict === "good" ? "ok" : "failed";
@@ -179,14 +179,6 @@ function print(io: Io, found: readonly DescribedCertificate[], verdict: string |
     printRecord(io, { ...shown, ...lists }, false);
   }
   if (verdict !== null) io.out.write(`\n${verdict}\n`);
-}
-
-async function read(path: string): Promise<string> {
-  try {
-    return await readFile(path, "utf8");
-  } catch (cause) {
-    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, { cause });
-  }
 }
 
 /** One certificate of a file, for people and scripts. */

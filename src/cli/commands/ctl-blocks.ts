@@ -1,9 +1,9 @@
-import { readFile } from "node:fs/promises";
-import { HearthError, integerKind, type Json, messageOf, textKind } from "../../core/index.ts";
+import { HearthError, integerKind, type Json, textKind } from "../../core/index.ts";
 import {
   defineCommand,
   type ExitName,
   fileKind,
+  fileText,
   nameKind,
   optional,
   optionalArgument,
@@ -196,13 +196,7 @@ async function withNamespace(asking: Asking, body: Json): Promise<Answer> {
 }
 
 async function tokensIn(file: string): Promise<number[]> {
-  let content: string;
-  try {
-    content = await readFile(file, "utf8");
-  } catch (cause) {
-    throw new HearthError("USAGE", `${file} cannot be read: ${messageOf(cause)}`, { cause });
-  }
-  const words = content.split(/[\s,[\]]+/).filter((word) => word !== "");
+  const words = (await fileText(file)).split(/[\s,[\]]+/).filter((word) => word !== "");
   return words.map((word) => {
     const token = Number(word);
     if (/^[0-9]{1,10}$/.test(word) && token <= TOKEN_MAX) return token;

@@ -1,12 +1,6 @@
-import {
-  type Clock,
-  formatBytes,
-  HearthError,
-  integerKind,
-  sizeKind,
-  sleep,
-} from "../../core/index.ts";
+import { formatBytes, HearthError, integerKind, sizeKind, sleep } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { rounded } from "../../workload/bench/index.ts";
 import {
   type ClusterSummary,
   formatSummary,
@@ -23,10 +17,12 @@ import {
 } from "../cluster-hosts.ts";
 import { defineCommand, jsonFlag, toggle, withDefault } from "../command.ts";
 import { demoPeers, peersDemoText } from "../demo-peers.ts";
-import { type Io, printJson } from "../terminal.ts";
+import { printJson } from "../terminal.ts";
 import {
   createReplayView,
+  type DemoContext,
   openOwnAgent,
+  percentText,
   type RunReplayOptions,
   runReplay,
   type TieredSummary,
@@ -91,75 +87,44 @@ export const command = defineCommand({
     const { ramBlocks, ssdBlocks, blockBytes, clients, requests, json } = flags;
     const signal = interrupt();
     const trace = await bundledTrace();
-    const options: RunReplayOptions = {
+    const options = {
       ...{ trace, requests, blockBytes, clients, json },
       speed: 0,
       requestsMax: requests,
     };
+    const say = (text: string) => json || io.err.write(`${text}\n`);
+    const context: DemoContext = { io, clock, signal, say };
+    const end = (result: { readonly wrong_bytes: number }, text: string) => {
+      if (json) printJson(io, result);
+      else io.out.write(text);
+      return result.wrong_bytes === 0 ? "ok" : "wrongBytes";
+    };
     if (flags.cluster) {
       const { workers, inProcess: isLocal } = flags;
-      const say = (text: string) => json || io.err.write(`${text}\n`);
-      const demo = await demoCluster(
-        { io, clock, signal, say },
-        {
-          trace,
-          requests,
-          workers,
-          ramBlocks,
-          blockBytes,
-          json,
-          isLocal,
-          clients: CLUSTER_CLIENTS,
-        },
-      );
-      if (json) printJson(io, demo);
-      else io.out.write(clusterDemoText(demo));
-      return demo.wrong_bytes === 0 ? "ok" : "wrongBytes";
+      const cluster = { trace, requests, workers, ramBlocks, blockBytes, json, isLocal };
+      const demo = await demoCluster(context, { ...cluster, clients: CLUSTER_CLIENTS });
+      return end(demo, clusterDemoText(demo));
     }
+    const own = { ramBlocks, ssdBlocks, blockBytes, policy: "hearth" };
     const room = `${ramBlocks} blocks of ${formatBytes(blockBytes)} in RAM`;
     const more = ssdBlocks === 0 ? "" : ` and ${ssdBlocks} on SSD`;
-    const say = (text: string) => json || io.err.write(`${text}\n`);
     say(`${requests} recorded requests against an agent with ${room}${more}`);
     if (flags.peers) {
-      const own = { ramBlocks, ssdBlocks, blockBytes, policy: "hearth" };
-      const context = { io, clock, signal, say };
-      const demo = await demoPeers(context, own, { ...options, requests });
-      if (json) printJson(io, demo);
-      else io.out.write(peersDemoText(demo));
-      return demo.wrong_bytes === 0 ? "ok" : "wrongBytes";
+      const demo = await demoPeers(context, own, options);
+      return end(demo, peersDemoText(demo));
     }
-    await using agent = await openOwnAgent({ ...flags, policy: "hearth" }, signal);
-    const summary = await runReplay({ io, clock, signal }, agent, options);
-    const passes =
-      ssdBlocks === 0 ? null : await restarts({ io, clock, signal, agent, say }, options);
+    await using agent = await openOwnAgent(own, signal);
+    const summary = await runReplay(context, agent, options);
+    const passes = ssdBlocks === 0 ? null : await restarts(context, agent, options);
     const wrong_bytes = summary.wrong_bytes + (passes?.wrong_bytes ?? 0);
-    if (json) printJson(io, { ...summary, ...passes, wrong_bytes });
-    else
-      io.out.write(`${formatSummary(summary, PREFILL_TOKENS_PER_S)}\n${wordsOf(summary, passes)}`);
-    return wrong_bytes === 0 ? "ok" : "wrongBytes";
+    const text = `${formatSummary(summary, PREFILL_TOKENS_PER_S)}\n${wordsOf(summary, passes)}`;
+    return end({ ...summary, ...passes, wrong_bytes }, text);
   },
 });
 
-interface Passes {
-  readonly hit_ratio_after_restart: number;
-  readonly hit_ratio_after_kill: number;
-  /** Milliseconds from the start of the process until it is ready. */
-  readonly restart_ms: number;
-  readonly restart_after_kill_ms: number;
-  readonly wrong_bytes: number;
-}
-
-interface RestartContext {
-  readonly io: Io;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-  readonly agent: PrivateAgent;
-  say(text: string): void;
-}
-
 /** Repeats the requests after a stop and after a kill of the agent. */
-async function restarts(context: RestartContext, options: RunReplayOptions): Promise<Passes> {
-  const { agent, signal, say } = context;
+async function restarts(context: DemoContext, agent: PrivateAgent, options: RunReplayOptions) {
+  const { signal, say } = context;
   say("stopping the agent (SIGTERM) and starting it again");
   const restart_ms = Math.round(await agent.restart("SIGTERM", signal));
   const stopped = await runReplay(context, agent, options);
@@ -169,31 +134,26 @@ async function restarts(context: RestartContext, options: RunReplayOptions): Pro
   return {
     hit_ratio_after_restart: stopped.hit_ratio,
     hit_ratio_after_kill: killed.hit_ratio,
+    /** Milliseconds from the start of the process until it is ready. */
     restart_ms,
     restart_after_kill_ms,
     wrong_bytes: stopped.wrong_bytes + killed.wrong_bytes,
   };
 }
 
+type Passes = Awaited<ReturnType<typeof restarts>>;
+
 function wordsOf(summary: TieredSummary, passes: Passes | null): string {
   if (passes === null) return "";
-  const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const { hit_ratio_after_restart, hit_ratio_after_kill } = passes;
   const again = (ratio: number, ms: number) =>
-    `${percent(ratio)} of blocks hit, served again after ${ms} ms`;
+    `${percentText(ratio)} of blocks hit, served again after ${ms} ms`;
   return [
     `  hits in RAM, on SSD   ${summary.hits_ram} and ${summary.hits_ssd} blocks`,
     `  after a restart       ${again(hit_ratio_after_restart, passes.restart_ms)}`,
     `  after a kill          ${again(hit_ratio_after_kill, passes.restart_after_kill_ms)}`,
     "",
   ].join("\n");
-}
-
-interface ClusterDemoContext {
-  readonly io: Io;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-  say(text: string): void;
 }
 
 interface ClusterDemoOptions {
@@ -213,35 +173,11 @@ interface ClusterDemoOptions {
 const MODES = ["random", "round-robin", "kv"] as const;
 type Mode = (typeof MODES)[number];
 
-/** Result of `hearth demo --cluster --json`; its names are documented. */
-interface ClusterDemo {
-  readonly requests: number;
-  readonly workers: number;
-  readonly ram_blocks: number;
-  readonly over: "nats" | "in-process";
-  /** Blocks hit / blocks asked, over all workers. */
-  readonly hit_ratio: Readonly<Record<Mode, number>>;
-  /** Hit ratio of one agent with the RAM of all, which got all requests. */
-  readonly pooled_hit_ratio: number;
-  readonly kv_of_pooled: number;
-  /** Prompt tokens of the worker that got the most / of the average one. */
-  readonly load_spread: Readonly<Record<Mode, number>>;
-  /** Latency of a routing request over HTTP in kv mode, with all processes on this host. */
-  readonly route_p50_us: number;
-  readonly route_p99_us: number;
-  /** Wrong bytes in all runs. */
-  readonly wrong_bytes: number;
-  readonly seconds: number;
-}
-
 const KNOWN_MS = 60_000;
 const LOOK_MS = 20;
 
 /** Sends the same requests to the same agents by three routing modes, and to one large cache. */
-async function demoCluster(
-  context: ClusterDemoContext,
-  options: ClusterDemoOptions,
-): Promise<ClusterDemo> {
+async function demoCluster(context: DemoContext, options: ClusterDemoOptions) {
   const { clock, signal, say } = context;
   const { workers, ramBlocks, blockBytes, requests } = options;
   const startMs = clock.monotonicMs();
@@ -262,17 +198,22 @@ async function demoCluster(
   const { hit_ratio, route_p50_us, route_p99_us } = runs.kv;
   return {
     ...{ requests, workers, ram_blocks: ramBlocks, over: hosts.over },
+    /** Blocks hit / blocks asked, over all workers. */
     hit_ratio: ofModes((run) => run.hit_ratio),
+    /** Hit ratio of one agent with the RAM of all, which got all requests. */
     pooled_hit_ratio: pooled.hit_ratio,
-    kv_of_pooled: rounded(hit_ratio / pooled.hit_ratio),
+    kv_of_pooled: rounded(hit_ratio / pooled.hit_ratio, 4),
+    /** Prompt tokens of the worker that got the most / of the average one. */
     load_spread: ofModes(spreadOf),
+    // Latency of a routing request over HTTP in kv mode, with all processes on this host.
     ...{ route_p50_us, route_p99_us },
+    /** In all runs. */
     wrong_bytes: wrong.reduce((sum, bytes) => sum + bytes, pooled.wrong_bytes),
-    seconds: rounded((clock.monotonicMs() - startMs) / 1_000),
+    seconds: rounded((clock.monotonicMs() - startMs) / 1_000, 4),
   };
 }
 
-async function runPooled(context: ClusterDemoContext, options: ClusterDemoOptions) {
+async function runPooled(context: DemoContext, options: ClusterDemoOptions) {
   const { workers, ramBlocks, blockBytes, trace, requests, clients, json } = options;
   const own = { ramBlocks: workers * ramBlocks, ssdBlocks: 0, blockBytes, policy: "hearth" };
   await using agent = await openOwnAgent(own, context.signal);
@@ -281,7 +222,7 @@ async function runPooled(context: ClusterDemoContext, options: ClusterDemoOption
 }
 
 async function runMode(
-  context: ClusterDemoContext,
+  context: DemoContext,
   options: ClusterDemoOptions,
   hosts: ClusterHosts,
   mode: Mode,
@@ -311,7 +252,7 @@ interface WorkersShown {
 async function untilKnown(
   router: ClusterRouter,
   workers: number,
-  { clock, signal }: ClusterDemoContext,
+  { clock, signal }: DemoContext,
 ): Promise<void> {
   const untilMs = clock.monotonicMs() + KNOWN_MS;
   for (;;) {
@@ -331,26 +272,24 @@ function wordsFor({ over }: ClusterHosts): string {
 function spreadOf({ tokens_by_worker }: ClusterSummary): number {
   const tokens = Object.values(tokens_by_worker);
   const mean = tokens.reduce((sum, one) => sum + one, 0) / tokens.length;
-  return mean === 0 ? 0 : rounded(Math.max(...tokens) / mean);
+  return mean === 0 ? 0 : rounded(Math.max(...tokens) / mean, 4);
 }
+
+/** Result of `hearth demo --cluster --json`; its names are documented. */
+type ClusterDemo = Awaited<ReturnType<typeof demoCluster>>;
 
 /** The summary as text. */
 function clusterDemoText(demo: ClusterDemo): string {
-  const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const line = (mode: Mode) =>
-    `  ${mode.padEnd(20)}${percent(demo.hit_ratio[mode])} of blocks hit, ` +
+    `  ${mode.padEnd(20)}${percentText(demo.hit_ratio[mode])} of blocks hit, ` +
     `the busiest worker got ${demo.load_spread[mode]} of the average`;
   return [
     `requests              ${demo.requests} over ${demo.workers} workers (${demo.over})`,
     ...MODES.map(line),
-    `one cache of the sum  ${percent(demo.pooled_hit_ratio)}`,
-    `kv of that            ${percent(demo.kv_of_pooled)}`,
+    `one cache of the sum  ${percentText(demo.pooled_hit_ratio)}`,
+    `kv of that            ${percentText(demo.kv_of_pooled)}`,
     `a decision over HTTP  p50 ${demo.route_p50_us} us, p99 ${demo.route_p99_us} us`,
     `proof                 ${demo.wrong_bytes} wrong bytes`,
     "",
   ].join("\n");
-}
-
-function rounded(value: number): number {
-  return Number(value.toFixed(4));
 }

@@ -147,6 +147,16 @@ interface ReplayContext {
   readonly signal: AbortSignal;
 }
 
+export interface DemoContext extends ReplayContext {
+  /** Says what comes next, unless the result is JSON. */
+  say(text: string): void;
+}
+
+/** `12.34 %`. */
+export function percentText(ratio: number): string {
+  return `${(100 * ratio).toFixed(2)} %`;
+}
+
 export interface OwnAgentOptions {
   readonly ramBlocks: number;
   /** Blocks that fit on SSD; 0: RAM alone. */

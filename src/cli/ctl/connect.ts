@@ -1,5 +1,4 @@
 import { accessSync, constants } from "node:fs";
-import { readFile } from "node:fs/promises";
 import {
   type ControlClient,
   connectControl,
@@ -17,12 +16,12 @@ import {
   durationKind,
   HearthError,
   type Kind,
-  messageOf,
   textKind,
 } from "../../core/index.ts";
 import {
   type FlagValues,
   fileKind,
+  fileText,
   jsonFlag,
   nameKind,
   optional,
@@ -183,14 +182,6 @@ async function tlsOf(flags: Pick<ConnectionFlags, "ca" | "cert" | "key">): Promi
 function mustPair({ cert, key }: Pick<ConnectionFlags, "cert" | "key">): void {
   if ((cert === null) === (key === null)) return;
   throw new HearthError("USAGE", "--cert and --key must be given together");
-}
-
-async function fileText(path: string): Promise<string> {
-  try {
-    return await readFile(path, "utf8");
-  } catch (cause) {
-    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, { cause });
-  }
 }
 
 async function firstLine(path: string): Promise<string> {

@@ -1,4 +1,3 @@
-import { readFile } from "node:fs/promises";
 import type { BlockRef, WireCommand } from "../../control/client/index.ts";
 import {
   HearthError,
@@ -8,6 +7,7 @@ import {
   readBlockName,
   refuse,
 } from "../../core/index.ts";
+import { fileText } from "../command.ts";
 import { plain } from "./documents.ts";
 
 /** Maximum blocks of one invocation; the client splits them into several commands. */
@@ -84,21 +84,13 @@ function* blocksOf(input: string): Generator<BlockRef> {
  * object.
  */
 export async function readCommand(file: string): Promise<WireCommand> {
-  const text = file === "-" ? await standardInput() : await textOf(file);
+  const text = file === "-" ? await standardInput() : await fileText(file);
   const command = parsed(text, file);
   const isObject = typeof command === "object" && command !== null && !Array.isArray(command);
   if (isObject && "type" in command && typeof command.type === "string") {
     return { ...command, type: command.type };
   }
   throw new HearthError("USAGE", `${file} does not hold a JSON object with a type`);
-}
-
-async function textOf(file: string): Promise<string> {
-  try {
-    return await readFile(file, "utf8");
-  } catch (cause) {
-    throw new HearthError("USAGE", `${file} cannot be read: ${messageOf(cause)}`, { cause });
-  }
 }
 
 function parsed(text: string, file: string): unknown {

@@ -15,7 +15,6 @@ import {
   required,
   struct,
   tagged,
-  text,
   tuple,
   u64,
   uint,
@@ -28,9 +27,6 @@ export type StorageTier = (typeof STORAGE_TIERS)[number];
 /** Limits of one message. Dynamo sends at most 128 events and 8,192 blocks. */
 const EVENTS_MAX = 4_096;
 const BLOCKS_MAX = 65_536;
-/** A worker's answer may contain a whole index. */
-const ANSWER_EVENTS_MAX = 1_048_576;
-const ANSWER_BLOCKS_MAX = 4_194_304;
 const MEDIA_MAX = 256;
 
 const rank = uint(65_535);
@@ -63,114 +59,107 @@ const MEDIA_INFO = new MsgpackWriter().str("mm_extra_info").done();
 const BLOCK_MEMBERS_MAX = 8;
 
 /** Blocks as maps, compared by their encoded names: an object for each block would be too slow. */
-function blockList(blocksMax: number): Codec<Blocks> {
-  return {
-    read(reader) {
-      const count = reader.array(blocksMax);
-      const hashes = new BigUint64Array(count);
-      const tokenHashes = new BigUint64Array(count);
-      const media: (readonly MediaObject[] | null)[] = [];
-      let withTokens = 0;
-      for (let i = 0; i < count; i++) {
-        let [hasHash, hasTokens] = [false, false];
-        for (let left = reader.map(BLOCK_MEMBERS_MAX); left > 0; left--) {
-          if (reader.literal(BLOCK_HASH)) {
-            hashes[i] = reader.u64();
-            hasHash = true;
-          } else if (reader.literal(TOKENS_HASH)) {
-            tokenHashes[i] = reader.u64();
-            hasTokens = true;
-          } else if (reader.literal(MEDIA_INFO)) {
-            if (!reader.nil()) media[i] = MEDIA.read(reader);
-          } else {
-            reader.skip();
-            reader.skip();
-          }
+const BLOCK_LIST: Codec<Blocks> = {
+  read(reader) {
+    const count = reader.array(BLOCKS_MAX);
+    const hashes = new BigUint64Array(count);
+    const tokenHashes = new BigUint64Array(count);
+    const media: (readonly MediaObject[] | null)[] = [];
+    let withTokens = 0;
+    for (let i = 0; i < count; i++) {
+      let [hasHash, hasTokens] = [false, false];
+      for (let left = reader.map(BLOCK_MEMBERS_MAX); left > 0; left--) {
+        if (reader.literal(BLOCK_HASH)) {
+          hashes[i] = reader.u64();
+          hasHash = true;
+        } else if (reader.literal(TOKENS_HASH)) {
+          tokenHashes[i] = reader.u64();
+          hasTokens = true;
+        } else if (reader.literal(MEDIA_INFO)) {
+          if (!reader.nil()) media[i] = MEDIA.read(reader);
+        } else {
+          reader.skip();
+          reader.skip();
         }
-        if (!hasHash) throw new Unreadable("a block has no block_hash");
-        if (hasTokens) withTokens++;
       }
-      if (withTokens !== 0 && withTokens !== count)
-        throw new Unreadable("some blocks have no tokens");
-      return {
-        hashes,
-        tokenHashes: withTokens === 0 && count > 0 ? null : tokenHashes,
-        media: media.length === 0 ? null : Array.from(hashes, (_, i) => media[i] ?? null),
-      };
-    },
-    write(writer, { hashes, tokenHashes, media }) {
-      writer.array(hashes.length);
-      for (let i = 0; i < hashes.length; i++) {
-        writer.map(tokenHashes === null ? 1 : 3);
-        writer.raw(BLOCK_HASH).int(hashes[i]!);
-        if (tokenHashes === null) continue;
-        writer.raw(TOKENS_HASH).int(tokenHashes[i]!).raw(MEDIA_INFO);
-        const own = media?.[i] ?? null;
-        if (own === null) writer.nil();
-        else MEDIA.write(writer, own);
-      }
-    },
-  };
-}
+      if (!hasHash) throw new Unreadable("a block has no block_hash");
+      if (hasTokens) withTokens++;
+    }
+    if (withTokens !== 0 && withTokens !== count)
+      throw new Unreadable("some blocks have no tokens");
+    return {
+      hashes,
+      tokenHashes: withTokens === 0 && count > 0 ? null : tokenHashes,
+      media: media.length === 0 ? null : Array.from(hashes, (_, i) => media[i] ?? null),
+    };
+  },
+  write(writer, { hashes, tokenHashes, media }) {
+    writer.array(hashes.length);
+    for (let i = 0; i < hashes.length; i++) {
+      writer.map(tokenHashes === null ? 1 : 3);
+      writer.raw(BLOCK_HASH).int(hashes[i]!);
+      if (tokenHashes === null) continue;
+      writer.raw(TOKENS_HASH).int(tokenHashes[i]!).raw(MEDIA_INFO);
+      const own = media?.[i] ?? null;
+      if (own === null) writer.nil();
+      else MEDIA.write(writer, own);
+    }
+  },
+};
+
+const DATA = tagged({
+  stored: {
+    tag: "stored",
+    codec: struct({
+      parent: defaulted("parent_hash", nullable(u64), null),
+      startPosition: defaulted("start_position", nullable(position), null),
+      blocks: required("blocks", BLOCK_LIST),
+    }),
+  },
+  removed: {
+    tag: "removed",
+    codec: struct({ hashes: required("block_hashes", hashList(BLOCKS_MAX)) }),
+  },
+  cleared: { tag: "cleared" },
+});
+export type RouterEventData = ValueOf<typeof DATA>;
 
 /** A residency change of a worker in the format of Dynamo's routers. */
-function eventOf(blocksMax: number) {
-  const data = tagged({
-    stored: {
-      tag: "stored",
-      codec: struct({
-        parent: defaulted("parent_hash", nullable(u64), null),
-        startPosition: defaulted("start_position", nullable(position), null),
-        blocks: required("blocks", blockList(blocksMax)),
-      }),
-    },
-    removed: {
-      tag: "removed",
-      codec: struct({ hashes: required("block_hashes", hashList(blocksMax)) }),
-    },
-    cleared: { tag: "cleared" },
-  });
-  const inner = struct({
-    id: required("event_id", u64),
-    data: required("data", data),
-    rank: defaulted("dp_rank", rank, 0),
-  });
-  return struct({
-    workerId: required("worker_id", u64),
-    tier: defaulted("storage_tier", oneOf(STORAGE_TIERS, "storage_tier"), "device"),
-    domain: omitted("residency_domain", oneOf(["worker", "cache_owner"], "residency_domain"), null),
-    /** Hearth's own: `cleared` applies to this tier only. Dynamo's routers clear the whole rank. */
-    isTierOnly: omitted("tier_only", bool, false),
-    event: required("event", inner),
-  });
-}
+const EVENT = struct({
+  workerId: required("worker_id", u64),
+  tier: defaulted("storage_tier", oneOf(STORAGE_TIERS, "storage_tier"), "device"),
+  domain: omitted("residency_domain", oneOf(["worker", "cache_owner"], "residency_domain"), null),
+  /** Hearth's own: `cleared` applies to this tier only. Dynamo's routers clear the whole rank. */
+  isTierOnly: omitted("tier_only", bool, false),
+  event: required(
+    "event",
+    struct({
+      id: required("event_id", u64),
+      data: required("data", DATA),
+      rank: defaulted("dp_rank", rank, 0),
+    }),
+  ),
+});
+export type RouterEvent = ValueOf<typeof EVENT>;
 
-export type RouterEvent = ValueOf<ReturnType<typeof eventOf>>;
-export type RouterEventData = RouterEvent["event"]["data"];
-
-/** Events with at most `blocksMax` blocks together. */
-function eventList(eventsMax: number, blocksMax: number): Codec<readonly RouterEvent[]> {
-  const event = eventOf(blocksMax);
-  return {
-    read(reader) {
-      let blocks = 0;
-      return Array.from({ length: reader.array(eventsMax) }, () => {
-        const one = event.read(reader);
-        blocks += blocksIn(one.event.data);
-        if (blocks > blocksMax) throw new Unreadable(`more than ${blocksMax} blocks`, "too_large");
-        return one;
-      });
-    },
-    write: list(event, eventsMax).write,
-  };
-}
+/** Events with at most `BLOCKS_MAX` blocks together. */
+const EVENTS: Codec<readonly RouterEvent[]> = {
+  read(reader) {
+    let blocks = 0;
+    return Array.from({ length: reader.array(EVENTS_MAX) }, () => {
+      const one = EVENT.read(reader);
+      blocks += blocksIn(one.event.data);
+      if (blocks > BLOCKS_MAX) throw new Unreadable(`more than ${BLOCKS_MAX} blocks`, "too_large");
+      return one;
+    });
+  },
+  write: list(EVENT, EVENTS_MAX).write,
+};
 
 function blocksIn(data: RouterEventData): number {
   if (data.kind === "cleared") return 0;
   return data.kind === "stored" ? data.blocks.hashes.length : data.hashes.length;
 }
-
-const EVENTS = eventList(EVENTS_MAX, BLOCKS_MAX);
 
 export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
   return encode(EVENTS, events);
@@ -179,85 +168,4 @@ export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
 /** Decodes an untrusted message. Never throws. */
 export function decodeRouterEvents(bytes: Uint8Array): ReadResult<readonly RouterEvent[]> {
   return decode(EVENTS, bytes);
-}
-
-/**
- * A router's query to a worker that indexes its own blocks: for missed events or the whole state.
- * `recovery` is the only supported kind of query.
- */
-const QUERY = struct({
-  workerId: required("worker_id", u64),
-  rank: required("dp_rank", rank),
-  /** `start` and `end` null: the whole state. */
-  start: defaulted("start_event_id", nullable(u64), null),
-  end: defaulted("end_event_id", nullable(u64), null),
-  /** Whether the router supports `dump_failed`. */
-  knowsDumpFailed: defaulted("supports_tree_dump_failed", bool, false),
-  kind: defaulted("kind", oneOf(["recovery"], "kind"), "recovery"),
-});
-export type WorkerQuery = ValueOf<typeof QUERY>;
-
-export function encodeWorkerQuery(query: WorkerQuery): Uint8Array {
-  return encode(QUERY, query);
-}
-
-/** Decodes an untrusted query. Never throws. */
-export function decodeWorkerQuery(bytes: Uint8Array): ReadResult<WorkerQuery> {
-  return decode(QUERY, bytes);
-}
-
-const events = required("events", eventList(ANSWER_EVENTS_MAX, ANSWER_BLOCKS_MAX));
-const lastId = required("last_event_id", u64);
-const message = text(4_096);
-
-/** `all`: every block of the rank. Otherwise a partial state, which readers ignore. */
-const resetScope = converted(
-  nullable(message),
-  (scope) => (scope ?? "all") === "all",
-  (isWhole) => (isWhole ? "all" : "part"),
-);
-
-const ANSWER = tagged({
-  /** In order; may begin at the last `cleared`, and extend past the end of the query. */
-  events: { tag: "Events", codec: struct({ events, lastId }) },
-  /** Blocks of the rank, parents first. Event ids are synthetic: continue from `lastId`. */
-  dump: {
-    tag: "TreeDump",
-    codec: struct({ events, lastId, isWhole: defaulted("reset_scope", resetScope, true) }),
-  },
-  /** The router keeps its state and queries again. */
-  dump_failed: {
-    tag: "TreeDumpFailed",
-    codec: struct({ lastId, why: required("message", message) }),
-  },
-  too_new: {
-    tag: "TooNew",
-    codec: struct({
-      start: defaulted("requested_start", nullable(u64), null),
-      end: defaulted("requested_end", nullable(u64), null),
-      newest: required("newest_available", u64),
-    }),
-  },
-  invalid_range: {
-    tag: "InvalidRange",
-    codec: struct({ start: required("start_id", u64), end: required("end_id", u64) }),
-  },
-  error: {
-    tag: "Error",
-    codec: converted(
-      message,
-      (why) => ({ why }),
-      ({ why }) => why,
-    ),
-  },
-});
-export type WorkerAnswer = ValueOf<typeof ANSWER>;
-
-export function encodeWorkerAnswer(answer: WorkerAnswer): Uint8Array {
-  return encode(ANSWER, answer);
-}
-
-/** Decodes an untrusted answer. Never throws. */
-export function decodeWorkerAnswer(bytes: Uint8Array): ReadResult<WorkerAnswer> {
-  return decode(ANSWER, bytes);
 }

@@ -7,7 +7,6 @@ import {
   LAYER_ALL,
   selfCommand,
   systemClock,
-  systemRandom,
 } from "../../core/index.ts";
 import {
   ENGINE_LIMITS,
@@ -16,26 +15,23 @@ import {
   FrameCounts,
   Outcome,
 } from "../../engine/index.ts";
-import { encodeManifest, manifestOf, namespaceSecret, withMacKey } from "../../identity/index.ts";
+import { encodeManifest, namespaceSecret, withMacKey } from "../../identity/index.ts";
 import {
   BlockMacs,
   MAC_BYTES,
   type MacBlock,
   type Native,
   nativeBuffer,
-  Queue,
 } from "../../native/index.ts";
 import {
   type AddressBatch,
-  ArenaGrowth,
   CommitFlag,
   createAddressBatch,
-  createArena,
   createHandleBatch,
   type HandleBatch,
   Namespaces,
-  TieredStore,
 } from "../../store/index.ts";
+import { BENCH_MANIFEST, createBenchStore } from "./bench-store.ts";
 import { startServer } from "./line-process.ts";
 import { median, quantile } from "./measure.ts";
 
@@ -215,27 +211,13 @@ function pathsIn(folder: string) {
 export async function serveEngineBench(native: Native, options: BenchServerOptions): Promise<void> {
   const paths = pathsIn(options.folder);
   const bytes = ARENA_BLOCKS * Math.ceil(options.blockBytes / 4096) * 4096;
-  const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: 2 ** 26 } as const;
-  const region = createArena(native, arena);
-  await using queue = new Queue(native, { entries: 1024, threads: 1, watches: 64 });
-  await using store = new TieredStore({
-    native,
-    region,
-    queue,
-    clock: systemClock,
-    random: systemRandom,
-    blocksMax: TABLE_BLOCKS,
-    gpuWindowBlocks: 0,
-    policy: "lru",
+  const parts = createBenchStore({
+    ...{ native, bytes, threads: 1, watches: 64, blocksMax: TABLE_BLOCKS },
     marks: { high: 0.95, low: 0.9 },
   });
-  const growth = new ArenaGrowth(region, queue, arena, (ready) =>
-    store.slots.addReady(ready - store.slots.readyBytes),
-  );
-  await growth.first();
-  await growth.rest((short) => {
-    throw short;
-  });
+  await using queue = parts.queue;
+  await using store = parts.store;
+  await parts.grow();
   store.evictor.start(1_000);
   await using engine = new EngineServer({
     socketPath: paths.enginePath,
@@ -266,12 +248,8 @@ function until(signal: AbortSignal): Promise<void> {
   });
 }
 
-interface BenchServer extends AsyncDisposable {
-  readonly paths: { readonly enginePath: string; readonly echoPath: string };
-}
-
 /** Starts `serveEngineBench` in another process of this same program. */
-export async function startBenchServer(options: BenchServerOptions): Promise<BenchServer> {
+export async function startBenchServer(options: BenchServerOptions) {
   const { folder, blockBytes, signal } = options;
   const paths = pathsIn(folder);
   const words = ["bench", "engine", "--serve", folder, "--block-bytes", `${blockBytes}B`];
@@ -294,25 +272,7 @@ const MOVED = 128;
 const NOISE_BYTES = 65_536;
 
 /** Operations of the engine benchmark. Throughput runs return the bytes they moved. */
-export interface EngineProbe {
-  fillResident(): Promise<void>;
-  acquireRelease(blocks: number): Promise<void>;
-  match(blocks: number): Promise<void>;
-  /** Keeps several acquires of one block in flight; each block is released on arrival. */
-  pipelined(count: number): Promise<void>;
-  copyPrivate(): number;
-  copyOut(verified: boolean): Promise<number>;
-  /** The first `count` resident blocks, each once. */
-  copyOutOnce(count: number): Promise<number>;
-  put(): Promise<number>;
-}
-
-const MANIFEST = manifestOf({
-  model: "bench",
-  dtype: "pattern",
-  layout: "hearth:bench",
-  blockTokens: 64,
-});
+export type EngineProbe = ReturnType<typeof createEngineProbe>;
 
 interface EngineProbeOptions {
   readonly socketPath: string;
@@ -324,13 +284,10 @@ interface EngineProbeOptions {
 }
 
 /** Connects to the benchmark's server; closing the client ends the probe. */
-export async function connectEngineProbe(
-  native: Native,
-  options: EngineProbeOptions,
-): Promise<{ readonly client: EngineClient; readonly probe: EngineProbe }> {
+export async function connectEngineProbe(native: Native, options: EngineProbeOptions) {
   const { socketPath, hasMacs = false } = options;
   const secret = namespaceSecret(native, crypto.getRandomValues(new Uint8Array(32)));
-  const manifest = hasMacs ? withMacKey(MANIFEST, secret.id) : MANIFEST;
+  const manifest = hasMacs ? withMacKey(BENCH_MANIFEST, secret.id) : BENCH_MANIFEST;
   const client = await EngineClient.connect(native, {
     ...{ socketPath, hasMacs, name: "bench" },
     manifest: encodeManifest(manifest),
@@ -348,7 +305,7 @@ function createEngineProbe(
   client: EngineClient,
   { blockBytes, resident = RESIDENT }: EngineProbeOptions,
   macs: BlockMacs | null,
-): EngineProbe {
+) {
   const { arena } = client;
   const space = client.hello.namespaceId;
   const blocks = createAddressBatch(AT_ONCE);
@@ -444,16 +401,17 @@ function createEngineProbe(
       }
       nextId = resident;
     },
-    async acquireRelease(count) {
+    async acquireRelease(count: number) {
       blocks.count = count;
       await client.acquire(blocks, acquireAll, handles);
       client.release(handles);
     },
-    async match(count) {
+    async match(count: number) {
       blocks.count = count;
       await client.match(blocks, 0, best);
     },
-    async pipelined(count) {
+    /** Keeps several acquires of one block in flight; each block is released on arrival. */
+    async pipelined(count: number) {
       blocks.count = 1;
       const acquires = single.slice(0, count).map(async (handle) => {
         await client.acquire(blocks, acquireAll, handle);
@@ -468,13 +426,14 @@ function createEngineProbe(
       }
       return MOVED * blockBytes;
     },
-    async copyOut(verified) {
+    async copyOut(verified: boolean) {
       for (let at = 0; at < MOVED; at += AT_ONCE) {
         await copyBatch(at % RESIDENT, AT_ONCE, verified);
       }
       return MOVED * blockBytes;
     },
-    async copyOutOnce(count) {
+    /** The first `count` resident blocks, each once. */
+    async copyOutOnce(count: number) {
       for (let at = 0; at < count; at += AT_ONCE) {
         await copyBatch(at, Math.min(AT_ONCE, count - at), false);
       }
@@ -514,12 +473,7 @@ function listenEcho(path: string): UnixSocketListener<undefined> {
 }
 
 /** One end of an echo. */
-interface Echo extends Disposable {
-  /** Nanoseconds of one round trip. */
-  roundTrip(): Promise<number>;
-}
-
-async function openEcho(path: string): Promise<Echo> {
+async function openEcho(path: string) {
   let answered: () => void = () => undefined;
   let missing = 0;
   const socket = await Bun.connect({
@@ -533,6 +487,7 @@ async function openEcho(path: string): Promise<Echo> {
   });
   const message = new Uint8Array(MESSAGE_BYTES);
   return {
+    /** Nanoseconds of one round trip. */
     async roundTrip() {
       missing = MESSAGE_BYTES;
       const start = Bun.nanoseconds();

@@ -13,7 +13,8 @@ import {
   Queue,
   type Region,
 } from "../../native/index.ts";
-import { ArenaGrowth, createArena } from "../../store/index.ts";
+import { createArena } from "../../store/index.ts";
+import { benchArena, growArena } from "./bench-store.ts";
 import { median } from "./measure.ts";
 
 export interface GpuBenchOptions {
@@ -25,12 +26,6 @@ export interface GpuBenchOptions {
   readonly rounds: number;
   readonly signal: AbortSignal;
   onProgress(what: string): void;
-}
-
-/** 10^9 bytes a second of one size of pieces, both ways. */
-export interface GpuRates {
-  readonly h2d: number;
-  readonly d2h: number;
 }
 
 const LARGE = 2 ** 24;
@@ -77,24 +72,37 @@ export async function benchGpu(native: Native, options: GpuBenchOptions) {
       note(`${name} d2h`, back);
     }
   }
-  const rates = (name: string): GpuRates => ({
-    h2d: median(samples.get(`${name} h2d`)!),
-    d2h: median(samples.get(`${name} d2h`)!),
-  });
+  /** 10^9 bytes a second. */
+  const gbps = (name: string) => median(samples.get(name)!);
+  const bareH2d = gbps("bareLarge h2d");
+  const bareD2h = gbps("bareLarge d2h");
   return {
     device: copies.device.name,
     /** As in `12.8`. */
     driver: copies.driver,
     /** The library is a test double: the rates are those of memory copies. */
-    isStandIn: isStandInCuda(library),
-    hasBatches: copies.gpus.info.hasBatches,
-    /** A plain loop over the driver with memory of its own, in the same rounds. */
-    bareLarge: rates("bareLarge"),
-    bareSmall: rates("bareSmall"),
-    large: rates("large"),
-    middle: rates("middle"),
+    stand_in: isStandInCuda(library),
+    batches: copies.gpus.info.hasBatches,
+    bytes,
+    rounds,
+    h2d_gbps: gbps("large h2d"),
+    d2h_gbps: gbps("large d2h"),
+    h2d_1mib_gbps: gbps("middle h2d"),
+    d2h_1mib_gbps: gbps("middle d2h"),
     /** Batches of many small pieces, no two of them neighbours. */
-    small: rates("small"),
+    scatter_gbps: gbps("small h2d"),
+    gather_gbps: gbps("small d2h"),
+    /** A plain loop over the driver with memory of its own, in the same rounds. */
+    bare_h2d_gbps: bareH2d,
+    bare_d2h_gbps: bareD2h,
+    bare_64kib_h2d_gbps: gbps("bareSmall h2d"),
+    bare_64kib_d2h_gbps: gbps("bareSmall d2h"),
+    h2d_of_bare: gbps("large h2d") / bareH2d,
+    d2h_of_bare: gbps("large d2h") / bareD2h,
+    h2d_1mib_of_bare: gbps("middle h2d") / bareH2d,
+    d2h_1mib_of_bare: gbps("middle d2h") / bareD2h,
+    scatter_of_bare: gbps("small h2d") / bareH2d,
+    gather_of_bare: gbps("small d2h") / bareD2h,
     /** Copies that were not asynchronous. */
     pageable: copies.device.pageableCopies,
     /** Round trips after which a byte was another. */
@@ -116,7 +124,6 @@ type Direction = "h2d" | "d2h";
 /** One job, as it were the blocks that an engine asks for together. */
 const JOB_BYTES = 2 ** 26;
 const PIECE_BYTES_MIN = 2 ** 16;
-const SLICE_BYTES = 2 ** 26;
 
 /**
  * An arena like an agent's, registered with the driver, and as much memory of a device. Pieces lie
@@ -143,7 +150,7 @@ class GpuCopies implements AsyncDisposable {
   /** Throws UNSUPPORTED with the reason if the device is missing or has too little memory. */
   static async open(options: GpuCopiesOptions): Promise<GpuCopies> {
     const { native, bytes, library } = options;
-    const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
+    const arena = benchArena(bytes);
     const region = createArena(native, arena);
     const queue = new Queue(native, { entries: 64, threads: 1, watches: 8 });
     // A copy of everything is under way at once.
@@ -152,11 +159,7 @@ class GpuCopies implements AsyncDisposable {
     const gpus = openGpus(native, { region, library, ...limits, onLost: () => undefined });
     try {
       const device = chosen(gpus, options.device);
-      const growth = new ArenaGrowth(region, queue, arena, () => undefined);
-      await growth.first();
-      await growth.rest((short) => {
-        throw short;
-      });
+      await growArena(region, queue, arena);
       mustBeOk(await gpus.register(0, bytes), "register the arena");
       const allocated = await gpus.allocate(device.index, bytes);
       if (!allocated.ok) throw failed(allocated, "allocate its memory");

@@ -5,7 +5,7 @@ export { benchEngine, serveEngineBench, startBenchServer } from "./engine-bench.
 export { benchGpu } from "./gpu-bench.ts";
 export { benchHash } from "./hash-bench.ts";
 export { benchIndex } from "./index-bench.ts";
-export { loadHttp } from "./measure.ts";
+export { loadHttp, rounded } from "./measure.ts";
 export { BENCH_TRANSPORTS, benchPeer, benchPeerPulls, Iperf } from "./peer/peer-bench.ts";
 export { servePeerBench } from "./peer/peer-child.ts";
 export { benchResumption, measureResumption, UdpRelay } from "./peer/resumption.ts";

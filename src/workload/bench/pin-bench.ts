@@ -52,30 +52,6 @@ export interface PinBenchOptions {
   readonly onProgress: (text: string) => void;
 }
 
-/** Rates in 10^9 bytes a second; medians over the runs; null without a limit. */
-export interface PinRow {
-  readonly tier: PinTier;
-  readonly depth: number;
-  readonly tokens: number;
-  /** Full ones. */
-  readonly blocks: number;
-  readonly block_bytes: number;
-  /** Share of the blocks that were there after the flood, the most of all runs. */
-  readonly cached_share_unpinned: number;
-  /** The same where they were pinned, the least of all runs. */
-  readonly cached_share_pinned: number;
-  /** From the first acquire until the last block was copied out. */
-  readonly restore_ms: number;
-  readonly restore_gbps: number;
-  readonly limit_gbps: number | null;
-  readonly ratio: number | null;
-  /** Other blocks stored between pin and restore. */
-  readonly flood_blocks: number;
-  /** Blocks the agent holds, on all its tiers together. */
-  readonly capacity_blocks: number;
-  readonly runs: number;
-}
-
 /** Length of a block of 64 tokens, in whole pages. */
 export function pinBlockBytes(scale: number): number {
   return Math.max(1, Math.round((BLOCK_TOKENS * TOKEN_BYTES * scale) / PAGE)) * PAGE;
@@ -90,17 +66,12 @@ const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
  * pinned and unpinned, and how fast it is restored. Throws LIMIT if the flood did not evict the
  * unpinned blocks.
  */
-export async function benchPin(native: Native, options: PinBenchOptions): Promise<PinRow[]> {
-  const rows: PinRow[] = [];
-  for (const tier of options.tiers) rows.push(...(await benchTier(native, tier, options)));
-  return rows;
+export async function benchPin(native: Native, options: PinBenchOptions) {
+  const rows = await Array.fromAsync(options.tiers, (tier) => benchTier(native, tier, options));
+  return rows.flat();
 }
 
-async function benchTier(
-  native: Native,
-  tier: PinTier,
-  options: PinBenchOptions,
-): Promise<PinRow[]> {
+async function benchTier(native: Native, tier: PinTier, options: PinBenchOptions) {
   const { runs, depths } = options;
   const blockBytes = pinBlockBytes(options.scale);
   const fileBytes = CAPACITY_BLOCKS * fileBytesOf(blockBytes);
@@ -121,14 +92,7 @@ async function benchTier(
   });
 }
 
-interface Sample {
-  readonly unpinnedShare: number;
-  readonly pinnedShare: number;
-  readonly restoreNs: number;
-  readonly limitGbps: number | null;
-  readonly floodBlocks: number;
-  readonly capacityBlocks: number;
-}
+type Sample = Awaited<ReturnType<typeof floodedSample>>;
 
 interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
   readonly blockBytes: number;
@@ -188,7 +152,7 @@ async function floodedSample(
   limit: RestoreLimit | null,
   blocks: number,
   isLimitFirst: boolean,
-): Promise<Sample> {
+) {
   const { engine, capacityBlocks } = agent;
   const pinned = await agent.converse(blocks);
   await agent.pin(pinned);
@@ -222,27 +186,31 @@ async function mustBeRight(
   if (wrong > 0) throw new HearthError("INTERNAL", `${wrong} blocks came back with wrong bytes`);
 }
 
+/** Rates in 10^9 bytes a second; medians over the runs; null without a limit. */
 function figuresOf(samples: readonly Sample[], bytes: number) {
   const restoreNs = median(samples.map((each) => each.restoreNs));
   const limits = samples.flatMap((each) => each.limitGbps ?? []);
   const restoreGbps = bytes / restoreNs;
   const limitGbps = limits.length === 0 ? null : median(limits);
   return {
+    /** Share of the blocks that were there after the flood, the most of all runs. */
     cached_share_unpinned: Math.max(...samples.map((each) => each.unpinnedShare)),
+    /** The same where they were pinned, the least of all runs. */
     cached_share_pinned: Math.min(...samples.map((each) => each.pinnedShare)),
+    /** From the first acquire until the last block was copied out. */
     restore_ms: rounded(restoreNs / NS_PER_MS),
     restore_gbps: rounded(restoreGbps),
     limit_gbps: limitGbps === null ? null : rounded(limitGbps),
     ratio: limitGbps === null ? null : rounded(restoreGbps / limitGbps),
+    /** Other blocks stored between pin and restore. */
     flood_blocks: samples[0]!.floodBlocks,
+    /** Blocks the agent holds, on all its tiers together. */
     capacity_blocks: samples[0]!.capacityBlocks,
   };
 }
 
 /** The reference of restores, measured in the same run. */
 interface RestoreLimit extends AsyncDisposable {
-  /** Name for messages. */
-  readonly name: string;
   /** 10^9 bytes per second, for `blocks` blocks. */
   gbps(blocks: number): Promise<number>;
 }
@@ -276,7 +244,6 @@ async function openCopyOutLimit(
   for (let pass = 0; pass < WARM_UP_PASSES; pass++) await probe.copyOutOnce(blocksMax);
   const held = opened.move();
   return {
-    name: "copy out, as bench engine",
     async gbps(blocks) {
       const start = Bun.nanoseconds();
       const bytes = await probe.copyOutOnce(blocks);
@@ -294,7 +261,6 @@ async function openFioLimit(
 ): Promise<RestoreLimit> {
   const fio = await Fio.layOut(program, options, blockBytes);
   return {
-    name: `fio, ${fio.engine}`,
     gbps: () => fio.gbps("read", blockBytes),
     [Symbol.asyncDispose]: async () => rmSync(options.file, { force: true }),
   };

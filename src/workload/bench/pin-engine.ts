@@ -48,12 +48,6 @@ export interface PinEngineOptions {
   readonly signal: AbortSignal;
 }
 
-/** The restored blocks of a conversation, and the nanoseconds taken. */
-export interface Restored {
-  readonly present: number;
-  readonly ns: number;
-}
-
 /** One request's columns. */
 interface Batch {
   readonly blocks: AddressBatch;
@@ -196,7 +190,7 @@ export class PinEngine implements AsyncDisposable {
    * Acquires every block and copies out those that are there. While one batch is copied, the next
    * is on its way.
    */
-  async restore(of: Conversation): Promise<Restored> {
+  async restore(of: Conversation) {
     const { blockBytes } = this.#options;
     const { arena } = this.#client;
     const start = Bun.nanoseconds();
@@ -302,8 +296,6 @@ const WARM_UP_BLOCKS = 1_024;
 const WARM_UP_PASSES = 8;
 
 const OWNER = "bench";
-
-const POLL_MS = 2;
 
 const SETTLE_MS = 120_000;
 
@@ -428,15 +420,13 @@ export class FloodedAgent implements AsyncDisposable {
 
   /** Resolves when all pending writes to SSD are complete. */
   async #settled(): Promise<AgentStatus> {
-    const untilMs = systemClock.monotonicMs() + SETTLE_MS;
-    for (;;) {
-      const status = await this.#agent.status();
-      if (status.ssd === null || status.ssd.queued_blocks === 0) return status;
-      if (systemClock.monotonicMs() > untilMs) {
-        throw new HearthError("DEADLINE", "the SSD does not come to an end with writing");
-      }
-      await sleep(systemClock, POLL_MS, this.#signal);
-    }
+    const agent = this.#agent;
+    let status = await agent.status();
+    await agent.until(SETTLE_MS, "write all blocks to SSD", this.#signal, async () => {
+      status = await agent.status();
+      return (status.ssd?.queued_blocks ?? 0) === 0;
+    });
+    return status;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -310,14 +310,7 @@ function nextUses({ blocks, distinct }: FlatTrace): Uint32Array {
  * A set of whole numbers below a bound that knows its largest: a bit for each number, and above it,
  * level by level, a bit for each word that is not zero. Every operation touches at most six words.
  */
-interface Positions {
-  add(position: number): void;
-  remove(position: number): void;
-  /** The largest; only of a set that is not empty. */
-  last(): number;
-}
-
-function createPositions(below: number): Positions {
+function createPositions(below: number) {
   const levels: Uint32Array[] = [];
   for (let bits = Math.max(below, 1); levels.length === 0 || bits > 1; ) {
     const words = Math.ceil(bits / 32);
@@ -325,7 +318,7 @@ function createPositions(below: number): Positions {
     bits = words;
   }
   return {
-    add(position) {
+    add(position: number) {
       let at = position;
       for (const words of levels) {
         const before = words[at >>> 5]!;
@@ -334,7 +327,7 @@ function createPositions(below: number): Positions {
         at >>>= 5;
       }
     },
-    remove(position) {
+    remove(position: number) {
       let at = position;
       for (const words of levels) {
         const left = words[at >>> 5]! & ~(1 << (at & 31));
@@ -343,6 +336,7 @@ function createPositions(below: number): Positions {
         at >>>= 5;
       }
     },
+    /** The largest; only of a set that is not empty. */
     last() {
       let at = 0;
       for (let level = levels.length - 1; level >= 0; level--)
@@ -352,26 +346,14 @@ function createPositions(below: number): Positions {
   };
 }
 
+const NONE = 0xffff_ffff;
+
 /**
  * Doubly linked lists over the numbers 0 … items - 1, each item in one list or in none. Flat
  * arrays: an item's links at its own index, a list's first and last at the index of its head,
  * `items + list`.
  */
-export interface Lists {
-  has(item: number): boolean;
-  /** The item appended to `list` longest ago; only for a list that is not empty. */
-  first(list: number): number;
-  isEmpty(list: number): boolean;
-  /** Puts an item that is in no list at the end of one. */
-  append(list: number, item: number): void;
-  remove(item: number): void;
-  /** How many of `items[from .. to)` are in a list, up to the first that is not. */
-  leading(items: Uint32Array, from: number, to: number): number;
-}
-
-const NONE = 0xffff_ffff;
-
-export function createLists(items: number, lists: number): Lists {
+export function createLists(items: number, lists: number) {
   const next = new Uint32Array(items + lists).fill(NONE, 0, items);
   const previous = new Uint32Array(items + lists);
   for (let head = items; head < items + lists; head++) {
@@ -379,10 +361,12 @@ export function createLists(items: number, lists: number): Lists {
     previous[head] = head;
   }
   return {
-    has: (item) => next[item] !== NONE,
-    first: (list) => next[items + list]!,
-    isEmpty: (list) => next[items + list] === items + list,
-    append(list, item) {
+    has: (item: number) => next[item] !== NONE,
+    /** The item appended to `list` longest ago; only for a list that is not empty. */
+    first: (list: number) => next[items + list]!,
+    isEmpty: (list: number) => next[items + list] === items + list,
+    /** Puts an item that is in no list at the end of one. */
+    append(list: number, item: number) {
       const head = items + list;
       const last = previous[head]!;
       next[last] = item;
@@ -390,17 +374,20 @@ export function createLists(items: number, lists: number): Lists {
       next[item] = head;
       previous[head] = item;
     },
-    remove(item) {
+    remove(item: number) {
       const before = previous[item]!;
       const after = next[item]!;
       next[before] = after;
       previous[after] = before;
       next[item] = NONE;
     },
-    leading(of, from, to) {
+    /** How many of `items[from .. to)` are in a list, up to the first that is not. */
+    leading(of: Uint32Array, from: number, to: number) {
       let at = from;
       while (at < to && next[of[at]!] !== NONE) at++;
       return at - from;
     },
   };
 }
+
+export type Lists = ReturnType<typeof createLists>;

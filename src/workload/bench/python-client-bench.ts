@@ -169,12 +169,6 @@ function summary(rates: Rates) {
 const PACKAGES = ["redis==8.1.0", "hiredis==3.5.0"];
 const INSTALL_MS = 120_000;
 
-/** An interpreter, and why it may lack the client of Redis. */
-interface Interpreter {
-  readonly path: string;
-  readonly why: string | null;
-}
-
 function cacheFolder(): string {
   const caches = process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache");
   return join(caches, "hearth/client-bench");
@@ -182,9 +176,9 @@ function cacheFolder(): string {
 
 /**
  * `python3` in a virtual environment with redis-py and hiredis, which is made once, from PyPI, in
- * the user's cache folder. Without a network or without venv: `python3` as it is.
+ * the user's cache folder. Without a network or without venv: `python3` as it is, and `why`.
  */
-function interpreterWithRedis(): Interpreter {
+function interpreterWithRedis() {
   const folder = cacheFolder();
   const own = join(folder, "bin/python");
   if (existsSync(own)) return { path: own, why: null };
@@ -256,13 +250,11 @@ class PythonDriver extends LineProcess {
   }
 }
 
-/** A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. */
-interface RedisProcess extends AsyncDisposable {
-  readonly socketPath: string;
-}
-
-/** Null: this host has no redis-server on its PATH. */
-async function startRedis(folder: string, signal: AbortSignal): Promise<RedisProcess | null> {
+/**
+ * A redis-server of the benchmark's own that keeps everything in memory, on a Unix socket. Null:
+ * this host has no redis-server on its PATH.
+ */
+async function startRedis(folder: string, signal: AbortSignal) {
   const program = Bun.which("redis-server");
   if (program === null) return null;
   const socketPath = join(folder, "redis.sock");

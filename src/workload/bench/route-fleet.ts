@@ -54,7 +54,7 @@ export function tell(
   { id }: Target,
   trace: SimulatedTrace,
   hashes: BigUint64Array,
-  { stored, evicted }: Served,
+  { stored, evicted }: ReturnType<LeafLru["serve"]>,
 ): void {
   const changes: IndexChange[] = [];
   if (evicted.length > 0) {
@@ -95,15 +95,6 @@ export function serviceOf(
   return { prefilledMs, endMs };
 }
 
-/** Changes that one prompt made in a cache: first the evicted blocks, then the stored ones. */
-interface Served {
-  /** Leading blocks that were there. */
-  readonly hits: number;
-  /** Places in the prompt, rising. */
-  readonly stored: readonly number[];
-  readonly evicted: readonly number[];
-}
-
 /**
  * A worker's cache of whole blocks: least recently used, a prompt used from its last block to its
  * first, so that leaves go first (the rule of the traces' own figures).
@@ -123,7 +114,8 @@ export class LeafLru {
     return this.#lists.leading(blocks, 0, blocks.length);
   }
 
-  serve(blocks: Uint32Array): Served {
+  /** Uses the blocks of a prompt. Evictions come first, then the stored blocks. */
+  serve(blocks: Uint32Array) {
     const lists = this.#lists;
     const hits = this.leading(blocks);
     const stored: number[] = [];
@@ -143,7 +135,9 @@ export class LeafLru {
     }
     // A prompt may push out its own blocks.
     return {
+      /** Leading blocks that were there. */
       hits,
+      /** Places in the prompt, rising. */
       stored: stored.reverse().filter((at) => lists.has(blocks[at]!)),
       evicted: evicted.filter((block) => !lists.has(block)),
     };

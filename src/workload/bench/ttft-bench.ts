@@ -1,4 +1,4 @@
-import { assert, HearthError, sleep, systemClock } from "../../core/index.ts";
+import { assert, HearthError } from "../../core/index.ts";
 import { gpuFinding, probeGpus } from "../../devices/index.ts";
 import { isStandInCuda, type Native } from "../../native/index.ts";
 import { fileBytesOf } from "../../store/kvb/index.ts";
@@ -13,31 +13,6 @@ export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOp
   onProgress(what: string): void;
 }
 
-/** Restored from one tier. */
-export interface Restored {
-  readonly ms: number;
-  /** The time of the prefill over it. */
-  readonly ratio: number;
-  /** 10^9 bytes a second from the first request to the last layer. */
-  readonly gbps: number;
-  /** Logits are those of the cache that never left the device, bit by bit, in every sample. */
-  readonly identical: boolean;
-}
-
-export interface TtftRow {
-  readonly promptTokens: number;
-  readonly restoredTokens: number;
-  readonly bytes: number;
-  readonly prefillMs: number;
-  readonly ram: Restored;
-  /** A plain copy of pinned memory, in the same run. */
-  readonly bareGbps: number;
-  readonly ssd: Restored | null;
-  /** Copies of the whole run, until SSD was measured, that were not asynchronous. */
-  readonly pageable: number;
-  readonly isStandIn: boolean;
-}
-
 /** Members of the status of an agent with a GPU. */
 interface GpuStatus extends Pick<AgentStatus, "arena"> {
   readonly gpu: {
@@ -47,14 +22,13 @@ interface GpuStatus extends Pick<AgentStatus, "arena"> {
 }
 
 const SETTLE_MS = 600_000;
-const POLL_MS = 20;
 
 /**
  * A row for each prompt, medians of the rounds: the time to the first token of a prompt that is
  * computed, and of one whose keys and values an agent of the benchmark's own brings back. Throws
  * UNSUPPORTED without a GPU, or where the driver cannot run.
  */
-export async function benchTtft(native: Native, options: TtftBenchOptions): Promise<TtftRow[]> {
+export async function benchTtft(native: Native, options: TtftBenchOptions) {
   const { python: _python, driver: _folder, ssdDir, signal, onProgress, ...plan } = options;
   await mustHaveGpu(native, plan.library);
   onProgress("the driver starts");
@@ -95,10 +69,11 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     driver.send("ssd");
     fromSsd.push(...(await phase(driver, "done", () => undefined)));
   }
-  const isStandIn = isStandInCuda(plan.library);
+  const stand_in = isStandInCuda(plan.library);
   return fromRam.map((one) => {
     const again = fromSsd.filter(({ prompt_tokens }) => prompt_tokens === one.prompt_tokens);
-    return { ...rowOf(one, again), pageable, isStandIn };
+    // `pageable`: copies of the whole run, until SSD was measured, that were not asynchronous.
+    return { ...rowOf(one, again), pageable, stand_in };
   });
 }
 
@@ -129,7 +104,7 @@ async function phase(
 
 /** Waits until all blocks are on SSD. */
 function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
-  return until("write all blocks to SSD", signal, async () => {
+  return agent.until(SETTLE_MS, "write all blocks to SSD", signal, async () => {
     const { ssd } = await agent.status();
     return ssd?.queued_blocks === 0 && ssd.blocks >= blocks;
   });
@@ -140,24 +115,10 @@ function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Prom
  * thread.
  */
 function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
-  return until("register its RAM with the driver", signal, async () => {
+  return agent.until(SETTLE_MS, "register its RAM with the driver", signal, async () => {
     const { gpu, arena } = await agent.get<GpuStatus>("/v1/status");
     return gpu.registered_bytes >= arena.bytes;
   });
-}
-
-async function until(
-  what: string,
-  signal: AbortSignal,
-  holds: () => Promise<boolean>,
-): Promise<void> {
-  const deadline = systemClock.monotonicMs() + SETTLE_MS;
-  while (!(await holds())) {
-    if (systemClock.monotonicMs() > deadline) {
-      throw new HearthError("DEADLINE", `the agent did not ${what}`);
-    }
-    await sleep(systemClock, POLL_MS, signal);
-  }
 }
 
 async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
@@ -165,27 +126,40 @@ async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
   assert(ssd !== null && ssd.blocks >= blocks && ram.blocks === 0, "RAM is empty and SSD is not");
 }
 
-function rowOf(one: Measured, again: readonly Measured[]): Omit<TtftRow, "pageable" | "isStandIn"> {
+function rowOf(one: Measured, again: readonly Measured[]) {
   assert(one.prefill_ms !== undefined, "blocks in RAM were computed before");
   const prefillMs = median(one.prefill_ms);
+  const ram = restoredOf([one], prefillMs);
+  const ssd = again.length === 0 ? null : restoredOf(again, prefillMs);
   return {
-    promptTokens: one.prompt_tokens,
-    restoredTokens: one.restored_tokens,
-    bytes: one.bytes,
-    prefillMs,
-    ram: restoredOf([one], prefillMs),
-    bareGbps: one.bare_gbps,
-    ssd: again.length === 0 ? null : restoredOf(again, prefillMs),
+    prompt_tokens: one.prompt_tokens,
+    computed_tokens: one.prompt_tokens - one.restored_tokens,
+    mib: one.bytes / 2 ** 20,
+    prefill_ms: prefillMs,
+    ram_ms: ram.ms,
+    ram_ratio: ram.ratio,
+    ram_gbps: ram.gbps,
+    /** A plain copy of pinned memory, in the same run. */
+    bare_gbps: one.bare_gbps,
+    ram_identical: ram.identical,
+    ssd_ms: ssd?.ms ?? null,
+    ssd_ratio: ssd?.ratio ?? null,
+    ssd_gbps: ssd?.gbps ?? null,
+    ssd_identical: ssd?.identical ?? null,
   };
 }
 
-function restoredOf(samples: readonly Measured[], prefillMs: number): Restored {
+/** Restored from one tier. */
+function restoredOf(samples: readonly Measured[], prefillMs: number) {
   const ms = median(samples.flatMap(({ restore_ms }) => restore_ms));
   const loadMs = median(samples.flatMap(({ load_ms }) => load_ms));
   return {
     ms,
+    /** The time of the prefill over it. */
     ratio: prefillMs / ms,
+    /** 10^9 bytes a second from the first request to the last layer. */
     gbps: samples[0]!.bytes / loadMs / 1e6,
+    /** Logits are those of the cache that never left the device, bit by bit, in every sample. */
     identical: samples.every(({ identical }) => identical),
   };
 }

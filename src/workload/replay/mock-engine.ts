@@ -1,7 +1,7 @@
 import { assert, DIGEST_BYTES, LAYER_ALL, sleep, systemClock } from "../../core/index.ts";
-import { type BlockItems, EngineClient, Outcome } from "../../engine/index.ts";
+import { EngineClient, Outcome } from "../../engine/index.ts";
 import { type Native, type NativeBuffer, Region } from "../../native/index.ts";
-import { createAddressBatch, createHandleBatch, type HandleBatch } from "../../store/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../store/index.ts";
 import type { TraceRequest } from "../traces/index.ts";
 import type { ReplayTally } from "./replay.ts";
 
@@ -31,7 +31,7 @@ export class MockEngine implements AsyncDisposable {
   readonly #client: EngineClient;
   readonly #options: MockEngineOptions;
   readonly #tally: ReplayTally;
-  readonly #batches: EngineBatches;
+  readonly #batches: ReturnType<typeof createEngineBatches>;
   /** Stands for GPU memory: source and destination of block copies. */
   readonly #gpu: Region;
   readonly #gpuView: NativeBuffer;
@@ -223,14 +223,7 @@ export class MockEngine implements AsyncDisposable {
 }
 
 /** Batches of a mock engine, reused between requests. */
-interface EngineBatches {
-  readonly capacity: number;
-  readonly blocks: BlockItems;
-  readonly handles: HandleBatch;
-  readonly written: HandleBatch;
-}
-
-function createEngineBatches(capacity: number): EngineBatches {
+function createEngineBatches(capacity: number) {
   const blocks = createAddressBatch(capacity);
   // Traces have no layers: each block is one object for all layers.
   blocks.layer = LAYER_ALL;

@@ -5,15 +5,12 @@ import path from "./data/mooncake_arxiv_first1000.jsonl.gz" with { type: "file" 
 import {
   codingOf,
   composedNativeRequests,
-  parseSessionLine,
   type SessionCoding,
   sessionRequests,
 } from "./formats/claude-sessions.ts";
 import {
   findJsonl,
   PIECE_KINDS,
-  parsePieceLine,
-  parseRagPulseLine,
   RAGPULSE_BLOCK_TOKENS,
   RAGPULSE_TRACE_FILE,
   ragPulseRequests,
@@ -26,12 +23,10 @@ import {
   dynamoRequests,
   MOONCAKE_BLOCK_TOKENS,
   mooncakeRequests,
-  parseAzureLine,
   parseDynamoLine,
-  parseMooncakeLine,
 } from "./formats/row-formats.ts";
 import { atLine, blockTokensOf, parseObject, readLines, refuse } from "./lines.ts";
-import type { ParsedRequest, Trace, TraceFormat, TraceRequest } from "./trace.ts";
+import type { Trace, TraceFormat, TraceRequest } from "./trace.ts";
 
 export interface OpenTraceOptions {
   /**
@@ -191,41 +186,6 @@ function detectFormat(line: string): Detected | null {
     "unknown trace format: expected JSON lines of Mooncake, Claude Code sessions, RAGPulse or " +
       "Dynamo, or the CSV of Azure",
   );
-}
-
-type Parse = (text: string) => readonly ParsedRequest[];
-
-const one =
-  (parse: (text: string) => ParsedRequest | null): Parse =>
-  (text) => {
-    const parsed = parse(text);
-    return parsed === null ? [] : [parsed];
-  };
-
-/** Kinds of lines: one for each format with lines of its own, and RAGPulse's companion files. */
-const PARSERS = {
-  mooncake: one((text) => parseMooncakeLine(text)),
-  "claude-sessions": (text) => parseSessionLine(text, "claude-sessions").calls,
-  "claude-sessions-runs": (text) => parseSessionLine(text, "claude-sessions-runs").calls,
-  ragpulse: one((text) => parseRagPulseLine(text)),
-  "ragpulse-pieces": (text) => {
-    parsePieceLine(text);
-    return [];
-  },
-  dynamo: one(parseDynamoLine),
-  azure: one((text) => parseAzureLine(text)),
-} satisfies Record<Exclude<TraceFormat, "claude-composed-native"> | "ragpulse-pieces", Parse>;
-
-export type LineFormat = keyof typeof PARSERS;
-
-export const LINE_FORMATS = Object.keys(PARSERS) as readonly LineFormat[];
-
-/**
- * The requests in one line of a file of `format`: none for headers, events and prompt pieces.
- * Throws TRACE_INVALID, without a place, if the line is malformed.
- */
-export function parseTraceLine(format: LineFormat, text: string): readonly ParsedRequest[] {
-  return PARSERS[format](text);
 }
 
 /**

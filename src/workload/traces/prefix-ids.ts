@@ -1,24 +1,14 @@
 import { refuse, show } from "./lines.ts";
 import { LIMITS } from "./trace.ts";
 
-/** Maps a trace's block names to dense numbers. */
-export interface PrefixIds {
-  /** Distinct blocks seen so far. */
-  readonly size: number;
-  /**
-   * The numbers of a prompt's blocks, in order of first occurrence. Refuses a block whose
-   * predecessor differs from its earlier one, because its name would not identify its prefix.
-   */
-  intern(names: ArrayLike<number | bigint>): Uint32Array;
-}
-
 /** Names below this are looked up in an array, others in a map. */
 const DIRECT_MAX = 2 ** 22;
 
 /**
- * `base` is the number of the first new block: for files whose names restart, session by session.
+ * Maps a trace's block names to dense numbers. `base` is the number of the first new block: for
+ * files whose names restart, session by session.
  */
-export function createPrefixIds(base = 0): PrefixIds {
+export function createPrefixIds(base = 0) {
   /** name → number + 1, counted from 0 whatever the base. */
   let direct = new Uint32Array(1_024);
   const sparse = new Map<number | bigint, number>();
@@ -39,10 +29,15 @@ export function createPrefixIds(base = 0): PrefixIds {
   }
 
   return {
+    /** Distinct blocks seen so far. */
     get size() {
       return size;
     },
-    intern(names) {
+    /**
+     * The numbers of a prompt's blocks, in order of first occurrence. Refuses a block whose
+     * predecessor differs from its earlier one, because its name would not identify its prefix.
+     */
+    intern(names: ArrayLike<number | bigint>) {
       const ids = new Uint32Array(names.length);
       let parent = 0;
       for (let i = 0; i < names.length; i++) {

@@ -1,11 +1,10 @@
 import { HearthError, type Random, randomBelow } from "../../../src/core/index.ts";
+import { type ParsedRequest, TRACE_LIMITS } from "../../../src/workload/traces/index.ts";
 import {
   LINE_FORMATS,
   type LineFormat,
-  type ParsedRequest,
   parseTraceLine,
-  TRACE_LIMITS,
-} from "../../../src/workload/traces/index.ts";
+} from "../../workload/traces/line-formats.ts";
 import { traceLines } from "../corpus.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 import { bytesOf, digits, oneOf, textOf } from "./text-input.ts";

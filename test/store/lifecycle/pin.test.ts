@@ -1,6 +1,5 @@
 import { expect, test } from "bun:test";
-import { faultCounts } from "../../../src/native/index.ts";
-import { describeNative, waitFor } from "../../support/index.ts";
+import { describeNative, faultCounts, waitFor } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import { openStoreKit, PAGE } from "../store-kit.ts";
 import { Life, named, outcomes, useLife } from "./lifecycle-kit.ts";

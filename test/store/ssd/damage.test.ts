@@ -9,8 +9,9 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { faultCounts, NativeError, STATUS } from "../../../src/native/index.ts";
+import { NativeError, STATUS } from "../../../src/native/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
+import { faultCounts } from "../../support/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 

@@ -1,6 +1,5 @@
 import { expect } from "bun:test";
-import { faultCounts } from "../../../src/native/index.ts";
-import { describeNative } from "../../support/index.ts";
+import { describeNative, faultCounts } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import { hexOf } from "../store-engine.ts";
 import { FILE_BYTES, type SsdKit } from "./ssd-kit.ts";

@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import { faultCounts } from "../../../src/native/index.ts";
+import { faultCounts } from "../../support/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 

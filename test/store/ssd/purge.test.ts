@@ -1,9 +1,8 @@
 import { expect } from "bun:test";
 import { existsSync } from "node:fs";
 import { LAYER_ALL } from "../../../src/core/index.ts";
-import { faultCounts } from "../../../src/native/index.ts";
 import { purgeBlocks } from "../../../src/store/index.ts";
-import { describeNative } from "../../support/index.ts";
+import { describeNative, faultCounts } from "../../support/index.ts";
 import { digestOf } from "../names.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { useSsdKit } from "./use-kit.ts";

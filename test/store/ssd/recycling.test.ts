@@ -1,8 +1,9 @@
 import { expect } from "bun:test";
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { faultCounts, type Native } from "../../../src/native/index.ts";
+import type { Native } from "../../../src/native/index.ts";
 import { isLeftover } from "../../../src/store/kvb/index.ts";
+import { faultCounts } from "../../support/index.ts";
 import { FILE_BYTES, type SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 

@@ -4,12 +4,8 @@ import { gunzipSync, zstdDecompressSync } from "node:zlib";
 import fc from "fast-check";
 import { ROOT } from "../../../scripts/lib/paths.ts";
 import { HearthError, systemClock } from "../../../src/core/index.ts";
-import {
-  LINE_FORMATS,
-  type LineFormat,
-  parseTraceLine,
-  TRACE_LIMITS,
-} from "../../../src/workload/traces/index.ts";
+import { TRACE_LIMITS } from "../../../src/workload/traces/index.ts";
+import { LINE_FORMATS, type LineFormat, parseTraceLine } from "./line-formats.ts";
 
 const SEED = 20_260_801;
 const RUNS = 3_000;

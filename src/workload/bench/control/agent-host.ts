@@ -8,10 +8,11 @@ import {
   systemClock,
 } from "../../../core/index.ts";
 import { EngineClient, Outcome, outcomeName } from "../../../engine/index.ts";
-import { encodeManifest, manifestOf } from "../../../identity/index.ts";
+import { encodeManifest } from "../../../identity/index.ts";
 import type { Native } from "../../../native/index.ts";
 import { createAddressBatch, createHandleBatch, type HandleBatch } from "../../../store/index.ts";
 import { PrivateAgent } from "../../replay/index.ts";
+import { BENCH_MANIFEST } from "../bench-store.ts";
 
 export interface ControlHostOptions {
   readonly natsUrl: string;
@@ -32,13 +33,10 @@ export interface StoreOptions {
   readonly onProgress: (stored: number) => void;
 }
 
-const MANIFEST = encodeManifest(
-  manifestOf({ model: "bench", dtype: "pattern", layout: "hearth:bench", blockTokens: 64 }),
-);
+const MANIFEST = encodeManifest(BENCH_MANIFEST);
 const AT_ONCE = 1_024;
 const PROGRESS_EVERY = 65_536;
 const ON_SSD_MS = 300_000;
-const STATUS_POLL_MS = 50;
 const WORDS_PER_DIGEST = DIGEST_BYTES / 4;
 /** Makes the engine's hashes of numbers: odd, so that each number has its own. */
 const LOW_FACTOR = 0x9e37_79b1;
@@ -111,15 +109,10 @@ export class ControlHost implements AsyncDisposable {
 
   /** Resolves when `count` blocks are on SSD. */
   async onSsd(count: number): Promise<void> {
-    const deadlineMs = systemClock.monotonicMs() + ON_SSD_MS;
-    for (;;) {
-      const { ssd } = await this.agent.status();
-      if ((ssd?.blocks ?? 0) >= count) return;
-      if (systemClock.monotonicMs() > deadlineMs) {
-        throw new HearthError("DEADLINE", `${ssd?.blocks} of ${count} blocks came to SSD`);
-      }
-      await sleep(systemClock, STATUS_POLL_MS, this.#signal);
-    }
+    const { agent } = this;
+    await agent.until(ON_SSD_MS, `write ${count} blocks to SSD`, this.#signal, async () => {
+      return ((await agent.status()).ssd?.blocks ?? 0) >= count;
+    });
   }
 
   /** Acquires one block that is in RAM, and releases it: a round trip through the agent's loop. */

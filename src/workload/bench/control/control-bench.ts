@@ -67,20 +67,11 @@ function startBroker(carrier: Carrier, signal: AbortSignal): Promise<PrivateBrok
   });
 }
 
-interface CommandBenchOptions {
+interface CommandBenchOptions extends Omit<ControlBenchOptions, "natsUrl"> {
   readonly bus: Bus;
   readonly client: ControlClient;
   readonly natsUrl: string;
   readonly workerId: string;
-  readonly encoding: Encoding;
-  /** Blocks of one command. */
-  readonly hashes: number;
-  readonly inFlight: number;
-  readonly ramOnly: boolean;
-  readonly seconds: number;
-  readonly rounds: number;
-  readonly signal: AbortSignal;
-  readonly onProgress: (what: string) => void;
 }
 
 const BLOCK_BYTES = 4_096;

@@ -14,8 +14,6 @@ export interface PruneBenchOptions {
   readonly onProgress: (what: string) => void;
 }
 
-export type PruneFigures = Awaited<ReturnType<typeof benchPrune>>;
-
 const BLOCK_BYTES = 64;
 const SLOT_BYTES = 4_096;
 const DEADLINE_MS = 120_000;

@@ -24,29 +24,6 @@ export interface PeerBenchOptions {
   readonly onProgress: (text: string) => void;
 }
 
-/** Rates in 10^9 bytes of payload a second; medians over the rounds. */
-export interface PeerRow {
-  readonly transport: BenchTransport;
-  readonly sealed: boolean;
-  readonly block_bytes: number;
-  readonly in_flight: number;
-  readonly gbps: number;
-  readonly p50_ms: number;
-  readonly p99_ms: number;
-  /** Processor time of both hosts, or of both ends of the bare program. */
-  readonly cpu_s_per_gb: number;
-  readonly bare_cpu_s_per_gb: number;
-  /** A program that does nothing else over the same protocol. */
-  readonly bare_gbps: number;
-  readonly of_bare: number;
-  /** Blocking sockets, the better of one connection and several. */
-  readonly tcp_gbps: number;
-  readonly of_tcp: number;
-  readonly iperf3_gbps: number | null;
-  /** Damaged blocks. */
-  readonly wrong: number;
-}
-
 const QUIC_SHARE = 1 / 8;
 /** Blocks behind each other, so that what begins and ends does not count for much. */
 const TURNS_MIN = 2;
@@ -62,7 +39,7 @@ const CARRIERS_OF: Readonly<Record<BenchTransport, readonly Carrier[]>> = {
  * The same blocks by each carrier in turn, round after round, so that a slow moment of the host
  * hits all of them.
  */
-export async function benchPeer(options: PeerBenchOptions): Promise<PeerRow[]> {
+export async function benchPeer(options: PeerBenchOptions) {
   const { transports, signal, lanes, verbs, onProgress } = options;
   const carriers: Carrier[] = ["tcp", ...transports.flatMap((name) => CARRIERS_OF[name])];
   const credentials = benchCluster();
@@ -73,7 +50,7 @@ export async function benchPeer(options: PeerBenchOptions): Promise<PeerRow[]> {
     const own = { regionBytes, lanes, verbs, signal };
     pairs.push(started.use(await CarrierPair.start(carrier, credentials, own)));
   }
-  const rows: PeerRow[] = [];
+  const rows: ReturnType<Race["rowsOf"]> = [];
   for (const blockBytes of options.blockBytes) {
     for (const inFlight of options.inFlight) {
       const say = (round: number) =>
@@ -136,7 +113,7 @@ class Race {
     return { blockBytes, inFlight, blocks, connections: 1 };
   }
 
-  rowsOf(transport: BenchTransport): PeerRow[] {
+  rowsOf(transport: BenchTransport) {
     if (transport === "quic") return [this.#row(transport, "quic", "bare-quic")];
     if (transport === "rdma") return [this.#row(transport, "rdma", "tcp")];
     return (["stream", "stream-plain"] as const).map((carrier) =>
@@ -153,7 +130,8 @@ class Race {
     return median(measured.map(({ cpuSeconds, bytes }) => (cpuSeconds * 1e9) / bytes));
   }
 
-  #row(transport: BenchTransport, carrier: Carrier, bareCarrier: Carrier): PeerRow {
+  /** Rates in 10^9 bytes of payload a second; medians over the rounds. */
+  #row(transport: BenchTransport, carrier: Carrier, bareCarrier: Carrier) {
     const measured = this.#measured.get(carrier)!;
     const gbps = this.#gbps(carrier);
     const bare = this.#gbps(bareCarrier);
@@ -167,13 +145,17 @@ class Race {
       gbps,
       p50_ms: quantile(ms, 0.5),
       p99_ms: quantile(ms, 0.99),
+      /** Processor time of both hosts, or of both ends of the bare program. */
       cpu_s_per_gb: this.#cpuSPerGb(carrier),
       bare_cpu_s_per_gb: this.#cpuSPerGb(bareCarrier),
+      /** A program that does nothing else over the same protocol. */
       bare_gbps: bare,
       of_bare: gbps / bare,
+      /** Blocking sockets, the better of one connection and several. */
       tcp_gbps: tcp,
       of_tcp: gbps / tcp,
       iperf3_gbps: this.#iperfGbps.length === 0 ? null : median(this.#iperfGbps),
+      /** Damaged blocks. */
       wrong: measured.reduce((sum, one) => sum + one.wrong, 0),
     };
   }
@@ -192,15 +174,11 @@ function gbpsOf({ bytes, seconds }: Measured): number {
   return bytes / seconds / 1e9;
 }
 
-export interface PeerPullsOptions {
-  readonly transports: readonly BenchTransport[];
+export interface PeerPullsOptions
+  extends Pick<PeerBenchOptions, "transports" | "lanes" | "verbs" | "signal" | "onProgress"> {
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly pulls: number;
-  readonly lanes: number;
-  readonly verbs: string | null;
-  readonly signal: AbortSignal;
-  readonly onProgress: (text: string) => void;
 }
 
 /** Many pulls over one link. Memory is what the processes have, their arenas included. */
@@ -357,11 +335,8 @@ interface Load {
   readonly connections: number;
 }
 
-interface PairOptions {
+interface PairOptions extends Pick<PeerBenchOptions, "lanes" | "verbs" | "signal"> {
   readonly regionBytes: number;
-  readonly lanes: number;
-  readonly verbs: string | null;
-  readonly signal: AbortSignal;
 }
 
 /** Until then JavaScript is compiled: it runs all the time in an agent. */

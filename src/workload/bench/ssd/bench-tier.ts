@@ -12,27 +12,25 @@ import {
   systemRandom,
   type WorkerId,
 } from "../../../core/index.ts";
-import { manifestOf, namespaceKey } from "../../../identity/index.ts";
+import { namespaceKey } from "../../../identity/index.ts";
 import {
   type BlockDisk,
   type Native,
   openDisk,
-  Queue,
+  type Queue,
   type Region,
 } from "../../../native/index.ts";
 import { Tier } from "../../../store/blocks/index.ts";
 import { type BlockIndex, openBlockIndex } from "../../../store/index/index.ts";
 import {
   type AddressBatch,
-  ArenaGrowth,
   BlockOutcome,
   createAddressBatch,
-  createArena,
   createHandleBatch,
   type EngineSession,
   type HandleBatch,
   Namespaces,
-  TieredStore,
+  type TieredStore,
 } from "../../../store/index.ts";
 import {
   type ClaimedFolder,
@@ -40,6 +38,7 @@ import {
   INDEX_FOLDER,
   readMachineId,
 } from "../../../store/kvb/index.ts";
+import { BENCH_MANIFEST, createBenchStore } from "../bench-store.ts";
 
 export type DiskMethod = "auto" | "io_uring" | "threads";
 
@@ -63,12 +62,6 @@ const CAPACITY_BYTES = 2 ** 50;
 const READ_DEADLINE_MS = 3_600_000;
 const CLOSE_MS = 60_000;
 const PAGE = 4096;
-const MANIFEST = manifestOf({
-  model: "bench",
-  dtype: "pattern",
-  layout: "hearth:bench",
-  blockTokens: 64,
-});
 
 /** The store of an agent with an SSD tier, without an agent around it. */
 export class BenchTier {
@@ -104,7 +97,7 @@ export class BenchTier {
     this.#index = cold.index;
     this.found = found;
     this.queueBlocksMax = queueBlocks(options.depth);
-    this.namespaceKey = namespaceKey(options.native, MANIFEST);
+    this.namespaceKey = namespaceKey(options.native, BENCH_MANIFEST);
     const namespace = namespaces.indexOf(this.namespaceKey) as NamespaceIndex;
     this.holder = parts.store.openEngineSession({ namespace, handlesMax: 2 ** 20 });
   }
@@ -180,34 +173,18 @@ function queueBlocks(depth: number): number {
 function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions) {
   const slots = queueBlocks(depth) + 4 * CHAIN_BLOCKS;
   const bytes = Math.max(ARENA_BYTES_MIN, slots * Math.ceil(blockBytes / PAGE) * PAGE);
-  const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
-  const region = createArena(native, arena);
-  const queue = new Queue(native, { entries: 1024, threads: 2, watches: 8 });
-  const store = new TieredStore({
-    native,
-    region,
-    queue,
-    clock: systemClock,
-    random: systemRandom,
-    blocksMax,
-    gpuWindowBlocks: 0,
-    policy: "lru",
+  const parts = createBenchStore({
+    ...{ native, bytes, threads: 2, watches: 8, blocksMax },
     marks: { high: 1, low: 1 },
   });
-  const growth = new ArenaGrowth(region, queue, arena, (ready) =>
-    store.slots.addReady(ready - store.slots.readyBytes),
-  );
   const grow = async () => {
-    await growth.first();
-    await growth.rest((short) => {
-      throw short;
-    });
+    await parts.grow();
     // Fill the arena with incompressible bytes, like an engine's blocks.
     for (let at = 0; at < bytes; at += SLICE_BYTES) {
-      region.fill(at, Math.min(SLICE_BYTES, bytes - at), BigInt(systemRandom.u32()));
+      parts.region.fill(at, Math.min(SLICE_BYTES, bytes - at), BigInt(systemRandom.u32()));
     }
   };
-  return { region, queue, store, grow };
+  return { ...parts, grow };
 }
 
 /** Nothing is late here. */
@@ -318,16 +295,12 @@ function failed(text: string): HearthError {
 /** Left free beside what the benchmark writes: a full file system measures itself. */
 const SPARE_BYTES = 2 ** 28;
 
-/** A folder of the benchmark's own inside `dir`, gone with everything in it when disposed. */
-interface BenchFolder extends Disposable {
-  readonly path: string;
-}
-
 /**
+ * A folder of the benchmark's own inside `dir`, gone with everything in it when disposed.
  * Throws SSD_UNAVAILABLE if the folder cannot be created, or its file system has less free space
  * than `bytes`.
  */
-export function makeBenchFolder(dir: string, bytes: number): BenchFolder {
+export function makeBenchFolder(dir: string, bytes: number) {
   let path: string;
   try {
     const { bavail, bsize } = statfsSync(dir);

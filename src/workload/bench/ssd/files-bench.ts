@@ -11,22 +11,11 @@ import { createAddressBatch, createHandleBatch } from "../../../store/index.ts";
 import { fileBytesOf } from "../../../store/kvb/index.ts";
 import { LineProcess, linesOf } from "../line-process.ts";
 import { quantile, rounded } from "../measure.ts";
-import {
-  BenchBlocks,
-  BenchTier,
-  CHAIN_BLOCKS,
-  type DiskMethod,
-  makeBenchFolder,
-} from "./bench-tier.ts";
+import { BenchBlocks, BenchTier, CHAIN_BLOCKS, makeBenchFolder } from "./bench-tier.ts";
+import type { SsdSpeedOptions } from "./speed-bench.ts";
 
-export interface SsdFilesOptions {
-  readonly dir: string;
+export interface SsdFilesOptions extends Omit<SsdSpeedOptions, "bytes" | "rounds" | "fio"> {
   readonly files: number;
-  readonly blockBytes: number;
-  readonly depth: number;
-  readonly method: DiskMethod;
-  readonly signal: AbortSignal;
-  readonly onProgress: (text: string) => void;
 }
 
 /** Files being written while the process is killed: a share of those that count. */
@@ -119,13 +108,10 @@ function wholeChains(blocks: number): number {
   return Math.ceil(blocks / CHAIN_BLOCKS) * CHAIN_BLOCKS;
 }
 
-interface FilesChildOptions {
+interface FilesChildOptions
+  extends Pick<SsdSpeedOptions, "blockBytes" | "depth" | "method" | "signal"> {
   readonly folder: string;
-  readonly blockBytes: number;
   readonly blocksMax: number;
-  readonly depth: number;
-  readonly method: DiskMethod;
-  readonly signal: AbortSignal;
 }
 
 /** Orders to the child, one JSON document per line on its standard input; end of input stops it. */
