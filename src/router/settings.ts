@@ -18,21 +18,24 @@ export type CostSettings =
   /** cost = overlapScoreWeight * prefill blocks + decode blocks. */
   | { readonly kind: "classic"; readonly overlapScoreWeight: number };
 
+/** Cost settings of Dynamo's current formula; its two terms with the weight 0 are off. */
+export const CREDITS_DEFAULTS = {
+  kind: "credits",
+  overlapCredit: 1,
+  creditDecay: 0,
+  hostCredit: 0.75,
+  diskCredit: 0.25,
+  prefillLoadScale: 1,
+  activeRequestWeight: 0,
+} as const;
+
 /**
  * Settings of routing decisions. Names and defaults follow Dynamo's router; docs/internals/router.md lists
  * its flags.
  */
 export const ROUTER_DEFAULTS = {
   mode: "kv" as RouterMode,
-  cost: {
-    kind: "credits",
-    overlapCredit: 1,
-    creditDecay: 0,
-    hostCredit: 0.75,
-    diskCredit: 0.25,
-    prefillLoadScale: 1,
-    activeRequestWeight: 0,
-  } as CostSettings,
+  cost: CREDITS_DEFAULTS as CostSettings,
   /** 0: the lowest cost wins. Above 0: softmax over costs scaled to [0, 1]. */
   temperature: 0,
   /** Tokens per block in the cost formula. */
