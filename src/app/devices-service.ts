@@ -136,7 +136,7 @@ function openHostGpus({ config, native, region, health, logger }: DevicesService
   const { enabled, library } = config.gpu;
   if (enabled === "off") return null;
   const open = (options: GpusOptions) => openGpus(native, options);
-  const gpus = new HostGpus({ region, library, registers: true, health, open });
+  const gpus = new HostGpus({ region, library, health, open });
   logFinding(logger, "GPU", gpus.finding);
   if (enabled === "require" && gpus.usable === null) {
     const { text, fix } = gpus.finding;
