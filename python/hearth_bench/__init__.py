@@ -1,1 +1,1 @@
-"""What ``hearth bench ttft`` runs in a process of its own, as an engine would be one."""
+"""The process that ``hearth bench ttft`` starts in the place of an engine."""

@@ -1,4 +1,4 @@
-"""What turns tokens into keys, values and logits."""
+"""Computes keys, values and logits from tokens."""
 
 from __future__ import annotations
 

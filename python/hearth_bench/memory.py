@@ -19,13 +19,13 @@ class Memory(Protocol):
     bytes: int
 
     def written(self) -> None:
-        """What was computed lies in the memory when this returns."""
+        """Waits until all computed values are in the memory."""
 
     def arrived(self, offset: int, length: int) -> None:
         """The agent has written these bytes."""
 
     def wipe(self) -> None:
-        """Values that are no numbers everywhere: what is not restored shows."""
+        """Fills the memory with NaN, so that a block that is not restored is detected."""
 
     def bare_gbps(self) -> float:
         """A plain copy of pinned memory to the device, 10^9 bytes a second."""
@@ -88,7 +88,7 @@ class MirroredMemory:
         self._call("cuCtxSynchronize")
 
     def arrived(self, offset: int, length: int) -> None:
-        # The context belongs to each thread by itself.
+        # CUDA contexts are per thread.
         self._call("cuCtxSetCurrent", self._context)
         self._copy("cuMemcpyDtoH_v2", self._host + offset, self.pointer + offset, length)
 

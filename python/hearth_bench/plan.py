@@ -1,4 +1,4 @@
-"""What is to be measured, as the benchmark says it in one line of JSON."""
+"""The measurement plan, which the benchmark passes as one line of JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import List, Optional
 
-#: At least so many tokens of a prompt are computed, however much of it is restored.
+#: Tokens of a prompt that are computed at least, even if all of them could be restored.
 COMPUTED_MIN = 64
 _BYTES_PER_VALUE = 2
 
@@ -29,7 +29,7 @@ class Plan:
     socket: str
     #: The driver's library; None as the dynamic linker finds it.
     library: Optional[str]
-    #: Of torch: "cuda:0", or "cpu" with memory of the stand-in.
+    #: The torch device: "cuda:0", or "cpu" if the driver is the stand-in.
     device: str
     #: "torch", or "hash": no transformer, for hosts without PyTorch.
     compute: str

@@ -110,7 +110,7 @@ class Restoring:
                 self._agent.load(number, layer, self._digests, self._table)
                 self._ends[layer] = perf_counter()
                 self._there[layer].set()
-        except BaseException as error:  # Whoever waits for a layer raises it.
+        except BaseException as error:  # Raised by the thread that waits for a layer.
             self._error = error
             for event in self._there:
                 event.set()

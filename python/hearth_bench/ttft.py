@@ -23,7 +23,7 @@ _SEED = 11
 
 
 class Prompt:
-    """Tokens, the pages that they have, and what was computed of them."""
+    """Tokens, their pages, and the logits computed from them."""
 
     def __init__(self, plan: Plan, count: int) -> None:
         chance = random.Random(f"{_SEED} {count}")
@@ -33,7 +33,7 @@ class Prompt:
         self.table = list(range(plan.pages))
         chance.shuffle(self.table)
         self.table = self.table[: count // plan.block_tokens]
-        #: What the cache that never left the device makes of the last tokens.
+        #: Logits of the last tokens, computed from a cache that never left the device.
         self.logits: Any = None
 
 
@@ -110,7 +110,7 @@ class Bench:
 
 
 def _find(compute: str) -> Callable[[Plan], Computing]:
-    """What computes. ImportError where PyTorch is wanted and not there."""
+    """The class that computes. ImportError: PyTorch is required and not installed."""
     if compute == "hash":
         return Hashing
     from .transformer import Transformer

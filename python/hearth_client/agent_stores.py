@@ -56,7 +56,7 @@ class AgentStores:
         self._log = logger or logging.getLogger("hearth_client")
         self._lock = threading.Lock()
         self._registered: Optional[_Registered] = None
-        #: Of each region: its allocation, its place there, and its place in the block.
+        #: Per region: its allocation, its offset there, and its offset in the block.
         self._places: List[Tuple[int, int, int, Region]] = []
         within = 0
         for region in regions:

@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Calls:
-    """What a Client can do without taking slots. Use Client."""
+    """Calls of a Client that take no slots. Use Client."""
 
     def __init__(self, connection: Connection) -> None:
         #: Guards what this object keeps; never taken while it waits for the agent.
@@ -42,7 +42,7 @@ class Calls:
 
     @property
     def hello(self) -> Hello:
-        """What the agent said of itself and its limits."""
+        """The agent's greeting: its identity and its limits."""
         return self._connection.hello
 
     @contextmanager
@@ -130,7 +130,7 @@ class Calls:
     # --- the engine's GPU, sessions, signs of life ------------------------------------------------
 
     def gpu_stored(self, blocks: Sequence[Block], *, layer: int = LAYER_ALL) -> List[Outcome]:
-        """Tells the agent what the engine's GPU holds now."""
+        """Reports blocks that the engine's GPU holds now."""
         self._check_items(len(blocks))
         return self._outcomes(
             Op.GPU_STORED,
@@ -139,7 +139,7 @@ class Calls:
         )
 
     def gpu_evicted(self, digests: Sequence[bytes], *, layer: int = LAYER_ALL) -> List[Outcome]:
-        """Tells the agent what the engine's GPU no longer holds."""
+        """Reports blocks that the engine's GPU no longer holds."""
         self._check_items(len(digests))
         return self._outcomes(
             Op.GPU_EVICTED,
@@ -166,7 +166,7 @@ class Calls:
         return outcome
 
     def session_status(self, session: int) -> SessionStatus:
-        """What of a session is in RAM."""
+        """The blocks of a session that are in RAM."""
         return self._ask(
             Op.SESSION_STATUS,
             lambda number: protocol.session_request(Op.SESSION_STATUS, number, session),
@@ -214,7 +214,7 @@ class Calls:
         return self._connection.ask(op, frame_of, read, timeout=limit, give_back=give_back)
 
     def _before_call(self) -> None:
-        """What goes out with the next call."""
+        """Hook: sends frames that travel with the next call."""
 
     def _time_left(self) -> float:
         until = getattr(self._limits, "until", None)

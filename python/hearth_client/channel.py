@@ -180,7 +180,7 @@ class Channel:
             self._dispose()
 
     def poll(self) -> Optional[bool]:
-        """Takes in what has come, without blocking. Whether it did; None: another thread reads."""
+        """Reads without blocking. True if bytes arrived; None: another thread reads."""
         with self._state:
             if self._is_reading or self._ended is not None:
                 return None if self._is_reading else False
@@ -207,7 +207,7 @@ class Channel:
         return bool(self._pending)
 
     def result(self, request: Request, timeout: float) -> Tuple[int, bytes]:
-        """The reply. TimedOut: it did not come in time, and what it grants will be given back."""
+        """The reply. TimedOut: it did not arrive in time; slots that it grants will be returned."""
         if not self.wait(request, timeout) and self.abandon(request):
             name = Op(request.op).name if request.op in list(Op) else f"operation {request.op}"
             raise TimedOut(f"{name} was not answered within {timeout:.3f} s")
@@ -216,7 +216,7 @@ class Channel:
     # --- reading ----------------------------------------------------------------------------------
 
     def _read(self, timeout: float) -> bool:
-        """Takes in what comes first within ``timeout`` seconds. By one thread at a time."""
+        """Reads the next bytes that arrive within ``timeout`` seconds. One thread at a time."""
         if self._ended is not None:
             return False
         try:

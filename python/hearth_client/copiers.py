@@ -15,14 +15,14 @@ from .request import Request
 class Slots(NamedTuple):
     """Reserved slots of one chunk."""
 
-    #: Of each slot, in this process.
+    #: Address of each slot, in this process.
     addresses: "array[int]"
     #: Slot and generation of each, as frames name them.
     handles: bytes
     connection: Connection
     #: Waits for a reply, for this many seconds at most, while the agent lives.
     wait: Callable[[Request, float], bytes]
-    #: Of the blocks, to be computed, in a namespace with a key.
+    #: MACs of the blocks, still to be computed, in a namespace with a key.
     macs: Optional[Macs] = None
 
 

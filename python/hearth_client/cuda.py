@@ -15,7 +15,7 @@ HANDLE_BYTES = 64
 
 
 class CudaError(HearthError):
-    """The driver did not do it: ``code`` is its CUresult, 0 where there is no driver."""
+    """A driver call failed. ``code`` is its CUresult, 0 if no driver is loaded."""
 
     def __init__(self, call: str, code: int, text: str) -> None:
         self.code = code
@@ -46,7 +46,7 @@ class _Uuid(ctypes.Structure):
 
 
 class Cuda:
-    """One driver library. Every call says what it needs: contexts belong to threads."""
+    """One driver library. Each call names its context, because contexts belong to threads."""
 
     def __init__(self, library: Optional[str] = None) -> None:
         name = library or "libcuda.so.1"

@@ -27,7 +27,7 @@ from .ticket import CommandTicket, LookupResult, LookupTicket
 
 
 class EngineCalls(GpuCalls):
-    """What a Client can do as a part of an engine. Use Client."""
+    """Calls of a Client that is part of an engine. Use Client."""
 
     @property
     def has_engines(self) -> bool:

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions. Expected outcomes (a miss, ``full``) are values instead."""
+"""Exceptions of the client. Expected outcomes (a miss, ``full``) are values instead."""
 
 from __future__ import annotations
 

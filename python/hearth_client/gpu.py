@@ -34,7 +34,7 @@ _AHEAD_MAX = 32
 
 
 class GpuCalls(Calls):
-    """What a Client can do with a GPU. Use Client."""
+    """Calls of a Client that uses a GPU. Use Client."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -83,7 +83,7 @@ class GpuCalls(Calls):
         """The next parts, as many as fit a request; False when there are none left."""
         some: List[Shared] = []
         try:
-            # All are there before the first is sent: what is sent and not named would be taken
+            # All exist before the first is sent: a descriptor sent and not named would be taken
             # for a part of the next memory.
             for one in islice(shares, _REGISTER_MAX):
                 some.append(one)

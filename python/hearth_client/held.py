@@ -14,7 +14,7 @@ from .xxh3 import xxh3_64
 
 
 class Held:
-    """What reading and writing have in common: a place in the arena, and who still uses it."""
+    """Base of reads and writes: a range of the arena, and the threads that still use it."""
 
     _is_writable = False
 
@@ -32,7 +32,7 @@ class Held:
         self.handle = handle
         #: Bytes of the block, 0 unless ``outcome`` is OK.
         self.length = length
-        #: Of the namespace, if it has one.
+        #: The key of the namespace, if it has one.
         self.key: Optional[NamespaceKey] = None
         self.layer = LAYER_ALL
         self._arena: Optional[Arena] = arena
@@ -85,7 +85,7 @@ class WritableSlot(Held):
 
     _is_writable = True
 
-    #: Of what ``write`` copied; None: nothing, or there is no key.
+    #: MAC of the bytes that ``write`` copied; None before a write or without a key.
     mac: Optional[bytes] = None
 
     def write(self, data: Readable) -> None:
@@ -95,11 +95,11 @@ class WritableSlot(Held):
             raise ValueError(f"{source.nbytes} bytes for a block of {self.length}")
         self._open().write(self._offset, source)
         if self.key is not None:
-            # Of the caller's bytes: others may write to the arena.
+            # Computed from the caller's bytes: other processes may write to the arena.
             self.mac = mac_of(self.key, self.digest, self.layer, piece_of(source))
 
     def mac_now(self) -> Optional[bytes]:
-        """What ``write`` computed, or the MAC of what is in the slot; None without a key."""
+        """The MAC that ``write`` computed, else one of the slot's bytes; None without a key."""
         if self.key is None or self.mac is not None or self.outcome != Outcome.OK:
             return self.mac
         return mac_of(self.key, self.digest, self.layer, Piece(self.address, self.length))
@@ -144,7 +144,7 @@ class ReadableBlock(Held):
         return None if self.key is None else Macs(self.key, self.digest, self.mac, self.layer)
 
     def copy(self) -> Optional[bytes]:
-        """A verified copy; None where there is no block or the copy does not verify."""
+        """A verified copy; None if the block is missing or the copy does not verify."""
         if self.outcome != Outcome.OK:
             return None
         data = self._open().read(self._offset, self.length)

@@ -1,4 +1,4 @@
-"""What every call of a KvStore needs: its link to the agent, names, announcements, commands."""
+"""The base of KvStore: its connection to the agent, names, announcements, commands."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class KvCalls:
 
     @property
     def incarnation(self) -> int:
-        """Of the last agent that was greeted; differs after each of its starts. 0: none yet."""
+        """Incarnation of the last agent greeted; changes with each start. 0: none yet."""
         return self._link.incarnation
 
     def fileno(self) -> int:
@@ -112,7 +112,7 @@ class KvCalls:
             self._calls.wait_for(lambda: self._active == 0, _CLOSE_S)
         self._link.close()
 
-    # --- what is coming, and commands -------------------------------------------------------------
+    # --- announcements and commands ---------------------------------------------------------------
 
     def announce(self, keys: Sequence[bytes], ttl_ms: int, *, family: bool = True) -> None:
         """Says that these blocks are being computed and will be put. Repeat it before it ends."""

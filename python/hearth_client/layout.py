@@ -246,7 +246,7 @@ class Lookup(NamedTuple):
     announced: int
     #: The bit of the best tier of each block, 0 behind ``leading``.
     tiers: bytes
-    #: Of the connection's own rank, if they were asked for.
+    #: Digests of the connection's own rank, if requested.
     digests: List[bytes]
 
 
@@ -258,7 +258,7 @@ class Namespace(NamedTuple):
 
 
 class SessionStatus(NamedTuple):
-    """What of a session is in RAM. ``outcome`` is MISS where no such session is known."""
+    """The blocks of a session in RAM. ``outcome`` is MISS if the session is unknown."""
 
     outcome: Outcome
     blocks: int
@@ -318,7 +318,7 @@ class GpuRegistered(NamedTuple):
 
 
 class CopyItem(NamedTuple):
-    """A piece as it goes on the wire."""
+    """A piece in its wire format."""
 
     slot: int
     generation: int

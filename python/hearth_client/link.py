@@ -20,7 +20,7 @@ from .request import Request
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 5.0
-#: Of the first attempt, which the constructor makes, and of later ones.
+#: Time limits of the first attempt, which the constructor makes, and of later ones.
 _FIRST_GREETING_S = 1.0
 _GREETING_S = 5.0
 #: How often replies that nothing waits for any more are taken in.
@@ -53,7 +53,7 @@ class Link:
         logger: Optional[logging.Logger] = None,
         key: Optional[NamespaceKey] = None,
     ) -> None:
-        #: Of the namespace: blocks travel with their MACs.
+        #: Key of the namespace: with one, blocks travel with their MACs.
         self.key = key
         self._path, self._manifest, self._name = path, manifest, name
         self._engine_id, self._role = engine_id, role
@@ -65,7 +65,7 @@ class Link:
         self._is_stalled = False
         self._is_closed = False
         self.joined = False
-        #: Of the last agent that was greeted, 0: none yet.
+        #: Incarnation of the last agent greeted, 0: none yet.
         self.incarnation = 0
         self._last_reason = ""
         self._notifier: Optional[Notifier] = None
@@ -173,7 +173,7 @@ class Link:
     def _idle(self, connection: Connection) -> None:
         try:
             if self._sleep(min(_TICK_S, connection.hello.lease_ms / 3000), connection):
-                # What the agent said before it closed the connection is read first.
+                # Frames that the agent sent before it closed the connection are read first.
                 connection.poll()
                 if not connection.closed:
                     connection.close()

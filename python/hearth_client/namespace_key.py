@@ -26,7 +26,7 @@ class NamespaceKey:
     """
 
     def __init__(self, secret: bytes) -> None:
-        """ValueError: the secret is too short or too long, or there is no native library."""
+        """ValueError: the secret is too short or too long, or the native library is missing."""
         if not _SECRET_BYTES_MIN <= len(secret) <= _SECRET_BYTES_MAX:
             raise ValueError(
                 f"a namespace key of {len(secret)} bytes: use {_SECRET_BYTES_MIN} to "
@@ -71,7 +71,7 @@ class NamespaceKey:
     def from_settings(
         cls, key_file: Optional[str], tenant_salt: Optional[str], is_salt_secret: bool
     ) -> "Optional[NamespaceKey]":
-        """What a connector's settings ask for. ValueError: they cannot be satisfied."""
+        """The key that a connector's settings require. ValueError: they cannot be satisfied."""
         if key_file and is_salt_secret:
             raise ValueError("set key_file or tenant_salt_secret, not both")
         if key_file:
@@ -113,7 +113,7 @@ class Macs:
         )
         places = (key, digests + DIGEST_BYTES * first, macs + MAC_BYTES * first)
         self._packed = array("B", pack("<QQQII", *places, self._layer, 0))
-        #: Of the structure that the library reads; valid while this object exists.
+        #: Address of the structure that the library reads; valid while this object exists.
         self.address = self._packed.buffer_info()[0]
 
     def behind(self, first: int) -> "Macs":

@@ -40,7 +40,7 @@ class Request:
         self.count = 0
         self.body = b""
         self.error: Optional[Failure] = None
-        #: Called with a reply that nothing waits for any more, to give back what it granted.
+        #: Called with a reply that arrives too late, to return the slots that it granted.
         self.give_back = give_back
         self.abandoned = False
         #: Called with each reply by the thread that reads.
@@ -56,7 +56,7 @@ class Request:
 
 
 def failure_of(header: Header, body: bytes) -> Failure:
-    """What a reply says whose status is not 0."""
+    """The exception for a reply whose status is not 0."""
     try:
         text = protocol.read_error(body)
     except ValueError as lie:

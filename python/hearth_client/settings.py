@@ -13,7 +13,7 @@ _Settings = TypeVar("_Settings")
 
 @dataclass(frozen=True)
 class Form:
-    """What one connector's settings may be, besides the names and defaults of its fields."""
+    """Constraints on a connector's settings, besides the names and defaults of its fields."""
 
     #: The object that holds them, as its engine calls it.
     where: str

@@ -128,7 +128,7 @@ class SlotCalls(EngineCalls):
             self._send_unused()
 
     def _send_handles(self, op: Op, handles: Sequence[Handle]) -> None:
-        """Nothing waits for the answers, so a connection that is over is no fault here."""
+        """Sends without waiting for replies; a closed connection is ignored."""
         for start in range(0, len(handles), self.hello.items_max):
             part = handles[start : start + self.hello.items_max]
             try:

@@ -1,4 +1,4 @@
-"""What a KvStore did, in numbers."""
+"""Counters of a KvStore."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OnResult = Callable[["LookupResult", float], None]
 
 @dataclass(frozen=True)
 class LookupResult:
-    """What the agent has of a prefix."""
+    """The part of a prefix that the agent has."""
 
     #: Blocks present without a gap.
     leading: int
@@ -64,9 +64,9 @@ class Ticket:
 
     @property
     def request(self) -> Request:
-        """What was sent."""
+        """The request as sent. ValueError: there was none."""
         if self._request is None:
-            raise ValueError("nothing was sent: there is no agent")
+            raise ValueError("no request was sent: the agent is not connected")
         return self._request
 
     def done(self) -> bool:
@@ -106,7 +106,7 @@ class Ticket:
             self._result = self._failed("gone", "cancelled")
 
     def _settle(self, has_looked: bool) -> bool:
-        """``has_looked``: the socket was read just now, so an unread reply is no stall."""
+        """``has_looked``: the socket was just read; only then can a missing reply be a stall."""
         request, connection = self._request, self._connection
         if self._result is not None:
             return True
@@ -141,9 +141,9 @@ class Ticket:
 class LookupTicket(Ticket):
     """A LOOKUP in progress."""
 
-    #: What the agent said last.
+    #: The agent's latest reply.
     _seen = _NOTHING
-    #: What earlier parts of the prefix have together.
+    #: Combined result of the earlier parts of the prefix.
     _before = _NOTHING
     _is_wanted = True
     _digests = False
@@ -241,7 +241,7 @@ class LookupTicket(Ticket):
             try:
                 self._ask(self._rest.popleft())
             except HearthError:
-                return False  # What was found so far is the answer.
+                return False  # The blocks found so far are the answer.
         if not self._is_wanted:
             # Also a part that was asked for while another thread called unhold().
             self._unhold_all()

@@ -25,7 +25,7 @@ _TRANSIENT, _ALIAS = 1, 2
 
 class _Copy(NamedTuple):
     handles: bytes
-    #: Of the blocks, in the call.
+    #: Indices of the blocks in the call.
     indices: List[int]
     macs: Optional[Macs]
     finish: FinishGather

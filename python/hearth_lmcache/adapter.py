@@ -224,7 +224,7 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             return
         try:
             names = [str(alias(key)) for key in chain_keys(keys)]
-            # Marked as transient first: only what is marked can be purged.
+            # Marked as transient first: only marked blocks can be purged.
             for transient in (True, False):
                 body = {"type": "Think", "block_hashes": names, "transient": transient}
                 ticket = self.store.command(body)

@@ -136,7 +136,7 @@ class Hints:
             try:
                 if not action.decided:
                     self._start(action, pages)
-            except ValueError as error:  # Of what was sent, a part cannot be right.
+            except ValueError as error:  # A part of the payload is invalid.
                 action.reject(f"payload: {error}", action.asked)
 
     def _start(self, action: Action, pages: List[bytes]) -> None:

@@ -25,7 +25,7 @@ class Metrics:
         self._exported: Totals = {}
 
     def export(self, stats: Stats, outcomes: Mapping[str, float]) -> None:
-        """Adds to SGLang's endpoint what was counted since the last call."""
+        """Adds the increments since the last call to SGLang's endpoint."""
         now = totals(stats, outcomes)
         for (name, value), total in now.items():
             counter = _counter(name)

@@ -200,7 +200,7 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         }
 
     def _deadline_ms(self, pages: int) -> int:
-        """Total time limit of a read: a read that takes longer than the computation is no use."""
+        """Total time limit of a read; a longer read costs more than the computation."""
         main = self._pools.get(str(PoolName.KV))
         return deadline_ms(
             pages * (1 if main is None else main.page_size),

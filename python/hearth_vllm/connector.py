@@ -60,7 +60,7 @@ class HearthHandshake(KVConnectorHandshakeMetadata):
 
 
 class HearthReport(KVConnectorWorkerMetadata):
-    """What a worker ended since the last step."""
+    """Transfers that a worker finished since the last step."""
 
     def __init__(self, report: StepReport) -> None:
         self.report = report

@@ -176,7 +176,7 @@ class Hints:
 
     @_harmless
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
-        """Outcomes so far for the answer; what is left runs once the blocks are stored."""
+        """Outcomes so far, for the answer; the remaining actions run once the blocks are stored."""
         envelope = self._envelopes.get(request.request_id)
         if envelope is None:
             return None

@@ -82,7 +82,7 @@ class Stats:
                 self._highest[name] = self._gauges[name] = value
 
     def take(self) -> Optional[Payload]:
-        """What was counted since the last call; None if nothing was."""
+        """Increments since the last call; None if there are none."""
         with self._lock:
             if not (self._counters or self._values or self._gauges):
                 return None

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler output says, for the releases that the connector supports."""
+"""Reads vLLM's scheduler output, for the releases that the connector supports."""
 
 from __future__ import annotations
 

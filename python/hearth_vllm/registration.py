@@ -111,7 +111,7 @@ class Registration:
 
     @property
     def registered_bytes(self) -> int:
-        """Of the arena in use."""
+        """Registered bytes of the arena in use."""
         arena = self._arena
         return 0 if arena is None else arena.registered
 

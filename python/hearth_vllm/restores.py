@@ -27,7 +27,7 @@ _HOLD_SHARE = 0.8
 
 
 class Restores:
-    """What requests get from Hearth. vLLM's scheduler thread calls all methods."""
+    """Restores of requests from Hearth. vLLM's scheduler thread calls all methods."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Restores:
         )
 
     def _begin(self, state: Tracked, request: Any, first: int, count: int) -> Optional[Search]:
-        """A lookup within what is left of the request's budget; None: nothing is left."""
+        """A lookup within the rest of the request's budget; None: the budget is spent."""
         settings, now = self._settings, self._clock()
         keys = self._keys.of(request, first, count)
         assert self._handoff is not None

@@ -49,7 +49,7 @@ class Search:
         self.counted = False
 
     def covers(self, first: int, end: int, now: float) -> bool:
-        """The answer says, or will, what is reserved of the blocks `first` to `end`."""
+        """True if this lookup's answer, when complete, covers the blocks `first` to `end`."""
         if first < self.first or end > self.first + len(self.keys):
             return False
         return self.outcome is None or now < self.started + self.waited_s + self._hold_s

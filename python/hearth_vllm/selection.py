@@ -25,7 +25,7 @@ class ThinkingScan:
 
     @property
     def known_blocks(self) -> int:
-        """`ranges` says what is between the tokens in blocks below this one."""
+        """Blocks below this one are fully covered by `ranges`."""
         return self._position // self._block_tokens
 
     @property

@@ -1,4 +1,4 @@
-"""What the scheduler's side knows about one request."""
+"""State of one request on the scheduler's side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .search import Search
 
 @dataclass
 class Tracked:
-    """What is known about one request that vLLM has not finished."""
+    """State of one request that vLLM has not finished."""
 
     request: Any
     #: Blocks from the prompt's start that were offered or need no offer.

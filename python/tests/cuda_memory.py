@@ -87,7 +87,7 @@ class CudaMemory:
 
 
 class Tensor:
-    """What register_gpu_memory asks of PyTorch's."""
+    """The part of PyTorch's tensor that register_gpu_memory uses."""
 
     def __init__(self, pointer: int, shape: List[int], contiguous: bool = True) -> None:
         self._pointer = pointer

@@ -15,7 +15,7 @@ class Runtime:
         self.open = threading.Event()
         self.open.set()
         self.waiting = 0
-        #: What registrations answer, 0 afterwards.
+        #: Return codes of the next registrations, 0 afterwards.
         self.codes: List[int] = []
         self.threads: set = set()
 

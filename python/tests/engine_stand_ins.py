@@ -240,7 +240,7 @@ class MemoryObject:
 
 
 class Counter:
-    """Of prometheus_client."""
+    """Stand-in for prometheus_client's Counter."""
 
     def __init__(self, name: str, _text: str, labels: List[str]) -> None:
         self.name, self._labels = name, len(labels)
@@ -257,7 +257,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Observation:
-    """Of opentelemetry, as its Meter below."""
+    """Stand-in for opentelemetry's Observation; its Meter is below."""
 
     value: float
     attributes: Dict[str, str]

@@ -28,15 +28,15 @@ def until(condition: Callable[[], object], what: str = "") -> None:
 
 
 class RealAgent:
-    def __init__(self, ram: str = "32MiB", *, ssd: bool = False) -> None:
+    def __init__(self, ram_mib: int = 32, *, ssd: bool = False) -> None:
         self.folder = tempfile.mkdtemp(prefix="hearth-test-")
         self.path = os.path.join(self.folder, "engine.sock")
         self._log = os.path.join(self.folder, "log")
         self._config = os.path.join(self.folder, "hearth.toml")
-        tier = f'ssd_dir = "{self.folder}/ssd"\nssd = "256MiB"\n' if ssd else ""
+        tier = f'ssd_dir = "{self.folder}/ssd"\nssd_gib = 0.25\n' if ssd else ""
         with open(self._config, "w", encoding="utf-8") as file:
             file.write(
-                f'[kv]\nram = "{ram}"\nlock_memory = "off"\n{tier}'
+                f'[kv]\nram_gib = {ram_mib / 1_024}\nlock_memory = "off"\n{tier}'
                 f'[engine]\nsocket = "{self.path}"\ncommand_role = "purge"\n'
                 '[gpu]\nenabled = "off"\n[api]\nlisten = "127.0.0.1:0"\n[log]\nformat = "json"\n'
             )

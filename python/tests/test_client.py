@@ -79,7 +79,7 @@ class Greeting(unittest.TestCase):
             "two descriptors": ScriptedAgent([], descriptors=2),
             "an arena smaller than announced": ScriptedAgent([], arena_bytes=4096),
             "an arena of no bytes": ScriptedAgent([], hello=hello_body(arena_bytes=0)),
-            "a version nobody offered": ScriptedAgent([], hello=hello_body(version=2)),
+            "a version that was not offered": ScriptedAgent([], hello=hello_body(version=2)),
             "no items at all": ScriptedAgent([], hello=hello_body(items_max=0)),
             "a greeting cut short": ScriptedAgent([], hello=hello_body()[:-8]),
         }
@@ -113,7 +113,9 @@ class Replies(unittest.TestCase):
             "with a slot that is too small": reply(slot(0, 1, 511, 0), 1),
             "outside the arena": reply(slot(0, 1, 512, (1 << 16) - 511), 1),
             "far outside the arena": reply(slot(0, 1, 512, (1 << 64) - 8), 1),
-            "that is no reply": lambda op, number, _n, _b: pack("<IBBHII", 16, op, 0, 0, number, 0),
+            "of a request instead of a reply": lambda op, number, _n, _b: pack(
+                "<IBBHII", 16, op, 0, 0, number, 0
+            ),
             "of 2 GiB": lambda op, number, _n, _b: pack("<IBBHII", 1 << 31, op, 1, 0, number, 0),
             "with another id": lambda op, number, _n, _b: pack(
                 "<IBBHII", 16, op, 1, 0, number + 1, 0

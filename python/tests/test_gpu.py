@@ -33,7 +33,7 @@ from .cuda_memory import CudaMemory, Tensor
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
 LIBRARY = os.environ.get("HEARTH_TEST_CUDA", "")
 BLOCK_BYTES = 4096
-#: What a block's halves lie apart on the GPU, as keys and values do.
+#: Bytes between the halves of a block on the GPU, as between keys and values.
 HALF = BLOCK_BYTES // 2
 APART = 65_536
 
@@ -123,7 +123,7 @@ class Gpu(unittest.TestCase):
         holed, _size = self.cuda.mapped(3, hole=1)
         with self.assertRaises(CudaError):
             self.client.register_gpu_memory(holed, 3 * size, library=LIBRARY)
-        # What came before the hole is not taken for the first part of this.
+        # The part before the hole is not used as the first part of this memory.
         self.check(start + size - APART)
 
     def test_a_tensor(self) -> None:
@@ -213,7 +213,7 @@ class Gpu(unittest.TestCase):
 
 
 class Pages:
-    """Blocks of two layers on a GPU, of which the agent copies what is stored."""
+    """Blocks of two layers on a GPU; the agent copies the stored ones."""
 
     def __init__(self, stores: AgentStores) -> None:
         self.stores = stores

@@ -77,8 +77,8 @@ class Absent(unittest.TestCase):
 
 @unittest.skipUnless(COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
 class Agent(unittest.TestCase):
-    def open(self, ram: str = "32MiB", *, ssd: bool = False) -> RealAgent:
-        agent = RealAgent(ram, ssd=ssd)
+    def open(self, ram_mib: int = 32, *, ssd: bool = False) -> RealAgent:
+        agent = RealAgent(ram_mib, ssd=ssd)
         self.addCleanup(agent.__exit__)
         return agent
 
@@ -165,7 +165,7 @@ class Agent(unittest.TestCase):
         self.assertEqual(ready(one.lookup(keys))[:2], (64, 64))
 
     def test_an_arena_that_is_full(self) -> None:
-        agent = self.open("4MiB")
+        agent = self.open(4)
         one = self.connect(agent)
         keys, pool = keys_of(400), Pool(400).fill()
         held = one.lookup(keys_of(1))
@@ -290,7 +290,7 @@ class Agent(unittest.TestCase):
         self.check_got(one, keys)
 
     def test_a_worker_gets_what_the_scheduler_reserved(self) -> None:
-        agent = self.open("8MiB")
+        agent = self.open(8)
         scheduler = self.connect(agent, role=Role.SCHEDULER)
         keys = self.fill(scheduler, 32)
         ticket = scheduler.lookup(keys, hold_ms=60_000)

@@ -278,7 +278,7 @@ class RecordedCalls(OfAnAdapter):
 
     def setUp(self) -> None:
         super().setUp()
-        agent = RealAgent("128MiB")  # Room for a slab of each of two sizes.
+        agent = RealAgent(128)  # Room for a slab of each of two sizes.
         self.addCleanup(agent.__exit__)
         self.socket = agent.path
 

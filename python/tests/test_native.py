@@ -130,7 +130,7 @@ class Memory(unittest.TestCase):
 
 
 class PurePythonForm(unittest.TestCase):
-    """What both forms promise, held to the Python form; Library runs the same with the library."""
+    """The contract of both forms, run with the Python form; Library runs it with the library."""
 
     kernels: Kernels = PurePython()
 

@@ -38,7 +38,7 @@ def names(count: int) -> List[str]:
 
 
 def download(cache: str, model: str, commit: str) -> None:
-    """What a download of a model leaves in a cache of the Hub, without the weights."""
+    """The files that a model download leaves in a Hub cache, without the weights."""
     folder = os.path.join(cache, "models--" + model.replace("/", "--"))
     os.makedirs(os.path.join(folder, "snapshots", commit))
     os.makedirs(os.path.join(folder, "refs"))

@@ -106,7 +106,7 @@ class LateCopies(unittest.TestCase):
         with mock.patch.object(PagedCopier, "gather", fail):
             with self.assertRaisesRegex(RuntimeError, "a copy that fails"):
                 self.put()
-        # What the agent granted after the error is given back when its reply is read.
+        # Slots that the agent granted after the error are returned when its reply is read.
         stored = {Outcome.OK, Outcome.PRESENT}
         until(lambda: set(self.put()) <= stored, "slots that were given back")
 

@@ -49,7 +49,7 @@ class WithAgent(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.agent = real_agent.RealAgent("64MiB", ssd=True)
+        cls.agent = real_agent.RealAgent(64, ssd=True)
         cls.addClassCleanup(cls.agent.__exit__)
 
     def engine(self, settings: Settings = PATIENT) -> Engine:
@@ -175,7 +175,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(counted["store_blocks"], {"present": 5, "ok": 1})
         self.assertIn(keys[3].hex(), logs.output[0])
         self.assertIn(keys[4].hex(), logs.output[1])
-        # What was not sampled is restored.
+        # Blocks that were not sampled are restored.
         other = self.engine()
         self.assertEqual(ask(other, Prompt("o", keys)), 6 * BLOCK_TOKENS)
 

@@ -68,7 +68,7 @@ class Lookups(unittest.TestCase):
         self.assertFalse(self.poll(0.149))
         self.assertTrue(self.poll(0.151))
         self.assertEqual((self.search.outcome, self.search.ready), (STALLED, 0))
-        # Of a long prompt the blocks that are ready are worth another stall.
+        # The ready blocks of a long prompt are worth another stall.
         self.assertTrue(self.long.poll(0.0, lambda: 0.151))
         self.assertEqual((self.long.outcome, self.long.ready), (STALLED, 3))
 

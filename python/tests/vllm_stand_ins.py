@@ -134,7 +134,7 @@ def installed() -> Iterator[Any]:
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             path = ".".join(parts[:end])
-            # What is installed here is hidden, so that the test is the same everywhere.
+            # Installed packages are hidden, so that the test is the same everywhere.
             if path not in sys.modules or sys.modules[path] is before.get(path):
                 sys.modules[path] = module = ModuleType(path)
                 module.__path__ = []  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ def cache_config(blocks: int, block_tokens: int) -> Any:
 
 
 class Metric:
-    """What prometheus_client's metrics check and do; values by label values."""
+    """Checks and behaviour of prometheus_client's metrics; values by label values."""
 
     KINDS = ("Counter", "Gauge", "Histogram")
 

@@ -52,6 +52,7 @@ export const SLOW: readonly string[] = [
   "test/corrupt/corrupt.test.ts",
   "test/crash/crash.test.ts",
   "test/devices/direct.test.ts",
+  "test/docs/pages.test.ts",
   "test/e2e/e2e.test.ts",
   "test/engine/deaths.test.ts",
   "test/engine/gpu.test.ts",

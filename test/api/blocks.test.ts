@@ -46,7 +46,7 @@ describe("POST /v1/purge", () => {
     ["a short digest", { blocks: [{ digest: "ab" }] }],
     ["a digest in capitals", { blocks: [{ digest: DIGEST.toUpperCase() }] }],
     ["a layer below 0", { blocks: [{ digest: DIGEST, layer: -1 }] }],
-    ["a layer that is no number", { blocks: [{ digest: DIGEST, layer: "1" }] }],
+    ["a layer that is not a number", { blocks: [{ digest: DIGEST, layer: "1" }] }],
     ["a layer that is a fraction", { blocks: [{ digest: DIGEST, layer: 0.5 }] }],
     ["the number of all layers", { blocks: [{ digest: DIGEST, layer: 0xffff_ffff }] }],
     ["a block that is none", { blocks: [null] }],

@@ -11,7 +11,7 @@ const { control } = served.told;
 const HEX = "0123456789abcdef".repeat(4);
 const BYTES = Uint8Array.fromHex(HEX);
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+// biome-ignore lint/suspicious/noExplicitAny: tests read the fields that they name
 const ask = async (path: string): Promise<any> => (await served.get(path)).json();
 const refusedWith = async (path: string, status = 422) =>
   expect(await problem(await served.get(path))).toMatchObject({ status });
@@ -68,7 +68,7 @@ describe("pins and leases", () => {
   });
 
   test.each(["limit=0", "limit=1001", "after=-1", "kind=lease", `owner=${"x".repeat(129)}`])(
-    "%s is no page",
+    "the query %s is rejected",
     async (query) => refusedWith(`/v1/pins?${query}`),
   );
 });

@@ -96,7 +96,7 @@ describe("status", () => {
 
 describe("sessions", () => {
   const ids = [5n, 2n ** 64n - 1n, 7n];
-  // biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+  // biome-ignore lint/suspicious/noExplicitAny: tests read the fields that they name
   const ask = async (path: string): Promise<any> => (await served.get(path)).json();
 
   test("sessions are listed page by page with numbers as text", async () => {

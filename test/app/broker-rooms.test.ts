@@ -10,9 +10,9 @@ const TIMEOUT_MS = 30_000;
 const codesOf = async (agent: AgentProcess): Promise<string[]> =>
   (await agent.status()).health.map(({ code }: { readonly code: string }) => code);
 
-describeNats("a stream and a bucket that nobody made", () => {
+describeNats("a stream and a bucket that do not exist", () => {
   test(
-    "are told by health, status and metrics, and taken up once they are there",
+    "a missing stream and bucket are reported by health, status and metrics, and used once created",
     async () => {
       await using server = await NatsServer.start({ jetStream: true });
       const nats = { url: server.tcpUrl, command_stream: "NOPE", workers_bucket: "nobody" };

@@ -60,7 +60,7 @@ describeNative("the control service", () => {
     const service = await openOver(t, null, health);
     const ssdBytes = CONFIG.kv.ssdBytes ?? 0;
     expect(service.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
-    // As while it grows: what is still to come counts.
+    // While the arena grows, its final size counts as the capacity.
     const asIs = Object.getOwnPropertyDescriptor(slots, "readyBytes");
     Object.defineProperty(slots, "readyBytes", { value: 4_096, configurable: true });
     expect(service.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);

@@ -141,7 +141,7 @@ async function makeStreams(server: NatsServer): Promise<void> {
   await nc.close();
 }
 
-/** What the configuration lets an agent and a router do, with the agent connected in this way. */
+/** Commands permitted to an agent and a router, with the agent connected in this way. */
 async function work(server: NatsServer, folder: string, way: { readonly url: string }) {
   const userFile = (user: string) => {
     const path = join(folder, user);

@@ -82,7 +82,7 @@ describePython("under a service manager", (python) => {
     agent.process.kill("SIGHUP");
     const reloading = await manager.until("RELOADING=1", seen);
     const [, monotonicUs] = /^RELOADING=1\nMONOTONIC_USEC=(\d+)$/.exec(reloading.text)!;
-    // The same clock as systemd's: later than what came before, not later than its arrival.
+    // The same clock as systemd's: later than the earlier messages, not later than its arrival.
     expect(Number(monotonicUs)).toBeLessThanOrEqual(reloading.us);
     expect(Number(monotonicUs)).toBeGreaterThan(ready.us);
     const again = await manager.until("READY=1", seen);

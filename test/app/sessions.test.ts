@@ -9,7 +9,7 @@ const IDLE_MS = 2_000;
 const LOOK_MS = 1_000;
 
 async function sessionsOf(agent: AgentProcess, path = "") {
-  // biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+  // biome-ignore lint/suspicious/noExplicitAny: tests read the fields that they name
   return (await (await agent.get(`/v1/sessions${path}`)).json()) as any;
 }
 

@@ -31,7 +31,7 @@ const report = {
 };
 
 describe("ctl peers", () => {
-  test("a row for each host, then this one", async () => {
+  test("ctl peers prints a row for each peer, then this agent", async () => {
     await using agent = new FakeAgent({ "GET /v1/peers": () => report });
     const { code, out } = await ctl(agent, "peers");
     expect(code).toBe(0);
@@ -44,7 +44,7 @@ describe("ctl peers", () => {
     ]);
   });
 
-  test("as JSON what the agent says; without [peers] a line", async () => {
+  test("ctl peers --json prints the agent's reply; without [peers] a message", async () => {
     let answer: object = report;
     await using agent = new FakeAgent({ "GET /v1/peers": () => answer });
     expect(JSON.parse((await ctl(agent, "peers", "--json")).out)).toEqual(report);
@@ -64,7 +64,7 @@ describe("ctl trace-pull", () => {
     ],
   };
 
-  test("shows the latest pull step by step", async () => {
+  test("ctl trace-pull shows the latest pull step by step", async () => {
     await using agent = new FakeAgent({ "GET /v1/pulls": () => ({ pulls: [pull] }) });
     const { code, out, err } = await ctl(agent, "trace-pull", "-42");
     expect([code, err]).toEqual([0, ""]);
@@ -79,7 +79,7 @@ describe("ctl trace-pull", () => {
     expect(agent.commands).toEqual([]);
   });
 
-  test("with --now warms the block first, and says what became of it", async () => {
+  test("ctl trace-pull --now warms the block first, and reports its outcome", async () => {
     await using agent = new FakeAgent({
       "POST /v1/commands": () =>
         receipt([{ block: 5, outcome: "deferred", reason: "peers: slow" }]),
@@ -93,7 +93,7 @@ describe("ctl trace-pull", () => {
     expect(JSON.parse(out)).toEqual({ ...pull, outcome: null });
   });
 
-  test("a block that is here already, and one that nobody pulled", async () => {
+  test("ctl trace-pull reports a block that is resident already, and one that was never pulled", async () => {
     await using agent = new FakeAgent({
       "POST /v1/commands": () => receipt([{ block: 5, outcome: "already" }]),
       "GET /v1/pulls": () => ({ pulls: [] }),
@@ -107,7 +107,7 @@ describe("ctl trace-pull", () => {
     ]);
   });
 
-  test("a refusal is told, and nothing shown", async () => {
+  test("ctl trace-pull reports a refusal and prints no pull", async () => {
     await using agent = new FakeAgent({
       "POST /v1/commands": () => problem(403, "the role may not"),
       "GET /v1/pulls": () => ({ pulls: [pull] }),

@@ -29,7 +29,7 @@ describe("ctl pins, ctl leases", () => {
   });
   const budget = { capacity_bytes: 4096, host_budget_bytes: 2048, host_used_bytes: 1024 };
 
-  test("a row for each, and the budget", async () => {
+  test("ctl pins and ctl leases print a row for each entry, and the budget", async () => {
     const pins = [hold(1), hold(2, { owner: "router-1", remaining_seconds: null })];
     await using agent = new FakeAgent({ "GET /v1/pins": () => ({ pins, next: null, budget }) });
     expect(await ctl(agent, "pins")).toEqual({
@@ -46,7 +46,7 @@ describe("ctl pins, ctl leases", () => {
     expect(agent.seen[0]?.query).toEqual({ kind: "pin", limit: "1000" });
   });
 
-  test("soft ones show what is left of their priority; an owner has a budget", async () => {
+  test("soft pins show their remaining priority; an owner has a budget", async () => {
     const pins = [
       hold(1, { kind: "retain", priority: 50, priority_now: 12.4567, retain_seconds: 600 }),
     ];
@@ -61,7 +61,7 @@ describe("ctl pins, ctl leases", () => {
     expect(agent.seen[0]?.query).toMatchObject({ kind: "retain", owner: "team-a" });
   });
 
-  test("all pages, up to a limit", async () => {
+  test("ctl leases reads all pages, up to a limit", async () => {
     await using agent = new FakeAgent({
       "GET /v1/leases": ({ query }) => {
         const from = Number(query.after ?? 0);
@@ -82,7 +82,7 @@ describe("ctl pins, ctl leases", () => {
     expect(pages.map((page) => (page as { next: number | null }).next)).toEqual([700, 1400, null]);
   });
 
-  test("none", async () => {
+  test("ctl pins without pins prints a message, and an empty list as JSON", async () => {
     const none = { pins: [], next: null, budget };
     await using agent = new FakeAgent({ "GET /v1/pins": () => none });
     const { code, err } = await ctl(agent, "pins");
@@ -99,7 +99,7 @@ describe("ctl tree", () => {
     ...{ idle_seconds: 3.5, children: 2, aliases: ["1234567890"] },
   };
 
-  test("of all that people look for", async () => {
+  test("ctl tree prints the columns that operators look for", async () => {
     const child = { ...block, depth: 1, layer: 3, held_by: [], idle_seconds: null, tiers: ["ssd"] };
     await using agent = new FakeAgent({
       "GET /v1/tree": () => ({ blocks: [block, child], next: null }),
@@ -118,7 +118,7 @@ describe("ctl tree", () => {
     expect(agent.seen[0]?.query).toEqual({ root: "-7", depth: "3", limit: "100" });
   });
 
-  test("in a terminal, a row a line", async () => {
+  test("ctl tree in a terminal prints one row per line", async () => {
     const by = Array.from({ length: 9 }, (_, i) => ({ kind: "pin", owner: `team-${i}` }));
     const blocks = [{ ...block, held_by: by }, block];
     await using agent = new FakeAgent({ "GET /v1/tree": () => ({ blocks, next: null }) });
@@ -131,7 +131,7 @@ describe("ctl tree", () => {
     expect(lines[2]).toEndWith("pin of team-a");
   });
 
-  test("of some members alone, and as JSON a line a page", async () => {
+  test("ctl tree --fields prints only the chosen fields, and as JSON one line per page", async () => {
     const page = { blocks: [{ digest: DIGEST, tiers: ["ram"] }], next: null };
     await using agent = new FakeAgent({ "GET /v1/tree": () => page });
     const words = ["tree", "--fields", "digest,tiers"];
@@ -141,7 +141,7 @@ describe("ctl tree", () => {
     expect(documents((await ctl(agent, ...words, "--json")).out)).toEqual([page]);
   });
 
-  test("of a root that is not there", async () => {
+  test("ctl tree of a missing root fails with a message", async () => {
     const missing = () => problem(404, "the root is not known here", "see GET /v1/explain");
     await using agent = new FakeAgent({ "GET /v1/tree": missing });
     const { code, err } = await ctl(agent, "tree", DIGEST);
@@ -209,7 +209,7 @@ describe("ctl explain --namespace", () => {
   writeFileSync(file, "1 2\n");
   const words = ["explain", "--tokens", file, "--block-tokens", "2", "--namespace"];
 
-  test("takes how the key begins, where one namespace alone does", async () => {
+  test("ctl explain --namespace accepts a key prefix that is unique", async () => {
     await using agent = new FakeAgent({ "POST /v1/explain": () => explained });
     expect((await ctl(agent, ...words, "ABCD")).code).toBe(0);
     expect(agent.seen.at(-1)?.body).toMatchObject({ namespace: STATUS.namespaces[1] });
@@ -235,7 +235,7 @@ describe("ctl events", () => {
     why: "12MiB were needed",
   });
 
-  test("a line for each, page after page", async () => {
+  test("ctl events prints one line per event, page after page", async () => {
     await using agent = new FakeAgent({
       "GET /v1/events": ({ query }) => {
         const after = Number(query.after);
@@ -257,7 +257,7 @@ describe("ctl events", () => {
 });
 
 describe("ctl status", () => {
-  test("of another worker than the one that is meant is no answer", async () => {
+  test("ctl status refuses the status of a worker other than the one named", async () => {
     await using agent = new FakeAgent({});
     expect((await ctl(agent, "status", "--worker", "node-1")).code).toBe(0);
     for (const json of [[], ["--json"]]) {
@@ -273,14 +273,14 @@ describe("ctl status", () => {
     async (line) => {
       const words = line.split(" ");
       const io = memoryIo();
-      // Port 1 of loopback: nobody listens there.
+      // Port 1 of loopback: no process listens there.
       const code = await runCli(["ctl", ...words, "--nats", "nats://127.0.0.1:1"], io);
       expect([code, io.outText()]).toEqual([8, ""]);
       expect(io.errText()).toContain(`hearth ctl ${words[0]}: no connection to the broker: `);
     },
   );
 
-  test("each of its GPUs and ports", async () => {
+  test("ctl status lists each GPU and each RDMA port", async () => {
     const gpu = { name: "NVIDIA L4", pci: "0000:01:00.0", lost: null };
     const lost = { ...gpu, pci: "0000:02:00.0", lost: "CUDA error 719 (launch failed)" };
     const devices = {
@@ -296,7 +296,7 @@ describe("ctl status", () => {
     expect(out).toContain("\nRDMA port mlx5_0/1: down\n");
   });
 
-  test("what it is and holds, and what is the matter", async () => {
+  test("ctl status prints the agent's version, contents and health codes", async () => {
     await using agent = new FakeAgent({});
     const { code, out } = await ctl(agent, "status");
     expect(code).toBe(0);
@@ -328,7 +328,7 @@ describe("ctl status", () => {
   });
 });
 
-test("answers of another shape are shown as far as they go", async () => {
+test("answers of another shape are shown as far as they can be read", async () => {
   const odd = [null, [], 7, "x", { pins: 5 }, { pins: [null, 7], next: {}, budget: [] }];
   let nth = 0;
   const any = () => odd[nth++ % odd.length];

@@ -47,7 +47,7 @@ describe("a GPU", () => {
   const check = (changes = {}, found = GPUS) =>
     find("GPU 0000:3B:00.0", { ...onBus(BUS, 16), ...changes }, gpus(found));
 
-  test("with nothing to better says what it is and how copies go", async () => {
+  test("a GPU without problems is reported with its model and copy path", async () => {
     expect(await check(allowing("0-3"))).toEqual({
       name: "GPU 0000:3B:00.0",
       status: "ok",
@@ -73,21 +73,21 @@ describe("a GPU", () => {
     expect([is, advice]).toEqual([status, expect.stringContaining(says)]);
   });
 
-  test("an old driver copies piece by piece, and that is told before small pages", async () => {
+  test("an old driver copies piece by piece, which is reported before small pages", async () => {
     const old = { ...GPUS, info: { ...GPUS.info, driverVersion: 12_040, hasBatches: false } };
     const { path, advice } = await check({ [`${POOL}/free_hugepages`]: "0\n" }, old);
     expect(path).toEndWith("a call for each piece");
     expect(advice).toContain("CUDA 12.8");
   });
 
-  test("what a NIC cannot reach is told where there is a NIC", async () => {
+  test("a GPU that the NIC cannot reach is reported if the host has a NIC", async () => {
     const closed = { ...GPUS, devices: [{ ...GPU, hasDmaBuf: false }] };
     expect((await check({}, closed)).advice).toBeUndefined();
     const nic = onBus(NIC, 16);
     expect((await check(nic, closed)).advice).toContain("open kernel modules");
   });
 
-  test("that is lost, and memory that is not registered, are to look at", async () => {
+  test("a lost GPU and unregistered memory are warnings", async () => {
     const lost = await check({}, { ...GPUS, devices: [{ ...GPU, lost: 719 }] });
     expect(lost).toMatchObject({ status: "warn", path: "none" });
     expect(lost.found).toEndWith("lost, CUDA error 719 (launch failed)");
@@ -121,7 +121,7 @@ describe("the driver", () => {
     ["a driver that is too old", {}, state("too_old"), "warn", "lacks required functions"],
     ["a driver that fails", {}, state("failed", 999), "warn", "CUDA error 999"],
     [
-      ...["a path that is no library", {}, gpus({ ...none, library: "/x", info: NO_LIBRARY })],
+      ...["a path that is not a library", {}, gpus({ ...none, library: "/x", info: NO_LIBRARY })],
       ...["warn", "gpu.library /x cannot be opened"],
     ],
   ] as const)("%s", async (_what, changes, look, status, says) => {
@@ -135,7 +135,7 @@ describe("RDMA", () => {
   const check = (changes = {}, port = PORT) =>
     find("RDMA mlx5_0/1", { ...onBus(NIC, 16), ...changes }, rdma({ ...RDMA, ports: [port] }));
 
-  test("a port with nothing to better says what it is and how blocks come", async () => {
+  test("an RDMA port without problems is reported with its device and block path", async () => {
     expect(await check()).toEqual({
       name: "RDMA mlx5_0/1",
       status: "ok",
@@ -156,18 +156,18 @@ describe("RDMA", () => {
     expect([found.status, found.advice]).toEqual([status, expect.stringContaining(says)]);
   });
 
-  test("a configuration that does not allow it takes other ways", async () => {
+  test("a configuration that does not allow RDMA uses other transports", async () => {
     const found = await find("RDMA mlx5_0/1", {}, { ...rdma(RDMA), mayUseRdma: false });
     expect(found).toMatchObject({ status: "ok", path: "TLS over TCP, and QUIC" });
     expect(found.advice).toStartWith("set peers.trusted_network");
   });
 
-  test("InfiniBand goes by its LID", async () => {
+  test("an InfiniBand port is addressed by its LID", async () => {
     const found = await check({}, { ...PORT, linkLayer: "infiniband", lid: 7, isRoceV2: false });
     expect(found.path).toEndWith("LID 7, MTU 4096");
   });
 
-  test("too little memory to lock, and ports that are all down, take other ways", async () => {
+  test("too little lockable memory, or only ports that are down, lead to other transports", async () => {
     const memlock = await find(
       "RDMA",
       {},
@@ -183,7 +183,7 @@ describe("RDMA", () => {
     });
   });
 
-  test("no device is nothing to look at, one that the verbs do not show is", async () => {
+  test("a missing RDMA device is not a warning, a device that the verbs do not list is", async () => {
     const none = rdma({ ...RDMA, state: "no_device", ports: [] });
     expect((await find("RDMA", {}, none)).status).toBe("absent");
     const kernel = {
@@ -208,13 +208,13 @@ describe("GPUDirect", () => {
       lookAtDirect: async () => ({ ok: true, found }),
     });
 
-  test("that works needs nothing", async () => {
+  test("a working GPUDirect needs no advice", async () => {
     const works = await check({}, finding("usable", "dma-buf works with mlx5_0/1", null));
     expect(works).toMatchObject({ status: "ok", found: "dma-buf works with 1 of 1 GPUs" });
     expect(works.advice).toBeUndefined();
   });
 
-  test("that does not says why, and whether the older module would help", async () => {
+  test("a GPUDirect that fails is reported with the reason, and whether the older module would help", async () => {
     const broken = finding("broken", "through RAM: the driver exports no memory", "open modules");
     expect((await check({}, broken)).found).not.toContain("peermem");
     const module = { "/sys/module/nvidia_peermem/version": "1\n" };
@@ -223,7 +223,7 @@ describe("GPUDirect", () => {
     expect(check_.found).toContain("nvidia_peermem is loaded");
   });
 
-  test("is not looked at without both", async () => {
+  test("GPUDirect is not checked unless the host has a GPU and a NIC", async () => {
     const alone = find(
       "GPUDirect",
       {},
@@ -233,21 +233,21 @@ describe("GPUDirect", () => {
   });
 });
 
-describe("a look in another process", () => {
+describe("a check in another process", () => {
   const look = (...command: string[]) => lookInChild(command, systemClock, 20_000);
 
-  test("brings what it prints", async () => {
+  test("a check in another process returns the result that it prints", async () => {
     expect(await look("echo", '{"a":1}')).toEqual({ ok: true, found: { a: 1 } });
   });
 
-  test("a crash and an end without a word are told", async () => {
+  test("a check process that crashes or exits without output is reported", async () => {
     const crashed = await look("sh", "-c", "kill -SEGV $$");
     expect(crashed).toEqual({ ok: false, why: expect.stringContaining("SIGSEGV") });
     expect(await look("false")).toEqual({ ok: false, why: expect.stringContaining("(1)") });
     expect(await look("true")).toEqual({ ok: false, why: expect.stringContaining("JSON") });
   });
 
-  test("one that hangs is given up, and the doctor says so", async () => {
+  test("a check process that hangs is stopped, and the doctor reports it", async () => {
     const late = await lookInChild(["sleep", "60"], systemClock, 50);
     expect(late).toEqual({ ok: false, why: "does not answer for 0.05 s" });
     const check = await find("CUDA", {}, { lookAtGpus: async () => late as never });
@@ -276,7 +276,7 @@ describeNative("the doctor on stand-ins", () => {
     return checks.filter(({ name }: { name: string }) => ofDevices.test(name));
   }
 
-  test("says of each device what it is and how blocks go", async () => {
+  test("doctor reports each device with its model and block path", async () => {
     expect(await diagnose({ STANDIN_CUDA: "devices=2" })).toMatchObject([
       { name: "CUDA", status: "ok" },
       { name: "GPU 0000:3b:00.0", path: expect.stringContaining("DMA between GPU and registered") },
@@ -287,7 +287,7 @@ describeNative("the doctor on stand-ins", () => {
     ]);
   });
 
-  test("says why a NIC does not reach a GPU, and what would help", async () => {
+  test("doctor reports why a NIC does not reach a GPU, and the fix", async () => {
     const checks = await diagnose({ STANDIN_CUDA: "dma-buf=off" });
     expect(checks.at(-1)).toMatchObject({
       name: "GPUDirect",
@@ -297,7 +297,7 @@ describeNative("the doctor on stand-ins", () => {
     });
   });
 
-  test("says in one check each that a driver is not ready, and that memory is locked", async () => {
+  test("doctor reports an unready driver and locked memory in one check each", async () => {
     const amiss = { STANDIN_CUDA: "init=802", STANDIN_VERBS: "memlock" };
     expect(await diagnose(amiss)).toMatchObject([
       { name: "CUDA", status: "warn", advice: expect.stringContaining("fabricmanager") },

@@ -9,7 +9,7 @@ const FLAGS = "fpu avx avx2 bmi1 bmi2 f16c fma abm movbe popcnt sse4_2 aes pclmu
 export const THP = "/sys/kernel/mm/transparent_hugepage";
 export const POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/** A host on which nothing is amiss; a test changes what it is about. */
+/** A host without problems; each test changes the part that it checks. */
 export const GOOD_HOST: Readonly<Record<string, string>> = {
   "/proc/sys/kernel/osrelease": "6.8.0-45-generic\n",
   "/proc/cpuinfo": `processor\t: 0\nmodel name\t: Test CPU\nflags\t\t: ${FLAGS}\n`,

@@ -7,7 +7,7 @@ import { hostMaker, look } from "./doctor-host.ts";
 const { host, find } = hostMaker();
 
 describe("O_DIRECT on a path", () => {
-  test("writes a page past the cache, reads it back and leaves nothing", async () => {
+  test("the O_DIRECT check writes a page past the cache, reads it back and leaves no file", async () => {
     const folder = join(host(), "run");
     const check = await find(`O_DIRECT ${folder}`, {}, { directPaths: [folder] });
     expect(["ok", "warn"]).toContain(check.status);
@@ -15,19 +15,19 @@ describe("O_DIRECT on a path", () => {
     expect(readdirSync(folder)).toEqual(["hearth"]);
   });
 
-  test("says when the folder lives in memory", async () => {
+  test("the O_DIRECT check reports a folder on a memory file system", async () => {
     const check = await find("O_DIRECT /dev/shm", {}, { directPaths: ["/dev/shm"] });
     expect(check.status).not.toBe("ok");
   });
 
-  test("fails on a folder that is not there", async () => {
+  test("the O_DIRECT check fails if the folder is missing", async () => {
     const check = await find("O_DIRECT /no/such", {}, { directPaths: ["/no/such"] });
     expect(check).toMatchObject({ status: "fail", found: expect.stringContaining("ENOENT") });
   });
 });
 
 describe("NATS", () => {
-  /** A server that says `greeting` to whoever connects. */
+  /** A server that sends `greeting` on each connection. */
   function server(greeting: string | null) {
     const listener = Bun.listen({
       hostname: "127.0.0.1",
@@ -40,7 +40,7 @@ describe("NATS", () => {
     return { port: listener.port, [Symbol.dispose]: () => listener.stop(true) };
   }
 
-  test("a server is known by its greeting, and no password is printed", async () => {
+  test("a NATS server is recognised by its greeting, and no password is printed", async () => {
     using nats = server('INFO {"server_id":"X","version":"2.10.7","port":4222}\r\n');
     const natsUrl = `nats://user:secret@127.0.0.1:${nats.port}`;
     expect(await find("NATS", {}, { natsUrl })).toEqual({
@@ -52,19 +52,19 @@ describe("NATS", () => {
     expect(plain.status).toBe("ok");
   });
 
-  test("something else behind the port is told apart", async () => {
+  test("a port with a server that is not NATS is reported as such", async () => {
     using other = server("SSH-2.0-OpenSSH_9.2\r\n");
     const check = await find("NATS", {}, { natsUrl: `nats://127.0.0.1:${other.port}` });
     expect(check).toMatchObject({ status: "warn", found: expect.stringContaining("not as NATS") });
   });
 
-  test("WebSocket servers wait for the client: a connection is enough", async () => {
+  test("a WebSocket server passes once it is connected, because it waits for the client", async () => {
     using quiet = server(null);
     const check = await find("NATS", {}, { natsUrl: `ws://127.0.0.1:${quiet.port}` });
     expect(check.status).toBe("ok");
   });
 
-  test("a silent server is given up after the time allowed", async () => {
+  test("a silent server fails the check after the timeout", async () => {
     using quiet = server(null);
     const clock = new ManualClock();
     const natsUrl = `nats://127.0.0.1:${quiet.port}`;
@@ -77,7 +77,7 @@ describe("NATS", () => {
     expect(clock.pending).toBe(0);
   });
 
-  test("a refused connection fails; so does what is no URL", async () => {
+  test("a refused connection fails the check, as does an invalid URL", async () => {
     const gone = server(null);
     gone[Symbol.dispose]();
     const refused = await find("NATS", {}, { natsUrl: `nats://127.0.0.1:${gone.port}` });
@@ -90,7 +90,7 @@ describe("NATS", () => {
 });
 
 describe("the engine socket's folder", () => {
-  test("is missing, too open, somebody else's, or right", async () => {
+  test("the socket folder is reported as missing, too open, of another owner, or good", async () => {
     const missing = await find("engine socket", { "/run/hearth/.keep": null });
     expect(missing.advice).toContain("install -d -m 0750 /run/hearth");
 
@@ -107,7 +107,7 @@ describe("the engine socket's folder", () => {
     expect((await status(0o750, 54_321)).advice).toContain("as its owner");
   });
 
-  test("tells a running agent from what one left behind", async () => {
+  test("a running agent's socket is distinguished from a stale one", async () => {
     const root = host();
     const path = join(root, "/run/hearth/engine.sock");
     const said = async () =>

@@ -16,7 +16,7 @@ function limitsWith(name: string, soft: string): string {
 }
 
 describe("doctor as a whole", () => {
-  test("on a good host nothing fails and nothing is to look at", async () => {
+  test("doctor on a good host has no failure and no warning", async () => {
     const report = await look(host());
     const status = Object.fromEntries(report.checks.map((check) => [check.name, check.status]));
     expect(report.ok).toBe(true);
@@ -40,7 +40,7 @@ describe("doctor as a whole", () => {
     });
   });
 
-  test("on an empty host it still answers, with advice for all that is amiss", async () => {
+  test("doctor on an empty host reports every problem with advice", async () => {
     const root = join(host(), "empty");
     const report = await look(root, { ramBytes: null });
     expect(report.ok).toBe(false);
@@ -49,7 +49,7 @@ describe("doctor as a whole", () => {
     }
   });
 
-  test("the table is aligned, with advice under its line and a verdict at the end", async () => {
+  test("doctor prints an aligned table, with advice under its line and a verdict at the end", async () => {
     const report = await look(host({ "/proc/sys/vm/memfd_noexec": "2\n" }));
     const lines = formatDoctor(report).split("\n");
     const starts = lines.filter((line) => /^(ok|warn|absent) /.test(line));
@@ -62,14 +62,14 @@ describe("doctor as a whole", () => {
     expect(lines.at(-2)).toBe("The host is ready: 0 failed, 1 to look at.");
   });
 
-  test("what a host says cannot break the table", async () => {
+  test("text from the host cannot break the doctor's table", async () => {
     const flags = GOOD_HOST["/proc/cpuinfo"]!.replace("Test CPU", "Evil\u001b[2J CPU");
     const text = formatDoctor(await look(host({ "/proc/cpuinfo": flags })));
     expect(text).toContain("Evil [2J CPU");
     expect(text.replaceAll("\n", "")).toMatch(/^[\x20-\x7e]*$/);
   });
 
-  test("on this machine it comes to an end", async () => {
+  test("doctor on this machine finishes", async () => {
     const report = await runDoctor({ clock: systemClock, engineSocket: "/run/hearth/e.sock" });
     expect(report.checks.length).toBeGreaterThanOrEqual(16);
     expect(JSON.parse(JSON.stringify(report))).toEqual(report);
@@ -88,20 +88,20 @@ describe("kernel, CPU and library", () => {
     expect(check).toMatchObject({ status, found: release });
   });
 
-  test("an old CPU is told by the instructions it lacks", async () => {
+  test("an old CPU is reported with the instructions that it lacks", async () => {
     const cpuinfo = GOOD_HOST["/proc/cpuinfo"]!.replace("avx2 ", "").replace("pclmulqdq", "");
     const check = await find("cpu", { "/proc/cpuinfo": cpuinfo });
     expect(check).toMatchObject({ status: "fail", found: "Test CPU, lacks avx2 pclmulqdq" });
   });
 
-  test("ARM is known by its own names, other machines by none", async () => {
+  test("ARM instructions have their own names, other architectures have none", async () => {
     const cpuinfo = "processor\t: 0\nFeatures\t: fp asimd evtstrm aes pmull\n";
     expect((await find("cpu", { "/proc/cpuinfo": cpuinfo }, { arch: "arm64" })).status).toBe("ok");
     expect((await find("cpu", {}, { arch: "arm64" })).status).toBe("fail");
     expect((await find("cpu", {}, { arch: "riscv64" })).status).toBe("fail");
   });
 
-  test("a library that does not load fails, and then no ring is tried", async () => {
+  test("a library that does not load fails the check, and no ring is tried", async () => {
     const probeLibrary = () => {
       throw new Error("GLIBC_2.28 not found");
     };
@@ -119,7 +119,7 @@ describe("io_uring", () => {
   const file = "/proc/sys/kernel/io_uring_disabled";
   const refused = (errno: number) => ({ probeIoUring: () => ({ ok: false, errno }) });
 
-  test("a ring that can be made is all that counts", async () => {
+  test("io_uring passes if a ring can be created", async () => {
     expect((await find("io_uring", { [file]: "1\n" })).status).toBe("ok");
   });
 
@@ -139,7 +139,7 @@ describe("io_uring", () => {
 });
 
 describe("memory", () => {
-  test("the RAM tier is measured against memory, limit and what is free", async () => {
+  test("the RAM tier is compared with total memory, the limit and free memory", async () => {
     const of = (changes: Record<string, string>, gib: number) =>
       find("memory", changes, { ramBytes: gib * GIB });
     expect(await of({}, 50)).toMatchObject({ status: "ok" });
@@ -152,7 +152,7 @@ describe("memory", () => {
     expect(await of(limited, 7)).toMatchObject({ status: "ok" });
   });
 
-  test("a low limit on locked memory is named with its remedy", async () => {
+  test("a low limit on locked memory is reported with its fix", async () => {
     const low = { "/proc/self/limits": limitsWith("Max locked memory", "8388608") };
     const check = await find("memlock", low);
     expect(check).toMatchObject({ status: "warn", found: expect.stringContaining("limit 8MiB") });
@@ -164,7 +164,7 @@ describe("memory", () => {
     expect(await find("memlock", other)).toMatchObject({ status: "warn" });
   });
 
-  test("few open files are too few", async () => {
+  test("a low limit on open files is reported", async () => {
     const limits = limitsWith("Max open files", "256");
     const check = await find("open files", { "/proc/self/limits": limits });
     expect(check).toMatchObject({ status: "warn", found: "limit 256" });
@@ -196,7 +196,7 @@ describe("memory", () => {
     if (status === "warn") expect(check.advice).toContain("vm.nr_hugepages=8192");
   });
 
-  test("a kernel that forbids running from a memfd is told", async () => {
+  test("a kernel that forbids running from a memfd is reported", async () => {
     const check = await find("memfd", { "/proc/sys/vm/memfd_noexec": "2\n" });
     expect(check).toMatchObject({ status: "warn" });
     expect((await find("memfd", { "/proc/sys/vm/memfd_noexec": null })).status).toBe("ok");

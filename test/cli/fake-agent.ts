@@ -6,14 +6,14 @@ export interface Seen {
   readonly query: Readonly<Record<string, string>>;
   readonly token: string | null;
   readonly contentType: string | null;
-  /** Undefined where there was none, or it is no JSON. */
+  /** Undefined if the request had no body, or one that is not JSON. */
   readonly body: unknown;
 }
 
-/** What a route answers: a document with status 200, or a response as it is. */
+/** A route's answer: a document with status 200, or a complete response. */
 export type Answer = (seen: Seen) => unknown;
 
-/** The HTTP side of an agent, in a few lines: records what is asked and answers as a test says. */
+/** The HTTP side of an agent: records requests and sends the answers that a test chose. */
 export class FakeAgent implements AsyncDisposable {
   readonly seen: Seen[] = [];
   readonly #routes: Record<string, Answer>;

@@ -229,7 +229,7 @@ describeNative("fsck", () => {
     });
   });
 
-  test("a damaged owner.json is a problem that stays, what is foreign is none", async () => {
+  test("a damaged owner.json is a problem that stays, a foreign file is not a problem", async () => {
     await withFolder(async (dir) => {
       writeFileSync(join(dir, "notes.txt"), "");
       mkdirSync(join(dir, "backup"));

@@ -5,7 +5,7 @@ export interface MemoryIo extends Io {
   errText(): string;
 }
 
-/** Outputs that remember what was written. */
+/** Outputs that keep the text written to them. */
 export function memoryIo(
   terminal: { readonly out?: boolean; readonly err?: boolean; readonly columns?: number } = {},
 ): MemoryIo {

@@ -9,7 +9,7 @@ describe("results", () => {
     { trace: "longer", capacity: 30, policy: "fifo", hit_ratio: 0.123456789 },
   ];
 
-  test("are a table for people", () => {
+  test("results are printed as a table for people", () => {
     const io = memoryIo();
     printRows(io, rows, false);
     expect(io.outText()).toBe(
@@ -22,20 +22,20 @@ describe("results", () => {
     );
   });
 
-  test("are one JSON document a row for programs, numbers unrounded", () => {
+  test("results are printed as one JSON document per row for programs, with unrounded numbers", () => {
     const io = memoryIo();
     printRows(io, rows, true);
     const lines = io.outText().trimEnd().split("\n");
     expect(lines.map((line) => JSON.parse(line))).toEqual(rows);
   });
 
-  test("of one record are its fields", () => {
+  test("the result of one record is printed as its fields", () => {
     const io = memoryIo();
     printRecord(io, { blocks: 234, ratio: null, ok: true }, false);
     expect(io.outText()).toBe("blocks  234\nratio   -\nok      true\n");
   });
 
-  test("keep 64-bit integers whole", () => {
+  test("results keep all digits of 64-bit integers", () => {
     const io = memoryIo();
     printJson(io, { hash: 0xffff_ffff_ffff_ffffn });
     expect(io.outText()).toBe('{"hash":18446744073709551615}\n');
@@ -43,7 +43,7 @@ describe("results", () => {
 });
 
 describe("progress", () => {
-  test("redraws one line on a terminal, ten times a second at most", () => {
+  test("progress redraws one line on a terminal, at most ten times per second", () => {
     const io = memoryIo({ err: true, columns: 10 });
     const clock = new ManualClock();
     const progress = createProgress({ io, clock, json: true });
@@ -56,7 +56,7 @@ describe("progress", () => {
     expect(io.outText()).toBe("");
   });
 
-  test("is a plain line every ten seconds elsewhere", () => {
+  test("progress without a terminal is a plain line every ten seconds", () => {
     const io = memoryIo();
     const clock = new ManualClock();
     const progress = createProgress({ io, clock, json: false });
@@ -68,7 +68,7 @@ describe("progress", () => {
     expect(io.errText()).toBe("at 10\nat 20\ndone\n");
   });
 
-  test("is silent beside JSON that nobody watches", () => {
+  test("progress is silent if the output is JSON and not a terminal", () => {
     const io = memoryIo();
     const clock = new ManualClock();
     const progress = createProgress({ io, clock, json: true });

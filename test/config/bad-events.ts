@@ -26,12 +26,12 @@ export const EVENTS: readonly BadFile[] = [
     ["5:7 events.zmq", 'with mode = "off"'],
   ],
   [
-    "ZMQ without what it tells",
+    "ZMQ without KV events",
     events('zmq = "tcp://*:5567"'),
     ["4:7 events.zmq", "kv_events below [engine]"],
   ],
   [
-    "replay without what is replayed",
+    "replay without ZMQ",
     events('zmq_replay = "tcp://*:5667"'),
     ["4:14 events.zmq_replay", "without zmq"],
   ],

@@ -1,6 +1,6 @@
 /**
- * A file that must be refused: what it tries, the text, and for every problem expected, in
- * order, `line:column key` and a part of what is said about it.
+ * A file that must be refused: its name, the text, and for every problem expected, in
+ * order, `line:column key` and a part of its message.
  */
 export type BadFile = readonly [
   name: string,

@@ -21,7 +21,7 @@ function systemdAnalyze(): string | null {
 }
 
 describe("config/hearth-router.service", () => {
-  test("starts, reloads and stops the router as the router expects it", () => {
+  test("the unit starts, reloads and stops the router as the router expects", () => {
     expect(valuesOf("Type")).toEqual(["notify"]);
     expect(valuesOf("ExecStart")).toEqual([
       "/usr/local/bin/hearth router --config /etc/hearth/router.toml",
@@ -33,12 +33,12 @@ describe("config/hearth-router.service", () => {
     expect(stopMs).toBeGreaterThan(PROXY_DRAIN_MS + 10_000);
   });
 
-  test("makes the folder above that of the sample file's state", () => {
+  test("the unit creates the parent of the sample file's state folder", () => {
     const example = /^#state_dir = "(.*)"$/m.exec(read("router.toml"))?.[1];
     expect(`/var/lib/${valuesOf("StateDirectory")[0]}`).toBe(dirname(example!));
   });
 
-  test("closes the environment and leaves the JIT its memory", () => {
+  test("the unit clears the environment and permits the JIT's memory", () => {
     expect(valuesOf("UnsetEnvironment").join(" ").split(" ")).toContain("BUN_OPTIONS");
     for (const name of ["Environment", "EnvironmentFile", "PassEnvironment"]) {
       expect(valuesOf(name)).toEqual([]);

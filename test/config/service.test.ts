@@ -22,7 +22,7 @@ function systemdAnalyze(): string | null {
 }
 
 describe("config/hearth.service", () => {
-  test("starts, reloads and stops the agent as the agent expects it", () => {
+  test("the unit starts, reloads and stops the agent as the agent expects", () => {
     expect(valuesOf("Type")).toEqual(["notify"]);
     expect(valuesOf("NotifyAccess")).toEqual(["main"]);
     expect(valuesOf("ExecStart")).toEqual([
@@ -35,50 +35,50 @@ describe("config/hearth.service", () => {
     expect(valuesOf("Restart")).toEqual(["on-failure"]);
   });
 
-  test("makes the folder that the default socket lives in, closed to others", () => {
+  test("the unit creates the folder of the default socket, closed to other users", () => {
     const { socket } = configOf("[kv]\nram_gib = 1\n").engine;
     expect(`/run/${valuesOf("RuntimeDirectory")[0]}`).toBe(dirname(socket));
     expect(valuesOf("RuntimeDirectoryMode")).toEqual(["0750"]);
   });
 
-  test("makes the folder that the sample file has for the SSD tier", () => {
+  test("the unit creates the sample file's folder for the SSD tier", () => {
     const sample = readFileSync(new URL("../../config/hearth.toml", import.meta.url), "utf8");
     const example = /^#ssd_dir = "(.*)"$/m.exec(sample)?.[1];
     expect(`/var/cache/${valuesOf("CacheDirectory")[0]}`).toBe(example!);
     expect(valuesOf("CacheDirectoryMode")).toEqual(["0750"]);
   });
 
-  test("makes the folder that the sample file has for the audit log", () => {
+  test("the unit creates the sample file's folder for the audit log", () => {
     const sample = readFileSync(new URL("../../config/hearth.toml", import.meta.url), "utf8");
     const example = /^#audit_file = "(.*)"$/m.exec(sample)?.[1];
     expect(`/var/log/${valuesOf("LogsDirectory")[0]}`).toBe(dirname(example!));
     expect(valuesOf("LogsDirectoryMode")).toEqual(["0750"]);
   });
 
-  test("lets it reach a broker", () => {
+  test("the unit lets the agent reach a broker", () => {
     const families = valuesOf("RestrictAddressFamilies")[0]!.split(" ");
     expect(families).toEqual(expect.arrayContaining(["AF_INET", "AF_INET6", "AF_UNIX"]));
     // Denied in comments only: the unit as it ships does not know where the broker is.
     expect(valuesOf("IPAddressDeny")).toEqual([]);
     expect(valuesOf("PrivateNetwork")).toEqual([]);
-    // Readable for whoever runs it, not for writing: credentials lie below /etc/hearth.
+    // Readable for the user that runs it, not writable: credentials lie below /etc/hearth.
     expect(valuesOf("ProtectSystem")).toEqual(["strict"]);
     expect(valuesOf("InaccessiblePaths")).toEqual([]);
   });
 
-  test("lets the arena be locked and every engine connect", () => {
+  test("the unit lets the agent lock its arena and every engine connect", () => {
     const { clientsMax } = configOf("[kv]\nram_gib = 1\n[engine]\nclients_max = 4096\n").engine;
     expect(valuesOf("LimitMEMLOCK")).toEqual(["infinity"]);
     expect(Number(valuesOf("LimitNOFILE")[0])).toBeGreaterThan(clientsMax * 2);
   });
 
-  test("lets it open GPUs and RDMA devices, and no others", () => {
+  test("the unit lets the agent open GPUs and RDMA devices, and no others", () => {
     expect(valuesOf("PrivateDevices")).toEqual(["no"]);
     expect(valuesOf("DevicePolicy")).toEqual(["closed"]);
     expect(valuesOf("DeviceAllow")).toEqual(["char-nvidia* rw", "char-infiniband* rw"]);
   });
 
-  test("closes the environment and leaves the JIT its memory", () => {
+  test("the unit clears the environment and permits the JIT's memory", () => {
     const unset = valuesOf("UnsetEnvironment").join(" ").split(" ");
     const inspector = ["BUN_INSPECT", "BUN_INSPECT_CONNECT_TO", "BUN_INSPECT_NOTIFY"];
     const certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"];

@@ -20,7 +20,7 @@ test("the golden files cover at least thirty templates and a thousand conversati
 });
 
 describe("prompts have the tokens that vLLM renders", () => {
-  // All of them: `bun run test:conformance -- --tokens`.
+  // All of them: `./dev test:conformance --tokens`.
   for (const template of templateNames()) {
     test(template, async () => {
       const { compared, fault } = await compareTemplate(golden, template, 8);

@@ -18,7 +18,7 @@ import {
 import { ManualClock } from "../support/index.ts";
 
 describe("bytes and 64-bit numbers", () => {
-  test("hex both ways, and what is not hex is null", () => {
+  test("hex is encoded and decoded, and text that is not hex decodes to null", () => {
     expect(fromHex("00Ff")).toEqual(new Uint8Array([0, 255]));
     expect(fromHex("0")).toBeNull();
     expect(fromHex("0g")).toBeNull();
@@ -46,7 +46,7 @@ describe("errors", () => {
     expect(messageOf("plain")).toBe("plain");
   });
 
-  test("a broken invariant and a case nobody wrote are INTERNAL", () => {
+  test("a broken invariant and an unhandled case are INTERNAL errors", () => {
     expect(() => assert(false, "one is two")).toThrow("one is two");
     expect(() => unreachable("x" as never, "letters")).toThrow("letters: no case for x");
   });

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { createBootClock, sleep, systemClock } from "../../src/core/index.ts";
 
 describe("the boot clock", () => {
-  test("tells parts of a second", async () => {
+  test("the boot clock resolves fractions of a second", async () => {
     const offs: number[] = [];
     for (let i = 0; i < 12; i++) {
       const [startMs, startBootMs] = [systemClock.monotonicMs(), systemClock.bootMs()];
@@ -14,7 +14,7 @@ describe("the boot clock", () => {
     expect(offs.sort((a, b) => a - b)[6]).toBeLessThan(25);
   });
 
-  test("is true where the process has to wait between two clocks", () => {
+  test("the boot clock is right if the process waits between two readings", () => {
     let [nowMs, waits] = [0, 1];
     const bootMs = createBootClock(
       () => nowMs,
@@ -30,7 +30,7 @@ describe("the boot clock", () => {
     expect(nowMs).toBe(1_750);
   });
 
-  test("goes on while the machine sleeps, and never back", () => {
+  test("the boot clock advances while the machine sleeps, and never goes back", () => {
     let [awakeMs, sleptMs, reads] = [0, 0, 0];
     const bootMs = createBootClock(
       () => awakeMs,

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { type Json, JsonTooDeep, parseJson, stringifyJson } from "../../src/core/index.ts";
 
-/** What a double makes of it. */
+/** The value as a double. */
 function rounded(_key: string, value: unknown): unknown {
   return typeof value === "bigint" ? Number(value) : value;
 }
@@ -20,7 +20,7 @@ describe("JSON with 64-bit integers", () => {
     expect(parseJson(text)).toBe(value);
   });
 
-  test("a number that is no integer stays a double, however large", () => {
+  test("a number that is not an integer stays a double, however large", () => {
     expect(parseJson("1e300")).toBe(1e300);
     expect(parseJson("12345678901234567890.5")).toBe(Number("12345678901234567890.5"));
   });
@@ -40,7 +40,7 @@ describe("JSON with 64-bit integers", () => {
     );
   });
 
-  test("what was read is written the same", () => {
+  test("parsed JSON is written as the same text", () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const text = JSON.stringify(value);
@@ -62,7 +62,7 @@ describe("JSON with 64-bit integers", () => {
     );
   });
 
-  test("beside a long integer what is no JSON is refused all the same", () => {
+  test("invalid JSON beside a long integer is refused", () => {
     const parts = fc.constantFrom(
       ...["[", "]", "{", "}", ",", ":", " ", "1", "-", "0", ".5", "e", "E+2", "true", "nul"],
       ...['"a"', '"\\u0041"', '"', "\\", "\n", "\u0001", "12345678901234567890", "-0", "\u00a0"],
@@ -103,13 +103,13 @@ describe("JSON with 64-bit integers", () => {
     expect(() => parseJson("[".repeat(deep) + "]".repeat(deep))).toThrow(SyntaxError);
   });
 
-  test("what is no JSON, or a number without end, is a SyntaxError", () => {
+  test("invalid JSON, or an unbounded number, is a SyntaxError", () => {
     for (const text of ["", "{", "[1,]", "01", `1${"0".repeat(500)}`, "18446744073709551615n"]) {
       expect(() => parseJson(text) as Json).toThrow(SyntaxError);
     }
   });
 
-  test("so are lists that lie too deep in each other, while many side by side are read", () => {
+  test("lists nested too deep are a SyntaxError, while many side by side are read", () => {
     const deep = (levels: number) => `${"[".repeat(levels)}1${"]".repeat(levels)}`;
     expect(stringifyJson(parseJson(deep(500)))).toBe(deep(500));
     expect(() => parseJson(deep(1_000_000))).toThrow(SyntaxError);

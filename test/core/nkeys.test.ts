@@ -15,7 +15,7 @@ test("seeds give the keys and signatures that the library gives", () => {
   }
 });
 
-test("what is no seed of a user is none", () => {
+test("a string that is not a user seed is rejected", () => {
   const seed = decode(nkeys.createUser().getSeed());
   const others = [nkeys.createAccount(), nkeys.createOperator()].map((key) =>
     decode(key.getSeed()),

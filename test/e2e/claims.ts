@@ -1,4 +1,4 @@
-/** One thing that must be so, and what was found. */
+/** One claim, and the finding about it. */
 export interface Claim {
   readonly what: string;
   readonly holds: boolean;
@@ -6,7 +6,7 @@ export interface Claim {
   readonly wanted: unknown;
 }
 
-/** What a scenario claims; it goes on after one that does not hold. */
+/** The claims of a scenario; it continues after one that does not hold. */
 export class Claims {
   readonly list: Claim[] = [];
 

@@ -21,7 +21,7 @@ describeNative("commands from a broker, seen through the engine plane", () => {
       await server[Symbol.asyncDispose]();
     });
 
-    // Once each, over one carrier and the other in turns; `bun run test:e2e` plays all over both.
+    // Once each, over one carrier and the other in turns; `./dev test:e2e` plays all over both.
     for (const [at, scenario] of SCENARIOS.entries()) {
       const carrier = CARRIERS[at % CARRIERS.length]!;
       const name = `${scenario.name} (${carrier})`;

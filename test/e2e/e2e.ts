@@ -12,7 +12,7 @@ export const CARRIERS = ["tcp", "ws"] as const;
 /** How agents are connected to the broker. */
 export type Carrier = (typeof CARRIERS)[number];
 
-/** What came of one scenario over one carrier. */
+/** Result of one scenario over one carrier. */
 export interface Row {
   readonly scenario: string;
   readonly kind: string;
@@ -64,7 +64,7 @@ export async function play(
   };
 }
 
-/** What did not hold, in words; nothing where all is well. */
+/** Messages of the claims that did not hold; empty if all did. */
 export function faultsOf({ scenario, carrier, failed, broken }: Row): string[] {
   const where = `${scenario} (${carrier})`;
   const faults = failed.map(({ what, found, wanted }) => {

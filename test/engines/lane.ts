@@ -1,6 +1,7 @@
 import { defineLane, flag, LaneUsage, oneOf, text, whole } from "../support/lane.ts";
 import type { Lane } from "./kit/lane.ts";
 import { chaos } from "./lanes/chaos.ts";
+import { docs } from "./lanes/docs.ts";
 import { endToEnd } from "./lanes/end-to-end.ts";
 import { events } from "./lanes/events.ts";
 import { gpu } from "./lanes/gpu.ts";
@@ -27,16 +28,6 @@ const VLLM_LANES: Readonly<Record<string, Lane>> = {
   overhead,
 };
 
-/** Lanes of vLLM that run only if an option or `--only` names them. */
-const NAMED_LANES: Readonly<Record<string, Lane>> = {
-  chaos,
-  events,
-  gpu,
-  pin,
-  router,
-  ...VARIANTS,
-};
-
 const SGLANG_LANES: Readonly<Record<string, Lane>> = {
   hicache: sglangHicache,
 };
@@ -46,6 +37,13 @@ const LMCACHE_LANES: Readonly<Record<string, Lane>> = {
 };
 
 const OWN_LANES = { vllm: VLLM_LANES, sglang: SGLANG_LANES, lmcache: LMCACHE_LANES };
+
+/** Lanes that run only if an option or `--only` names them. */
+const NAMED_LANES: typeof OWN_LANES = {
+  vllm: { chaos, docs: docs("vllm"), events, gpu, pin, router, ...VARIANTS },
+  sglang: { docs: docs("sglang") },
+  lmcache: { docs: docs("lmcache") },
+};
 
 export const lane = defineLane({
   help: `
@@ -58,6 +56,8 @@ same engine without Hearth. Engines come from PyPI into a cache folder ($HEARTH_
   ./dev test:engines --engine lmcache       LMCache's own benchmark of L2 adapters
   ./dev test:engines --only end-to-end      one lane, or several with commas
   ./dev test:engines --only variants        pipeline parallelism, LoRA, MLA
+  ./dev test:engines --engine NAME --only docs
+                                            the how-to pages of the engine, as printed
   ./dev test:engines --chaos --minutes 10   agent and engine killed, stopped, damaged under load
   ./dev test:engines --pin                  pinned and unpinned conversations against a flood
   ./dev test:engines --events               a router's overlap against vLLM's cached_tokens
@@ -100,7 +100,7 @@ exits 1. Exit codes: 0 every claim holds, or skipped; 1 a claim does not hold; 2
 function lanesOf(engine: (typeof ENGINES)[number], names: readonly string[]): [string, Lane][] {
   const isVllm = engine === "vllm";
   const own = OWN_LANES[engine];
-  const known: Readonly<Record<string, Lane>> = isVllm ? { ...own, ...NAMED_LANES } : own;
+  const known: Readonly<Record<string, Lane>> = { ...own, ...NAMED_LANES[engine] };
   const wanted = names.flatMap((name) =>
     name === "variants" && isVllm ? Object.keys(VARIANTS) : [name],
   );

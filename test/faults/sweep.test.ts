@@ -10,7 +10,7 @@ import { ringRefusal } from "./methods.ts";
 import { sweep } from "./sweep.ts";
 import { WORKLOADS } from "./workloads.ts";
 
-/** Of all that `bun run test:faults` does. */
+/** Of all that `./dev test:faults` does. */
 const ONE_IN = 45;
 
 describeNative("calls of the SSD tier that fail", () => {

@@ -53,5 +53,5 @@ export function targetOfFile(file: string): string {
 }
 
 export function replayCommand(file: string): string {
-  return `bun run test:fuzz -- --replay ${file}`;
+  return `./dev test:fuzz --replay ${file}`;
 }

@@ -1,6 +1,6 @@
 /**
  * What the port of GPUs promises, as far as a device that works can show it: on the stand-in, and
- * on a real driver where HEARTH_TEST_CUDA names its library (`bun run test:gpu`). Faults have the
+ * on a real driver where HEARTH_TEST_CUDA names its library (`./dev test:gpu`). Faults have the
  * stand-in to themselves: test/native/gpus-faults.test.ts.
  */
 import { expect, test } from "bun:test";

@@ -7,11 +7,11 @@ import { readTree, type Tree } from "./tree.ts";
  * area above it has the rate of its last clean-up, which may only fall.
  */
 const RATES: Readonly<Record<string, number>> = {
-  "src/": 0.9,
+  "src/": 0.3,
   "zig/": 0.3,
   "docs/": 0.3,
-  "python/": 6.5,
-  "config/": 10.5,
+  "python/": 0.3,
+  "config/": 0.3,
 };
 
 /** Generated pages, and texts of others. */

@@ -26,7 +26,7 @@ describeNative("BLAKE3 through the native library", () => {
     });
   }
 
-  /** What a digest of a prompt is by definition: one keyed hash for each prefix. */
+  /** The definition of a prompt's digest: one keyed hash for each prefix. */
   function byDefinition(tokens: Uint32Array, blockTokens: number): string {
     const bytes = new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
     const digests: string[] = [];

@@ -96,7 +96,7 @@ describeNative("vLLM's block hashes", () => {
   });
 
   for (const algorithm of ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] as const) {
-    test(`${algorithm}: a chain goes on from any block, and an empty key list is none`, () => {
+    test(`${algorithm}: a chain continues from any block; empty extra keys change nothing`, () => {
       const tokens = tokensOf({ count: 100, times: 7919, plus: 13, modulo: 152064 });
       const parent = vllmNoneHash(hashing, algorithm);
       const whole = vllmBlockHashes(hashing, { algorithm, parent, tokens, blockTokens: 16 });

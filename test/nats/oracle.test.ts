@@ -26,7 +26,7 @@ function receipt(outcomes: Readonly<Record<number, string>>): Receipt {
 
 const kinds = (oracle: Oracle) => oracle.findings.map(({ kind }) => kind);
 
-describe("what receipts say, against what is there", () => {
+describe("receipts compared with the resident blocks", () => {
   test("pins add up by owner and block", () => {
     const oracle = new Oracle();
     oracle.pinned("a", receipt({ 1: "done", 2: "deferred" }));

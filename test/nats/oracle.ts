@@ -1,6 +1,6 @@
 import type { Receipt } from "../../src/control/index.ts";
 
-/** What one command wanted of blocks, as its sender remembers it. */
+/** The blocks that one command named, as its sender remembers them. */
 export interface Sent {
   readonly issuer: string;
   readonly id: string;

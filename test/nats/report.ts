@@ -2,7 +2,7 @@ import type { ChaosFigures, ChaosResult } from "./chaos.ts";
 import type { Finding } from "./oracle.ts";
 import type { StreamResult } from "./stream.ts";
 
-/** What is printed; microseconds, milliseconds and MiB by their names. */
+/** The printed report; microseconds, milliseconds and MiB by their names. */
 export interface Figures extends ChaosFigures {
   readonly kills: number;
   readonly freezes: number;

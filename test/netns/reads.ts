@@ -1,7 +1,7 @@
 import { systemClock } from "../../src/core/index.ts";
 import type { Fleet } from "./fleet.ts";
 
-/** What came of reading blocks that other hosts have. */
+/** Results of reading blocks that other hosts have. */
 export interface ReadTally {
   reads: number;
   hits: number;

@@ -3,7 +3,7 @@ import { COOLDOWN_MS, type Fleet } from "./fleet.ts";
 import type { Network } from "./network.ts";
 import { newTally, type Reads, type ReadTally } from "./reads.ts";
 
-/** What is tried, and what must come of it. */
+/** Scenarios, and their required results. */
 export interface ScenarioResult extends Omit<ReadTally, "missed"> {
   readonly name: string;
   /** The longest until a pair of hosts that was apart had blocks of each other again. */

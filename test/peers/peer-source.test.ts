@@ -156,7 +156,7 @@ describe("a warm from other hosts", () => {
     await it.pull(Array.from({ length: 100 }, (_, i) => BigInt(i)));
     expect(it.namespaces.size).toBe(129);
     expect(it.pulled.at(-1)).toMatchObject({ digests: [2], options: { sources: ["b"] } });
-    // What an engine here has named is nobody's to take.
+    // A namespace that a local engine has named is not evicted.
     const given = it.namespaces.size;
     it.namespaces.indexOf(namespaceOf(next + 1));
     expect(await it.pull([1n])).toEqual(["done"]);

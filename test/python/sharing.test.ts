@@ -11,7 +11,7 @@ import { describePython, pythonEnvironment } from "../support/index.ts";
 const BLOCK_BYTES = 5_000;
 const TENANT = "shared";
 
-/** What sharing-engine.py writes: the digest, over and over. */
+/** The content that sharing-engine.py writes: the digest, repeated. */
 function payload(digest: Uint8Array): Uint8Array {
   return Uint8Array.from({ length: BLOCK_BYTES }, (_, i) => digest[i % 32]!);
 }

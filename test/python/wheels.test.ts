@@ -54,7 +54,7 @@ function installLine(path: string): string {
   return lines[0]!;
 }
 
-/** What the client's README says that its examples print. */
+/** The output of the examples according to the client's README. */
 const EXAMPLE_OUTPUTS = [
   "hit: [True, True]\n",
   "ready: 4 loaded: 4\nblock 0 is now in place 3: True\n",

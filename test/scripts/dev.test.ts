@@ -16,7 +16,7 @@ const manifest = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8"));
 const version: string = manifest.engines.bun;
 
 /**
- * What `./dev` needs of the outside world, as npm and Bun would answer; each call leaves a line.
+ * Stand-ins for the outside programs that `./dev` calls; each call leaves a line.
  */
 const NPM = `#!/bin/sh
 echo "npm $*" >>"$CALLS"
@@ -180,7 +180,7 @@ describe("./dev", () => {
     });
   });
 
-  test("keeps downloads in the checkout when there is no HOME", async () => {
+  test("./dev keeps downloads in the checkout if HOME is not set", async () => {
     await withSandbox(({ dev, env, checkout, calls }) => {
       const report = 'echo "cache $npm_config_cache" >>"$CALLS"\n';
       script(join(env.PATH!, "npm"), NPM.replace("while", `${report}while`));
@@ -218,7 +218,7 @@ describe("./dev says what to do", () => {
     });
   });
 
-  test("on a platform for which there is no Bun", async () => {
+  test("./dev refuses a platform without a Bun build", async () => {
     await withSandbox(({ dev, env }) => {
       Bun.spawnSync(["rm", join(env.PATH!, "uname")]);
       script(join(env.PATH!, "uname"), "#!/bin/sh\n[ $1 = -s ] && echo Plan9 || echo mips\n");

@@ -42,7 +42,7 @@ describeNative("the executable", () => {
     });
   });
 
-  test("does not run what lies in its current folder", async () => {
+  test("the executable does not run programs from its current folder", async () => {
     await withTempDir((folder) => {
       const planted = "require('fs').writeFileSync('planted', 'ran');";
       writeFileSync(join(folder, "preload.ts"), planted);

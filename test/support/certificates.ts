@@ -39,7 +39,7 @@ function certificate(folder: string, name: string, ca: string, names: string): v
   openssl(folder, "x509", "-req", "-in", "csr", ...signer, ...out);
 }
 
-/** Two authorities and what they signed, made by openssl in `folder`. */
+/** Two authorities and their certificates, made by openssl in `folder`. */
 export function makeCertificates(folder: string): Certificates {
   authority(folder, "ca");
   authority(folder, "other");

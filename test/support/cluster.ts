@@ -31,7 +31,7 @@ export interface TestCluster {
   files(worker: string): HostFiles;
 }
 
-/** Valid from an hour ago to so many days from now. */
+/** Valid from an hour ago until this number of days from now. */
 export function validFor(days: number): Validity {
   const nowMs = systemClock.wallMs();
   return { notBeforeMs: nowMs - 3_600_000, notAfterMs: nowMs + days * DAY_MS };

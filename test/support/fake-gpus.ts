@@ -17,7 +17,7 @@ export interface FakeCopy {
   end(outcome: GpuOutcome): void;
 }
 
-/** One device whose copies end when they are told to, or at once. It moves no bytes by itself. */
+/** One device whose copies end on request of the test, or at once. It moves no bytes. */
 export class FakeGpus implements Gpus {
   readonly info = { state: "ready", driverVersion: 12_080, code: 0, hasBatches: true } as const;
   /** Those that have not ended, the oldest first. */
@@ -25,7 +25,7 @@ export class FakeGpus implements Gpus {
   /** Whether copies wait for their end. */
   holds = false;
   openMemories = 0;
-  /** So many times memory cannot be freed, for want of a place among the jobs. */
+  /** Number of times that memory cannot be freed, because the job queue is full. */
   fullTimes = 0;
   readonly #device: GpuDevice;
   #lastId = 0;

@@ -1,8 +1,8 @@
 import { connect, createServer, type Socket } from "node:net";
 
 /**
- * A TCP proxy that lets exactly so many bytes through to who dialled, and then none until it is
- * opened: whoever sends is stopped by full buffers. The other direction is always open.
+ * A TCP proxy that passes an exact number of bytes to the client, and then none until it is
+ * opened: the sender is stopped by full buffers. The other direction is always open.
  */
 export class GateProxy implements AsyncDisposable {
   readonly #target: number;

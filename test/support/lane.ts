@@ -93,7 +93,7 @@ export class LaneUsage extends Error {
   override readonly name = "LaneUsage";
 }
 
-/** What a lane found. */
+/** The findings of a lane. */
 export interface LaneResult {
   /** Broken promises, one per line; empty if all is well. */
   readonly violations: readonly string[];

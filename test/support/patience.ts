@@ -1,5 +1,5 @@
 /**
  * How much longer than elsewhere things may take: set where tests run on emulated processors. It
- * stretches what is waited for, and nothing that is measured.
+ * stretches the waits, and no measurement.
  */
 export const PATIENCE = Number(process.env.HEARTH_TEST_PATIENCE ?? 1);

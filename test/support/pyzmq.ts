@@ -26,7 +26,7 @@ export function describePyzmq(name: string, suite: () => void): void {
 }
 
 /**
- * A Python process with `zmq` and a context `c`. What it prints comes line by line; what is written
+ * A Python process with `zmq` and a context `c`. Its output is read line by line; text written
  * to it reaches its standard input, and without it it ends.
  */
 export class PyzmqProcess implements AsyncDisposable {

@@ -11,7 +11,7 @@ export interface PassingRecord {
   readonly bytes: Uint8Array;
 }
 
-/** What goes on instead of a record; `cut` ends the connection. */
+/** The records sent in place of a record; `cut` ends the connection. */
 export type Meddler = (record: PassingRecord) => readonly Uint8Array[] | "cut";
 
 /** Lets everything pass. */

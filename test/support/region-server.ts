@@ -57,7 +57,7 @@ export class RegionServer implements PeerServer {
   #end = 0;
   /** Everything that was asked, calls and pulls. */
   asked = 0;
-  /** Who asked last. */
+  /** The peer that asked last. */
   client: WorkerId | null = null;
   /** Blocks that are lent now, and the most there were at once. */
   lent = 0;

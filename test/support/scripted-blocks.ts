@@ -66,7 +66,7 @@ export class ScriptedBlocks implements PeerBlocks {
         this.commits++;
         const wrong = block.bytes > bytes || arrived !== checksumOf(digest);
         if (wrong || block.checksum !== arrived || block.digest.toHex() !== digest.toHex())
-          return { kind: "corrupt", why: "not what was asked for" };
+          return { kind: "corrupt", why: "not the requested block" };
         return { kind: "ok", arrival: this.#arrival() };
       },
     };
@@ -101,15 +101,15 @@ export class ScriptedBlocks implements PeerBlocks {
   }
 
   has(): never {
-    throw new Error("nobody asks here");
+    throw new Error("no test calls this");
   }
 
   find(): never {
-    throw new Error("nobody asks here");
+    throw new Error("no test calls this");
   }
 
   eachKey(): never {
-    throw new Error("nobody asks here");
+    throw new Error("no test calls this");
   }
 
   changesOf(): number {
@@ -121,7 +121,7 @@ export class ScriptedBlocks implements PeerBlocks {
   }
 }
 
-/** What a block of this digest has as its checksum, wherever it is. */
+/** The checksum of the block with this digest, in every place. */
 export function checksumOf(digest: Uint8Array): bigint {
   return new DataView(digest.buffer, digest.byteOffset, 8).getBigUint64(0, true) | 1n;
 }

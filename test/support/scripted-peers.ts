@@ -103,7 +103,7 @@ export class ScriptedTransport implements Transport {
   async register(): Promise<void> {}
 
   listen(): never {
-    throw new Error("nobody is served here");
+    throw new Error("this stand-in serves no peer");
   }
 
   async dial(target: DialTarget, signal: AbortSignal): Promise<Dialled> {

@@ -1,9 +1,9 @@
 import { appendFileSync } from "node:fs";
 
-/** Where `scripts/test.ts` collects what was skipped and why, for the end of its report. */
+/** File in which `scripts/test.ts` collects skips and their reasons, for the end of its report. */
 const SKIPS_FILE = "HEARTH_SKIPS_FILE";
 
-/** Says that a suite was left out. Nothing is ever skipped without a line that tells why. */
+/** Reports a skipped suite. Nothing is skipped without a line with the reason. */
 export function noteSkip(suite: string, why: string): void {
   const line = `skipped: ${suite}: ${why}\n`;
   process.stderr.write(line);

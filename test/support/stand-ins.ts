@@ -4,13 +4,13 @@ import { join } from "node:path";
 import { standInsFolder } from "../../scripts/lib/native-build.ts";
 import { hostTarget } from "../../scripts/lib/targets.ts";
 
-/** What a test opens instead of a library of devices. */
+/** The library that a test opens in place of a device library. */
 export interface StandIn {
   /** To be named as the library. */
   readonly path: string;
-  /** Begins anew with these devices and faults (zig/testing/NAME/plan.zig tells the words). */
+  /** Restarts with these devices and faults (zig/testing/NAME/plan.zig lists the words). */
   configure(plan: string): void;
-  /** What it counted since: calls by name, and what is open. */
+  /** Counters since then: calls by name, and open objects. */
   counters(): Readonly<Record<string, number>>;
 }
 

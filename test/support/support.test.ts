@@ -70,7 +70,7 @@ describe("waitFor", () => {
     expect(await waitFor(() => (++asked > 3 ? asked : null))).toBe(4);
   });
 
-  test("names what it waited for and keeps the last error", async () => {
+  test("waitFor names its condition and keeps the last error", async () => {
     const waited = waitFor(() => JSON.parse("{"), 20, "the file", 0);
     const thrown = await waited.catch((error) => error);
     expect(thrown.message).toBe("the file did not hold within 20 ms");

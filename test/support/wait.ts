@@ -4,10 +4,10 @@ import { PATIENCE } from "./patience.ts";
 const HANG_MS = 60_000;
 
 /**
- * Waits until `condition` holds and gives back what it returned. Tests wait for what must happen,
+ * Waits until `condition` holds and returns its result. Tests wait for events that must happen,
  * never for a time; `ms`, or `leastMs` if that is more, is only the point at which it is called a
  * failure. A condition that throws is asked again, and its last error is the cause of the failure.
- * A caller to whom a failure is a result sets `leastMs` to 0.
+ * A caller that treats a failure as a result sets `leastMs` to 0.
  */
 export async function waitFor<T>(
   condition: () => T | Promise<T>,

@@ -81,7 +81,7 @@ export class RouterProcess implements AsyncDisposable {
     return this.get(path, { method: "POST", body: JSON.stringify(body) });
   }
 
-  // biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+  // biome-ignore lint/suspicious/noExplicitAny: tests read the fields that they name
   async json(path: string): Promise<any> {
     return (await this.get(path)).json();
   }

@@ -9,7 +9,7 @@ export interface WorkloadShape {
   readonly turnTokens: readonly [min: number, max: number];
 }
 
-/** What users say: the same for every engine. */
+/** The users' messages: the same for every engine. */
 export class Workload {
   /** The order in which conversations take their turn, for each turn. */
   readonly order: readonly (readonly number[])[];

@@ -23,7 +23,7 @@ export interface LaneReport {
   readonly figures: Readonly<Record<string, unknown>>;
 }
 
-/** What every lane gets. */
+/** Arguments of every lane. */
 export interface LaneContext {
   readonly engine: Installed;
   readonly model: Model;

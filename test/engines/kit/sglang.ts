@@ -9,7 +9,7 @@ const TIMEOUT_MS = 300_000;
 const FLUSH_MS = 60_000;
 
 /** Lets stock SGLang run on a CPU: a stand-in for its CUDA kernels, and HiCache in host memory. */
-const CPU_SHIMS = join(import.meta.dir, "..", "fixtures", "sglang_cpu");
+export const CPU_SHIMS = join(import.meta.dir, "..", "fixtures", "sglang_cpu");
 
 export interface HearthBackend {
   readonly socket: string;

@@ -54,7 +54,8 @@ function commandFor(options: VllmOptions, port: number): string[] {
   ];
 }
 
-const ON_CPU = {
+/** Environment of a vLLM without a GPU. */
+export const ON_CPU = {
   CUDA_VISIBLE_DEVICES: "",
   VLLM_CPU_KVCACHE_SPACE: CACHE_GIB,
   VLLM_CPU_OMP_THREADS_BIND: "nobind",

@@ -15,7 +15,7 @@ const ROUTER_MS = 120_000;
 const WAIT_MS = 60_000;
 const PROMPT_TOKENS = 1_500;
 const FULL_TOKENS = PROMPT_TOKENS - (PROMPT_TOKENS % BLOCK_TOKENS);
-/** The agent's name, and that of its worker. */
+/** Names of the agent and of its worker. */
 const WORKER = "near";
 
 interface Router extends AsyncDisposable {

@@ -16,7 +16,7 @@ function refused(change: object): string {
 }
 
 describe("an announcement", () => {
-  test("an announcement decodes to what was encoded", () => {
+  test("a decoded announcement equals the encoded one", () => {
     const said = announcementOf("gpu-02", { incarnation: 2n ** 64n - 1n, namespaces: [] });
     expect(readAnnouncement(encodeAnnouncement(said))).toEqual({ ok: true, announcement: said });
     const bye = announcementOf("gpu-02", { kind: "bye", endpoints: {} });

@@ -88,7 +88,7 @@ describe("the router locator", () => {
     expect(parts).toBe(3);
   });
 
-  test("where there is no router nobody waits, and it is left alone for a while", async () => {
+  test("without a router a lookup does not wait, and the router is not asked again for a while", async () => {
     await using it = await ends();
     const clock = new ManualClock();
     const locate = locatorOn(it.here, clock);

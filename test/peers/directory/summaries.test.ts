@@ -116,7 +116,7 @@ describe("peers' summaries", () => {
     expect(it.holders(1)).toEqual([]);
   });
 
-  test("who had not what it seemed to have is not named for that block for a while", async () => {
+  test("a peer that lacked a block is not offered for that block for a while", async () => {
     await using it = world((_, { known }) => (known === 0n ? has(5n, 1, 2) : UNCHANGED));
     it.announce("a");
     await it.settle();

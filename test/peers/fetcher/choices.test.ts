@@ -76,7 +76,7 @@ test("a transport that is clearly faster is used once that is measured", async (
   expect(kit.puller.stats.byTransport.quic.blocks).toBeGreaterThanOrEqual(50);
 });
 
-test("what is computed sooner is not pulled, and that is said in words", async () => {
+test("a block that is computed sooner is not pulled, and the reason is reported", async () => {
   await using kit = new PullKit({
     tokensPerBlock: 16,
     limits: { ...LARGE, prefillTokensPerS: 10_000 },

@@ -4,7 +4,7 @@ import { block, PullKit } from "./pull-kit.ts";
 const TWO = { hosts: ["a", "b"] } as const;
 const BOTH_WAYS = { transports: ["stream", "quic"] } as const;
 
-test("a sender that dies in the middle: what came stays, a second gives the rest", async () => {
+test("if a server dies in the middle of a pull, received blocks stay and a second server sends the rest", async () => {
   await using kit = new PullKit(TWO);
   let answers = 0;
   kit.host("a").behave = () => ({ answer: ++answers > 2 ? "break" : "came", afterMs: 1 });
@@ -97,7 +97,7 @@ test("a peer that is down is left alone, tried after its cooldown, and used agai
   expect(kit.kindsOfEvents().at(-1)).toBe("breaker_closed");
 });
 
-test("a link that ended while nothing was asked is dialled anew; nobody is blamed", async () => {
+test("a connection that ended while idle is opened again, and no peer is blamed", async () => {
   await using kit = new PullKit();
   const a = kit.host("a");
   await kit.kinds(kit.pull([1]));
@@ -286,7 +286,7 @@ test("a length that cannot be is its teller's fault, not the block's", async () 
   expect(await kit.kinds(kit.pull([2]))).toEqual(["miss"]);
 });
 
-test("without room in RAM nobody is asked", async () => {
+test("without room in RAM no peer is asked", async () => {
   await using kit = new PullKit();
   kit.blocks.roomBytes = 1_500;
   expect(await kit.kinds(kit.pull([1, 2]))).toEqual(["ok", "full"]);

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
 import { block, PullKit } from "./pull-kit.ts";
 
-test("who has less patience than a peer needs does not hold that against it", async () => {
+test("a request whose deadline is shorter than a peer needs does not count against the peer", async () => {
   await using kit = new PullKit();
   const signal = new AbortController().signal;
   const request = { op: "has" as const, namespace: new Uint8Array(32), blocks: [block(1)] };

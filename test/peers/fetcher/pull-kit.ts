@@ -155,7 +155,7 @@ export class PullKit implements AsyncDisposable {
     return this.events.map(({ kind }) => kind);
   }
 
-  /** Closes the fetcher and reports what it left behind; empty if all is well. */
+  /** Closes the fetcher and lists the resources that it leaked; empty if none. */
   async leftovers(): Promise<string[]> {
     await this.settle(Promise.resolve(this.puller[Symbol.asyncDispose]()));
     const { inFlightBytes, waiting } = this.puller.stats;

@@ -103,7 +103,7 @@ describeNative("a stream server", () => {
     expect(raw.isClosed).toBe(false);
   });
 
-  test("a flood of pulls: few are served, all others are told to come again", async () => {
+  test("in a flood of pulls few are served, and all others are answered with retry later", async () => {
     const limits = { connectionRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
     await using pair = await StreamPair.make({ limits });
     const { server } = pair.serverHost;

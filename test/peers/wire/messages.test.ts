@@ -16,7 +16,7 @@ const message = fc.oneof(
   part.map((one) => encodePart(one)),
 );
 
-describe("decoding what was encoded returns the same", () => {
+describe("a decoded message equals the encoded one", () => {
   test("requests", () => {
     fc.assert(
       fc.property(request, (one) => {

@@ -96,7 +96,7 @@ describe("by hand", () => {
     load.add(request("one", 0, [1, 2, 3], 2));
     load.add(request("two", 0, [1, 2, 9]));
     expect(on(load, 0)).toEqual({ activeBlocks: 4, activePrefillTokens: 26, activeRequests: 2 });
-    // Of a prompt with five full blocks and a part of one, target 0 has three: 1, 2, 3.
+    // A prompt has five full blocks and a part of one; target 0 has three: 1, 2, 3.
     expect(additional(load, [1, 2, 3, 4, 5], 1)).toEqual([3, 6, 6]);
     load.markPrefillComplete("one");
     expect(on(load, 0).activePrefillTokens).toBe(12);

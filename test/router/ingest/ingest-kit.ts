@@ -70,7 +70,7 @@ export class IntakeRoom implements AsyncDisposable {
     return this.table.find(worker as WorkerId, rank);
   }
 
-  /** Its target is known, and the index has exactly what it has. */
+  /** Its target is known, and the index has exactly the blocks of the worker. */
   agrees(worker: ScriptedWorker): boolean {
     const { worker: name, rank } = worker.source;
     const target = this.target(name, rank);

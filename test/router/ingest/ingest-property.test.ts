@@ -18,7 +18,7 @@ import { LiteralWorker } from "./literal-worker.ts";
 type Step =
   | { readonly kind: "store" | "remove"; readonly tier: ResidencyTier; readonly hash: number }
   | { readonly kind: "clear" | "send" | "lose" | "double" | "beat" | "restart" }
-  /** What waits on the wire comes in another order. */
+  /** Batches in flight arrive in another order. */
   | { readonly kind: "shuffle"; readonly seed: number }
   | { readonly kind: "wait"; readonly ms: number };
 

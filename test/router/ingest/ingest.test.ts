@@ -70,7 +70,7 @@ test("a target is not known while something of it is missing", async () => {
   await waitFor(() => room.agrees(worker));
 });
 
-test("what the ring does not have any more comes as a picture", async () => {
+test("events that left the ring are replaced by a snapshot", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a", ring: 2 });
   worker.beat();
@@ -81,7 +81,7 @@ test("what the ring does not have any more comes as a picture", async () => {
   expect(room.ingest.stats()).toMatchObject({ ranges: 1, snapshots: 1 });
 });
 
-test("a later run replaces the one before; what is left of that is passed over", async () => {
+test("a later run replaces the one before, and late batches of that are ignored", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -101,7 +101,7 @@ test("a later run replaces the one before; what is left of that is passed over",
   expect(room.ingest.stats()).toMatchObject({ incarnations: 1, stale: 2 });
 });
 
-test("a picture that differs from the source's digests is replaced", async () => {
+test("a snapshot that differs from the source's digests is replaced", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();
@@ -113,7 +113,7 @@ test("a picture that differs from the source's digests is replaced", async () =>
   expect(room.ingest.stats()).toMatchObject({ mismatches: 1, snapshots: 1 });
 });
 
-test("parts of different pictures are none: what was there stays until one is whole", async () => {
+test("parts of different snapshots are not combined: the old content stays until one is complete", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a", partBlocks: 1, ring: 1 });
   worker.beat();
@@ -182,7 +182,7 @@ test("no more sources are followed than may be", async () => {
   expect(room.table.targets.map(({ worker }) => String(worker))).toEqual(["a", "b"]);
 });
 
-test("garbage, and what is said of another worker, is counted and passed over", async () => {
+test("garbage, and events about another worker, are counted and ignored", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a" });
   worker.beat();

@@ -58,7 +58,7 @@ export class LiteralWorker {
     if (how === "double") deliver(batch);
   }
 
-  /** What is on the wire still arrives; the SSD's blocks are there again, without a word. */
+  /** Batches in flight still arrive; the SSD's blocks are present again, without events. */
   restart(): void {
     this.#incarnation++;
     this.#changes = [];

@@ -66,7 +66,7 @@ test("who is silent becomes stale, then gone, and is live again with a word", ()
   expect(target("a")?.state).toBe("live");
 });
 
-test("while nothing can be heard nobody is silent", () => {
+test("no worker counts as silent while the bus is disconnected", () => {
   const { clock, ingest, state, worker, target } = room();
   ingest.heartbeat(worker("a").heartbeat());
   clock.advance(1_000);
@@ -167,7 +167,7 @@ test("one that does not answer is asked less and less often", async () => {
   expect(ingest.stats().known).toBe(1);
 });
 
-test("one whose pictures never agree with its digests is asked less and less often", async () => {
+test("a worker whose snapshots never agree with its digests is asked less and less often", async () => {
   const { clock, ingest, asked, worker, target } = room();
   const a = worker("a");
   a.change({ kind: "store", tier: "host", hash: 1 });
@@ -198,7 +198,7 @@ test("a router that claims unknown changes triggers one request, no more", async
   expect(asked.length).toBe(10);
 });
 
-test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
+test("batches that wait for a gap to close are bounded, and those without room are requested again", async () => {
   const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
   const { clock, index, ingest, worker, target } = room({ pending });
   const a = worker("a");

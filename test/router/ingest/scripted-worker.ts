@@ -33,12 +33,12 @@ export interface ScriptedOptions {
   readonly everyMs?: number;
   /** Changes it can answer a range with. */
   readonly ring?: number;
-  /** Blocks in one part of a picture. */
+  /** Blocks in one part of a snapshot. */
   readonly partBlocks?: number;
   readonly spaces?: readonly KeySpace[];
 }
 
-/** A publisher whose content is plain sets; tests say what it sends, and may make it lie. */
+/** A publisher whose content is plain sets; tests choose its batches, which may be false. */
 export class ScriptedWorker implements Disposable {
   readonly content = new Map<ResidencyTier, Set<bigint>>(
     RESIDENCY_TIERS.map((tier) => [tier, new Set<bigint>()]),
@@ -51,7 +51,7 @@ export class ScriptedWorker implements Disposable {
   #changes: ResidencyChange[] = [];
   incarnation: bigint;
   isDeviceKnown = true;
-  /** What it answers instead; undefined: what is true; null: nothing. */
+  /** The answer sent instead; undefined: the true one; null: none. */
   instead: (question: ResidencyQuery) => ResidencyAnswer | null | undefined = () => undefined;
 
   constructor(bus: Bus, options: ScriptedOptions) {
@@ -77,7 +77,7 @@ export class ScriptedWorker implements Disposable {
     return this.#changes.length;
   }
 
-  /** Changes what it has; the batch is for `send`, now, later or never. */
+  /** Changes its blocks; the batch is for `send`, now, later or never. */
   change(...changes: ResidencyChange[]): ResidencyBatch {
     const firstSequence = this.#changes.length + 1;
     for (const change of changes) this.#apply(change);
@@ -122,7 +122,7 @@ export class ScriptedWorker implements Disposable {
     });
   }
 
-  /** Another run; what it has now came up without events, as blocks on SSD do. */
+  /** Another run; its blocks appeared without events, as blocks on SSD do. */
   restart(): void {
     this.incarnation++;
     this.#changes = [];

@@ -98,7 +98,7 @@ async function router(server: NatsServer, name: string, resetStates = false) {
 }
 
 describeNats("a stream of events", () => {
-  test("and stored pictures bring a router up whose workers answer nothing", async () => {
+  test("a stream and stored snapshots bring up a router whose workers do not answer", async () => {
     const server = await withStream();
     const worker = await muteWorker(server, 5);
     for (let hash = 1n; hash <= 40n; hash++) worker.change(stored("device", hash));

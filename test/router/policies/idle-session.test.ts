@@ -96,7 +96,7 @@ describe("an idle session", () => {
       ["Warm", namesOf("sys a")],
     ]);
     await kit.pass(2 * MINUTE);
-    // Under another name: the old lease keeps what is not said any more.
+    // Under another name: the old lease keeps the blocks that are no longer named.
     expect(kit.of("Pause").map(({ command }) => command.lease_id)).toEqual(["session-s-1"]);
   });
 

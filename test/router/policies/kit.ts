@@ -99,7 +99,7 @@ export class PolicyKit implements Disposable {
   readonly sent: Sent[] = [];
   readonly actions = new Map<string, PolicyAction[]>();
   readonly policies: Policies;
-  /** What agents answer; everything is done unless a test says otherwise. */
+  /** Answers of the agents; every command is done unless a test says otherwise. */
   answer: (sent: Sent) => CommandOutcome | Promise<CommandOutcome> = () => done();
   #observer: RouterObserver = {};
   #news: (news: WorkerEvent) => void = () => undefined;

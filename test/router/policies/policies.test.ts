@@ -162,7 +162,7 @@ describe("what may come", () => {
     expect(before.of("Pause")).toHaveLength(1);
     expect(before.clock.pending).toBe(0);
     using after = new PolicyKit(settings);
-    // What the old one paused nobody fetches: the agent reads it as it is asked for, and ends it.
+    // Blocks that the old one paused are not fetched: the agent reads them on request.
     await after.ask("s", "sys a b c");
     expect(after.sent).toEqual([]);
     await after.pass(2 * MINUTE);

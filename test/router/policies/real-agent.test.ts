@@ -21,7 +21,7 @@ const CONFIG = configOf(
   NO_FACTS,
 );
 const WORKER = "w1" as WorkerId;
-/** The best tier of a block, as `match` tells it. */
+/** The best tier of a block, as `match` reports it. */
 const [RAM, SSD] = [Tier.ram, Tier.ssd];
 const STEP_MS = 500;
 
@@ -110,7 +110,7 @@ class AgentUnderPolicies implements AsyncDisposable {
     });
   }
 
-  /** Holds outlive whoever asked for them: the test ends them. */
+  /** Pins and leases outlive their requester: the test ends them. */
   async [Symbol.asyncDispose](): Promise<void> {
     const { holds } = this.room;
     for (const level of ["soft", "hard"] as const) {
@@ -186,7 +186,7 @@ describeNative("policies and a real agent", () => {
     await agent.until(() => !isPinned());
   });
 
-  it("a rewritten prompt's old end is pruned, but not what is pinned", {}, async (test) => {
+  it("a rewritten prompt's old end is pruned, except for pinned blocks", {}, async (test) => {
     const settings = { contextRewrite: { mode: "on", settleMs: 5_000 } } as const;
     const texts = [`${SESSION} d e`, "sys x", "sys"];
     await using agent = await AgentUnderPolicies.open(test, settings, texts);

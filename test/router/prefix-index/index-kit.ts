@@ -35,7 +35,7 @@ export function promptOf(block: number, straight: boolean): bigint[] {
   return way.reverse();
 }
 
-/** What one step does: `kind` counts up from stores over removals to clears. */
+/** The action of one step: `kind` counts up from stores over removals to clears. */
 export interface Step {
   readonly kind: number;
   readonly target: number;
@@ -45,7 +45,7 @@ export interface Step {
   /** Share of the prompt that is left out at its beginning, of 256. */
   readonly from: number;
   readonly reversed: boolean;
-  /** The parent that is told is not the one before. */
+  /** The parent reported is not the preceding block. */
   readonly lies: boolean;
 }
 

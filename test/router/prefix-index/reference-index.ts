@@ -18,14 +18,14 @@ import type {
 } from "../../../src/router/index.ts";
 
 interface Block {
-  /** As it was told when the block was first stored. */
+  /** As reported when the block was first stored. */
   readonly parent: bigint | null;
   readonly holders: Set<number>;
 }
 
 /**
  * The index as its port says it, and nothing else: a map from each hash to its holders and a walk
- * for each target. Never forgets. What the native index must equal; slow, for tests.
+ * for each target. Never forgets. The literal model of the native index; slow, for tests.
  */
 export class ReferenceIndex implements PrefixIndex {
   readonly #blocks = new Map<bigint, Block>();
@@ -234,7 +234,7 @@ function tierOf(holder: number): ResidencyTier {
   return RESIDENCY_TIERS[holder & 3]!;
 }
 
-/** What one target has of a prompt. */
+/** The blocks of a prompt that one target has. */
 interface Match {
   readonly target: TargetId;
   readonly device: number;

@@ -56,7 +56,7 @@ const CASES: Readonly<Record<string, Case>> = {
   "POST /v1/chat/completions": async ({ openai }, model) => {
     const body = { model, messages: MESSAGES, max_tokens: TOKENS };
     const { choices, usage } = await openai.chat.completions.create(body);
-    must(usage?.completion_tokens !== undefined, "there is no usage");
+    must(usage?.completion_tokens !== undefined, "the answer lacks its usage");
     return `${choices[0]?.message.content?.length} characters`;
   },
   "POST /v1/chat/completions, a stream": async ({ openai }, model) => {
@@ -82,7 +82,7 @@ const CASES: Readonly<Record<string, Case>> = {
   "POST /v1/responses": async ({ openai }, model) => {
     const body = { model, input: TEXT, max_output_tokens: TOKENS };
     const { output, usage } = await openai.responses.create(body);
-    must(output.length > 0, "there is no output");
+    must(output.length > 0, "the answer lacks output");
     return `${usage?.output_tokens} tokens`;
   },
   "POST /v1/responses, a stream": async ({ openai }, model) => {

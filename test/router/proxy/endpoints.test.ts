@@ -121,7 +121,7 @@ describeNative("errors of the proxy", () => {
 
 describeNative("streams of other APIs", () => {
   for (const path of ["/v1/messages", "/v1/responses"]) {
-    test(`${path}: output is what the worker says, and the first event is no token`, async () => {
+    test(`${path}: output is the worker's, and the first event is not a token`, async () => {
       await using rig = await Rig.open();
       rig.engine("a").manners = { ...POLITE, firstTokenMs: 0 };
       const limit = path === "/v1/messages" ? { max_tokens: 9 } : { max_output_tokens: 9 };

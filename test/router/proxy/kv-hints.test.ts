@@ -175,7 +175,7 @@ describeNative("KV hints of a request", () => {
     expect(open_token).not.toBe(close_token!);
   });
 
-  test("the end of a session demotes what follows the first mark", async () => {
+  test("the end of a session demotes the blocks after the first mark", async () => {
     const [rig, engine] = await openWithAgent();
     await using _ = rig;
     const headers = { "x-dynamo-session-id": "s-9", "x-dynamo-session-final": "true" };

@@ -45,7 +45,7 @@ export async function stopRow({ url, model, what, stop, go }: StopOptions): Prom
     const later = Math.max(...(await all(2_000)));
     const found =
       `slowest ${Math.round(moved)} ms after the stop, ${Math.round(later)} ms for later ones, ` +
-      `${Math.round(calm)} ms by itself`;
+      `${Math.round(calm)} ms alone`;
     // One engine does the work of two.
     return { row, ok: moved <= MOVED_MAX_MS + 2 * calm, found };
   } catch (thrown) {

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { describeNative } from "../../support/index.ts";
 import { runTrial } from "./trial.ts";
 
-describeNative("a short run of bun run test:proxy", () => {
+describeNative("a short run of the lane test:proxy", () => {
   test("streams, cancellations and errors pass through a router process", async () => {
     const report = await runTrial({
       ...{ streams: 40, samples: 5, binary: null },

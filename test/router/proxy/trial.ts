@@ -157,7 +157,7 @@ async function trialOf(
   };
   if (!(await until(areTold, "cancel"))) {
     const state = JSON.stringify({ before, ...(await stateOf(engines)) });
-    violations.push(`engines were not told of cancels: ${state}`);
+    violations.push(`engines did not receive all cancels: ${state}`);
   }
   onProgress("errors");
   const told = await errorsOf(client, engines, violations);

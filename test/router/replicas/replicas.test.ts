@@ -97,7 +97,7 @@ test("a free that overtakes the word of its beginning leaves nothing behind", as
   expect(b.group.load.requests).toBe(0);
 });
 
-test("when a router dies the others can free its requests, and end what nobody frees", async () => {
+test("when a router dies the others can free its requests, and expire those that are never freed", async () => {
   const hub = new LocalHub();
   const [a, b, c] = await Promise.all(
     [1, 2, 3].map(() => new TestRouter(hub, { orphanMs: 300 }).ready()),
@@ -137,7 +137,7 @@ test("thresholds set at one router apply at all, also before its workers are kno
   await waitFor(() => a.thresholds.get("m")?.activePrefillTokensThreshold === null);
 });
 
-test("a late router takes pictures from a replica, and what is wrong from the worker", async () => {
+test("a late router takes snapshots from a replica, and repairs wrong entries from the worker", async () => {
   const hub = new LocalHub();
   const workers = createLocalBus(hub, basics);
   const worker = new ScriptedWorker(workers, { worker: "w" });

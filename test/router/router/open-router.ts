@@ -20,7 +20,7 @@ import { specOf } from "../specs.ts";
 
 export const B = 4;
 
-/** A prompt of so many tokens; others with the same start share its prefix. */
+/** A prompt with this number of tokens; prompts with the same start share its prefix. */
 export function promptOf(tokens: number, start = 0): Uint32Array {
   return Uint32Array.from({ length: tokens }, (_, at) => start + at);
 }

@@ -190,7 +190,7 @@ describe("sessions", () => {
     expect(router.explain("w")!.decidedBy).not.toBe("affinity");
   });
 
-  test("without the setting there is no affinity", () => {
+  test("without the setting a session has no affinity", () => {
     const { join, ask, router } = openRouter();
     for (const name of ["a", "b"]) join(name);
     ask(promptOf(8), { requestId: "one", sessionId: "s" });

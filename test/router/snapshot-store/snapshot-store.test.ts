@@ -20,7 +20,7 @@ const HOUR_MS = 3_600_000;
 const ROOT = tempDir();
 let folders = 0;
 
-/** One life of a router that keeps its picture in `folder`. */
+/** One life of a router that stores its snapshot in `folder`. */
 class Life implements AsyncDisposable {
   readonly index: PrefixIndex = new ReferenceIndex();
   readonly table = new WorkerTable();
@@ -68,7 +68,7 @@ function room() {
   return { hub, folder, bus, workers };
 }
 
-/** A life in which all workers had come and told something; its picture is saved. */
+/** A life in which all workers joined and sent events; its snapshot is saved. */
 async function firstLife(hub: LocalHub, folder: string, workers: readonly ScriptedWorker[]) {
   const life = new Life(hub, folder);
   await life.begin();
@@ -83,10 +83,10 @@ async function firstLife(hub: LocalHub, folder: string, workers: readonly Script
 }
 
 describe("a restart", () => {
-  test("begins with the picture it had, and asks only for what is missing", async () => {
+  test("a restarted router restores its index snapshot, and requests only the missing changes", async () => {
     const { hub, folder, bus, workers } = room();
     const before = await firstLife(hub, folder, workers);
-    // As by SIGKILL: what comes now is not saved.
+    // As by SIGKILL: later events are not saved.
     await before.bus.close(0);
     const [a, b, c] = workers;
     a!.store("host", 77n);
@@ -148,8 +148,8 @@ describe("a restart", () => {
   });
 });
 
-describe("what was saved", () => {
-  test("damaged in any byte is not believed, and the start goes on without", async () => {
+describe("a saved snapshot", () => {
+  test("a snapshot damaged in any byte is rejected, and the router starts without it", async () => {
     const { hub, folder, bus, workers } = room();
     await (await firstLife(hub, folder, workers))[Symbol.asyncDispose]();
     const state = join(folder, "state.json");

@@ -1,5 +1,5 @@
 /**
- * The slot allocator as plainly as it can be said: a list of what is in use; the rest is counted
+ * The literal model of the slot allocator: a list of the slots in use; the rest is counted
  * anew each time. It does not choose slots, it judges those the real one chose.
  */
 
@@ -8,7 +8,7 @@ import { type SlotAllocator, SlotState } from "../../../src/store/blocks/index.t
 export interface ModelSlot {
   readonly slot: number;
   readonly offset: number;
-  /** Of the slot, rounded up. */
+  /** Bytes of the slot, rounded up. */
   readonly bytes: number;
   readonly extent: number;
   readonly generation: number;

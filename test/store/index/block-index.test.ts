@@ -68,7 +68,7 @@ describe("rows", () => {
     expect(await loadRows(again)).toEqual(new Map([rowOf(1), second, fourth].map(textOf)));
   });
 
-  test("a use that finds no room is no loss", async () => {
+  test("a use that finds no room in the queue is dropped without a loss", async () => {
     const clock = new ManualClock();
     await using index = await openIndex(newFolder(), { clock, pendingMax: 4 });
     for (const number of [1, 2]) index.put(rowOf(number));
@@ -189,7 +189,7 @@ describe("what a start knows of the run before", () => {
     expect(await loadRows(last)).toEqual(rowsOf([2, 3, 8]));
   });
 
-  test("the first block of a run ends recovery, where nobody said so", async () => {
+  test("the first block of a run ends recovery if it was not ended before", async () => {
     const folder = newFolder();
     await madeIndex(folder, 3);
     await using index = await openIndex(folder, { incarnation: 2n });
@@ -235,7 +235,7 @@ describe("what a start knows of the run before", () => {
     expect((await load.next()).value?.count).toBeGreaterThan(0);
     index.remove(rowOf(1).digest, rowOf(1).layer);
     expect(await index.flush()).toBe(true);
-    // What was removed meanwhile is still told: the load is of the moment of opening.
+    // Blocks removed meanwhile are still listed: the load is of the moment of opening.
     let rest = 0;
     for (let next = await load.next(); !next.done; next = await load.next()) rest++;
     expect(rest).toBeGreaterThan(0);

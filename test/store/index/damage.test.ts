@@ -34,7 +34,7 @@ const folders = tempDir();
 const clean = join(folders, "clean");
 /** Ended in the middle: its log holds what `clean` has in its file. */
 const crashed = join(folders, "crashed");
-/** What `crashed` held after each of its commits, by the sequence that came with it. */
+/** Rows of `crashed` after each of its commits, by the sequence of the commit. */
 const states = new Map<number, Map<string, string>>();
 let crashing: BlockIndex;
 
@@ -55,7 +55,7 @@ afterAll(() => crashing[Symbol.asyncDispose]());
 
 let made = 0;
 
-/** Opens a copy that `damage` has changed, and hands what it says to `check` unless set aside. */
+/** Opens a copy that `damage` has changed, and hands the result to `check` unless set aside. */
 async function opened(
   source: string,
   damage: (folder: string) => void,
@@ -115,7 +115,7 @@ async function expectCleanAndUseful(index: BlockIndex, folder: string): Promise<
   expect(await loadRows(again)).toEqual(rowsOf(numbers));
 }
 
-/** What `crashed` held at the sequence that it now claims. */
+/** Rows of `crashed` at the sequence that it now claims. */
 async function expectSomeState(index: BlockIndex): Promise<void> {
   const rows = await loadRows(index);
   if (index.previous.incarnation === null) expect(rows).toEqual(new Map());
@@ -169,7 +169,7 @@ describe("an index with flipped bytes", () => {
       const outcome = await opened(clean, flipped(INDEX_FILE, where), expectClean);
       if (outcome === "set aside") noticed++;
     }
-    // Where a page was split, the first find may be what it left behind in the free space.
+    // If a page was split, the first find may be a remnant in the free space.
     expect(noticed).toBeGreaterThan(ROWS / 50 / 2);
   });
 

@@ -29,7 +29,7 @@ const noTmpfs = whyNot((below) => mountTmpfs(below, 64));
 if (noTmpfs !== null) noteSkip("index on a full and on a read-only disk", noTmpfs);
 
 describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
-  test("full: changes wait, the run is told, and all goes on by itself", async () => {
+  test("on a full disk changes wait, the run is notified, and writing resumes automatically", async () => {
     using mount = mountTmpfs(newFolder(), 4_096);
     const index = await openIndex(join(mount.folder, "index"));
     await index.begin();
@@ -55,7 +55,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     expect(await loadRows(again)).toEqual(rowsOf(upTo(20_000)));
   });
 
-  test("full for too long: what waits is bounded, the rest counted and never claimed", async () => {
+  test("on a disk that stays full the queue is bounded, and the rest counted and never claimed", async () => {
     using mount = mountTmpfs(newFolder(), 2_048);
     const folder = join(mount.folder, "index");
     const index = await openIndex(folder, { pendingMax: 3_000 });
@@ -101,7 +101,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     index.put(rowOf(8, { sequence: 1 }));
     remount(mount, "rw");
     await waitFor(() => index.state.failing === null && index.state.pending === 0, 20_000);
-    // The rows of before are not those of which this run was told.
+    // The earlier rows are not those reported to this run.
     expect(index.state.setAside?.why).toContain("could not be opened");
     expect(existsSync(index.state.setAside!.path)).toBe(true);
     expect(await index.close(5_000)).toBe(true);
@@ -133,7 +133,7 @@ test("a folder that cannot be made: it works without", async () => {
   expect(await index.close(1_000)).toBe(false);
 });
 
-test("ten times more than a disk takes: bounded, counted, and the loop goes on", async () => {
+test("ten times the disk's rate of changes is bounded and counted, and does not block the event loop", async () => {
   const pendingMax = 5_000;
   await using index = await openIndex(newFolder(), { pendingMax });
   await index.begin();

@@ -98,7 +98,7 @@ export function aliasText({ namespaceKey, layer, digest, alias }: AliasRow): str
   return [namespaceKey.toHex(), layer, digest.toHex(), alias.toHex()].join(" ");
 }
 
-/** What `loadRows` gives where the index holds these rows. */
+/** The result of `loadRows` if the index holds these rows. */
 export function rowsOf(numbers: Iterable<number>): Map<string, string> {
   return new Map([...numbers].map((number) => textOf(rowOf(number))));
 }
@@ -108,7 +108,7 @@ export function upTo(count: number): number[] {
 }
 
 /**
- * What a process that dies now leaves behind, in another folder. (Closing a copied file gives up
+ * The files that a process which dies now leaves, in another folder. (Closing a copied file gives up
  * this process's locks on it; within one process that is of no matter.)
  */
 export function crashImage(folder: string, target: string): string {

@@ -14,7 +14,7 @@ interface Acknowledged {
   readonly removed: number;
 }
 
-/** Kills a writer after some of its answers, amid its next changes, and looks at what is left. */
+/** Kills a writer after some answers, amid its next changes, and reads the remaining files. */
 async function killAndLook(
   command: readonly string[],
   folder: string,
@@ -38,7 +38,7 @@ async function killAndLook(
   expect(previous).toMatchObject({ incarnation, clean: false });
   expect(previous.flushedSequence).toBeGreaterThanOrEqual(last.flushed);
   const rows = await loadRows(index);
-  // What is committed beyond the last answer is committed whole: the sequence tells it.
+  // Changes after the last answer are committed whole or not at all: the sequence shows which.
   const through = previous.flushedSequence;
   for (let number = 1; number <= through; number++) {
     const [key, text] = textOf(rowOf(number));
@@ -55,7 +55,7 @@ async function killAndLook(
   expect(await index.close(5_000)).toBe(true);
 }
 
-test("kill -9 loses nothing that was flushed, and the sequence says what was lost", async () => {
+test("kill -9 loses no flushed change, and the sequence shows the changes lost", async () => {
   const random = seededRandom(7);
   const folder = join(folders, "killed");
   const command = [process.execPath, join(import.meta.dir, "children/writer.ts")];

@@ -32,7 +32,7 @@ export class LineChild implements AsyncDisposable {
     }
   }
 
-  /** SIGKILL; what it had said before can still be read. */
+  /** SIGKILL; its earlier output can still be read. */
   async kill(): Promise<void> {
     this.#process.kill("SIGKILL");
     await this.#process.exited;

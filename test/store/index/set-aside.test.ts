@@ -178,7 +178,7 @@ describe("set aside, and a new one made:", () => {
   });
 });
 
-describe("refused in words, and left alone:", () => {
+describe("refused with a message, and left unchanged:", () => {
   test("the index of another worker, or of another machine", async () => {
     const folder = await madeFolder();
     const others = [

@@ -168,7 +168,7 @@ const DAMAGES: readonly [string, FindingKind[], (dir: string, blocks: BlockFile[
   ["a damaged owner", ["owner"], (dir) => writeFileSync(join(dir, "owner.json"), "{")],
   ["no owner", ["no_owner"], (dir) => rmSync(join(dir, "owner.json"))],
   [
-    "what is not Hearth's",
+    "a file that is not Hearth's",
     ["foreign", "foreign", "foreign", "no_file"],
     (dir, [a, b]) => {
       writeFileSync(join(dir, "README"), "");
@@ -257,7 +257,7 @@ describeNative("a check of a folder", () => {
     });
   });
 
-  test("ends when it is told to", async () => {
+  test("check-folder stops when its signal fires", async () => {
     await withFolder(async (dir) => {
       for (let seed = 100; seed < 200; seed++) writeBlock(dir, other(seed));
       const controller = new AbortController();

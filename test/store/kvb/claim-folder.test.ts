@@ -63,7 +63,7 @@ describeNative("claiming an SSD folder", () => {
     });
   });
 
-  test("finds its own again, and what is missing in it is made", async () => {
+  test("a claim finds its own folder again, and creates missing parts", async () => {
     await withTempDir((dir) => {
       const { owner } = claimed(dir);
       rmSync(join(dir, "00"), { recursive: true });
@@ -86,7 +86,7 @@ describeNative("claiming an SSD folder", () => {
     });
   });
 
-  test("of another worker or machine is refused in words", async () => {
+  test("a folder of another worker or machine is refused with a message", async () => {
     await withTempDir((dir) => {
       claimed(dir);
       const worker = refusal(() => claim(dir, { worker: "gpu-02" as WorkerId }));
@@ -158,7 +158,7 @@ describeNative("claiming an SSD folder", () => {
     });
   });
 
-  test("a path that is no folder, or may not be written to, is refused in words", async () => {
+  test("a path that is not a folder, or not writable, is refused with a message", async () => {
     await withTempDir((dir) => {
       const file = join(dir, "file");
       writeFileSync(file, "");

@@ -91,7 +91,7 @@ describe("a header", () => {
     }
   });
 
-  test("says what is wrong with it", () => {
+  test("an invalid header is rejected with the reason", () => {
     const bytes = encoded(sample);
     bytes[0] = 0;
     expect(faultOf(bytes)).toBe("magic");

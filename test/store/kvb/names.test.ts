@@ -53,7 +53,7 @@ describe("a file's name", () => {
     "xa0a1a2a3a4a5a6a7-all.kvb",
     "a0a1a2a3a4a5a6a7-all.kvb\n",
   ]) {
-    test(`${JSON.stringify(name)} is no block's`, () => {
+    test(`${JSON.stringify(name)} is not a block's name`, () => {
       expect(parseBlockName(name)).toBeNull();
     });
   }

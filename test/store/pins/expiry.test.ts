@@ -158,7 +158,7 @@ describe("a lease that expires", () => {
     expect([...disk.holds.keys()]).toEqual([2]);
   });
 
-  test("is purged again until that is done for good, and remembered as long", async () => {
+  test("an expired entry is purged again until the purge is complete, and remembered until then", async () => {
     const disk = new MemoryDisk();
     const answers: (Purged | Error)[] = [
       new Error("no such tier"),
@@ -277,7 +277,7 @@ describe("a soft pin", () => {
     expect(worth(kit)).toBeUndefined();
   });
 
-  test("is worth what it was again when its blocks are used", () => {
+  test("a soft pin regains its priority when its blocks are used", () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.retain("a", [1, 2], 64, 60_000);

@@ -1,7 +1,7 @@
 import type { PinKind } from "../../../src/store/pins/index.ts";
 import { BLOCK_BYTES } from "./hold-kit.ts";
 
-/** A tree of prompts: block n hangs below PARENTS[n]; 0 is no parent. */
+/** A tree of prompts: block n is a child of PARENTS[n]; 0 means without a parent. */
 export const PARENTS = [0, 0, 1, 2, 3, 2, 5, 1, 0, 8, 9, 8, 0, 12];
 export const LAST = PARENTS.length - 1;
 

@@ -6,7 +6,7 @@ import type {
   RetentionRow,
 } from "../../../src/store/index/index.ts";
 
-/** The disk of a ledger that keeps its rows in memory: a restart finds what was committed. */
+/** The disk of a ledger that keeps its rows in memory: a restart finds the committed rows. */
 export class MemoryDisk {
   readonly holds = new Map<number, RetentionRow>();
   readonly parts = new Map<string, PartRow>();
@@ -22,7 +22,7 @@ export class MemoryDisk {
   }
 }
 
-/** The port, literally: changes wait until somebody commits, then all of them are on the disk. */
+/** The port, literally: changes wait until a commit, then all of them are on the disk. */
 export class MemoryLedger implements RetentionLedger {
   readonly contents: LedgerContents;
   readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
@@ -34,7 +34,7 @@ export class MemoryLedger implements RetentionLedger {
   readonly #run: number;
   readonly mark = 1;
   commits = 0;
-  /** Of blocks in rows. */
+  /** Number of blocks in rows. */
   bytesPut = 0;
 
   constructor(disk: MemoryDisk) {

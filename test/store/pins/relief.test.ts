@@ -5,7 +5,7 @@ import { MemoryDisk } from "./memory-ledger.ts";
 
 const WHY = "4KiB needed, 0B may leave";
 
-/** Whose holds go, in the order in which they do. */
+/** Owners of the evicted pins, in the order of eviction. */
 function relieveAll(kit: HoldKit, tier: "ram" | "ssd", level: "soft" | "hard"): string[] {
   const before = kit.said().length;
   while (kit.holds.relieve(tier, WHY, level)) kit.verify();
@@ -16,7 +16,7 @@ function relieveAll(kit: HoldKit, tier: "ram" | "ssd", level: "soft" | "hard"): 
 }
 
 describe("soft pins go", () => {
-  test("by what is left of their priority, the lowest first", () => {
+  test("pins are evicted by remaining priority, the lowest first", () => {
     const kit = new HoldKit();
     for (const n of [1, 2, 3, 4]) kit.put([n]);
     kit.retain("low", [1], 10, 3_600_000);
@@ -77,7 +77,7 @@ describe("pins and leases go", () => {
     expect(kit.holds.counts().relieved).toBe(1);
   });
 
-  test("for good: a restart does not bring them back", async () => {
+  test("evicted pins do not return after a restart", async () => {
     const disk = new MemoryDisk();
     const fill = (kit: HoldKit) => kit.put([1]);
     const kit = new HoldKit({ ledger: disk.open() });
@@ -105,7 +105,7 @@ describe("only what keeps something on the tier goes", () => {
     expect(relieveAll(kit, "ram", "hard")).toEqual([]);
   });
 
-  test("also where that is a block above what is pinned, as one that must not go to SSD", () => {
+  test("pin eviction counts a RAM-only parent of the pinned block, such as one that must not go to SSD", () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.table.setFlag(kit.node(1), NodeFlag.transient, true);
@@ -117,7 +117,7 @@ describe("only what keeps something on the tier goes", () => {
     expect(kit.evict()).toEqual([1]);
   });
 
-  test("each time anew: what comes to be in RAM alone counts from then on", () => {
+  test("pin eviction is computed anew each time: blocks that become RAM-only count from then on", () => {
     const kit = new HoldKit();
     kit.put([1]);
     kit.table.addResidency(kit.node(1), Tier.ssd);
@@ -177,7 +177,7 @@ describe("among tens of thousands of holds", () => {
     return { kit, steps: () => steps };
   }
 
-  test("a call looks at so many blocks and no more, and the next goes on from there", () => {
+  test("a call reads a bounded number of blocks, and the next call resumes there", () => {
     const { kit, steps } = kitOfChain();
     let calls = 0;
     for (let before = 0, found = false; !found; before = steps(), calls++) {

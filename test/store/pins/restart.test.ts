@@ -23,7 +23,7 @@ function firstRun(disk = new MemoryDisk()) {
 }
 
 describe("after a restart", () => {
-  test("what was committed is there, and what was not is not", async () => {
+  test("after a restart committed entries are present, and uncommitted ones are not", async () => {
     const { disk, kit } = firstRun();
     kit.pin("a", [3]);
     kit.pin("a", [3]);
@@ -61,7 +61,7 @@ describe("after a restart", () => {
     expect(next.pin("a", [1]).id).toBe(last + 1);
   });
 
-  test("no budget refuses what was accepted", async () => {
+  test("after a restart no budget refuses an accepted entry", async () => {
     const { disk, kit } = firstRun();
     kit.pin("a", [3]);
     await kit.holds.commit();
@@ -71,7 +71,7 @@ describe("after a restart", () => {
     expect(next.pin("a", [4]).id).toBeNull();
   });
 
-  test("time goes on while the process is down, and no jump of the wall clock counts", async () => {
+  test("time passes while the process is down, and a jump of the wall clock does not count", async () => {
     for (const jump of [TEN_YEARS_MS, -TEN_YEARS_MS]) {
       const { disk, kit } = firstRun();
       const { clock } = kit;
@@ -114,7 +114,7 @@ describe("after a restart", () => {
     expect([...disk.holds.values()].map(({ blocks }) => blocks.length)).toEqual([36]);
   });
 
-  test("a soft pin is worth what its blocks were used since, not what it was given", async () => {
+  test("the priority of a soft pin follows the uses of its blocks, not its start value", async () => {
     const { disk, kit } = firstRun();
     kit.retain("a", [4], 64, 60_000);
     await kit.holds.commit();
@@ -223,7 +223,7 @@ describe("handed on with RAM, without a ledger", () => {
 });
 
 describe("after a reboot", () => {
-  test("what was left when the machine was last seen is left, and not less", async () => {
+  test("after a reboot a lease has the time that remained when the machine was last seen, and not less", async () => {
     const { disk, kit } = firstRun();
     const { clock } = kit;
     kit.lease("night", [1], 600_000);
@@ -239,7 +239,7 @@ describe("after a reboot", () => {
     expect(next.pins(2)).toEqual([1]);
   });
 
-  test("a second reboot goes on from the first, whenever it comes", async () => {
+  test("a second reboot continues from the first, at any time", async () => {
     const { disk, kit } = firstRun();
     const { clock } = kit;
     kit.lease("night", [1], 600_000);
@@ -261,7 +261,7 @@ describe("after a reboot", () => {
     expect(fourth.holds.lease("night")!.remainingMs).toBeLessThanOrEqual(left - 40_000);
   });
 
-  test("that nobody saw, a lease lasts as long as it may at most, never shorter", async () => {
+  test("after a reboot without a recorded time a lease keeps at least its whole time", async () => {
     const { disk, kit } = firstRun();
     kit.lease("night", [1], 600_000);
     await kit.holds.commit();
@@ -273,7 +273,7 @@ describe("after a reboot", () => {
     expect(remainingMs).toBeLessThanOrEqual(next.leaseTtlMaxMs);
   });
 
-  test("where the system does not name its boots, a clock that went back tells", async () => {
+  test("without boot ids, a boot clock that went back shows a reboot", async () => {
     const clock = new ManualClock();
     clock.bootId = "";
     const disk = new MemoryDisk();
@@ -337,7 +337,7 @@ test("over the ledger that ships, on a real disk", () =>
     expect(await next.holds.commit()).toBe(true);
   }));
 
-test("a hold that found no room in the ledger is told, however late one asks", () =>
+test("an entry that found no room in the ledger is reported, however late the query", () =>
   withTempDir(async (folder) => {
     const owner = { worker: "worker-a", machine: "machine-a" };
     const options = { folder, incarnation: 1n, owner, clock: systemClock, pendingBytesMax: 1_000 };

@@ -123,7 +123,7 @@ describe("sessions by the block they end in", () => {
 });
 
 describe("status", () => {
-  test("says what is where, tier by tier", () => {
+  test("a session status counts its blocks tier by tier", () => {
     const tier = new SmallTier(8);
     tier.put([1, 2, 3]);
     tier.commit(1n, 3);

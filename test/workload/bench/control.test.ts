@@ -42,7 +42,7 @@ describe("bench control", () => {
     }
   });
 
-  test("what it does not take is refused before anything is started", async () => {
+  test("bench control refuses invalid arguments before it starts a process", async () => {
     expect((await refused("--hashes", "0")).code).toBe(2);
     expect((await refused("--in-flight", "769")).code).toBe(2);
     expect((await refused("--encoding", "xml")).code).toBe(2);

@@ -55,7 +55,7 @@ describeNative("bench gpu", () => {
   });
 
   test.each(["copy=700@1300", "copy=700@20"])(
-    "%s: a lost device ends it in words",
+    "%s: a lost device ends bench gpu with a message",
     async (plan) => {
       cuda.configure(plan);
       const { code, err } = await benchGpu(...quick);
@@ -65,7 +65,7 @@ describeNative("bench gpu", () => {
     },
   );
 
-  test("no driver, no GPU, none of that number: refused in words", async () => {
+  test("bench gpu without a driver, a GPU or the GPU named ends with a message", async () => {
     const none = await benchGpu("--library", "/nowhere/libcuda.so.1");
     expect(none).toMatchObject({ code: 4, err: expect.stringContaining("libcuda.so.1 not found") });
     cuda.configure("devices=0");
@@ -85,7 +85,7 @@ describeNative("bench gpu", () => {
     cuda.configure("");
   });
 
-  test("a length that is no whole number of the largest pieces is a wrong word", async () => {
+  test("a length that is not a multiple of the largest piece is a usage error", async () => {
     expect((await benchGpu("--bytes", "17MiB")).code).toBe(2);
   });
 });

@@ -45,14 +45,14 @@ describeNative("bench peer", () => {
     }
   });
 
-  test("rdma, over the library that is named", async () => {
+  test("bench peer over rdma uses the library named", async () => {
     const rdma = ["--transport", "rdma", "--library", standIn("libibverbs.so.1").path];
     const { code, err, rows } = await benchPeer(...rdma, "--rounds", "0", "--pulls", "100");
     expect({ code, err }).toEqual({ code: 0, err: "" });
     expect(rows).toMatchObject([{ transport: "rdma", pulls: 100, wrong: 0 }]);
   });
 
-  test("rdma without a device ends in words", async () => {
+  test("bench peer over rdma without a device ends with a message", async () => {
     const rdma = ["--transport", "rdma", "--library", "/nowhere/libibverbs.so.1"];
     const { code, err } = await benchPeer(...rdma, "--rounds", "0", "--pulls", "100");
     expect(code).not.toBe(0);

@@ -53,7 +53,7 @@ async function hitsOf(made: number[][], capacity: number): Promise<Record<string
 }
 
 describe("the policies", () => {
-  test("do what their plain description does", async () => {
+  test("each policy does the same as its literal model", async () => {
     await fc.assert(
       fc.asyncProperty(
         prompts(60, 12, 3),
@@ -69,7 +69,7 @@ describe("the policies", () => {
     );
   });
 
-  test("never beat the best of all choices, which `best` finds", async () => {
+  test("no policy beats the best of all choices, which `best` finds", async () => {
     await fc.assert(
       fc.asyncProperty(prompts(7, 3, 2), fc.integer({ min: 1, max: 5 }), async (made, capacity) => {
         const { best } = await hitsOf(made, capacity);
@@ -79,7 +79,7 @@ describe("the policies", () => {
     );
   });
 
-  test("all reach the same with room for everything", async () => {
+  test("all policies have the same hits with room for everything", async () => {
     const trace = await bundledTrace();
     const rows = await benchPolicy({ trace, capacities: [1e9], policies: POLICY_NAMES });
     expect(rows.map((row) => row.hit_ratio)).toEqual(POLICY_NAMES.map(() => 0.3799));
@@ -87,7 +87,7 @@ describe("the policies", () => {
 });
 
 describe("the bench", () => {
-  test("gives rows and progress in the order asked for", async () => {
+  test("the bench prints rows and progress in the order requested", async () => {
     const seen: [number, number][] = [];
     const rows = await benchPolicy({
       trace: await bundledTrace(),
@@ -117,7 +117,7 @@ describe("the bench", () => {
     expect(seen.every(([done], at) => at === 0 || done >= seen[at - 1]![0])).toBe(true);
   });
 
-  test("scores what lies between lru and best", async () => {
+  test("the bench scores policies between lru and best", async () => {
     const trace = await bundledTrace();
     const rows = await benchPolicy({
       trace,
@@ -130,7 +130,7 @@ describe("the bench", () => {
     expect(rows.slice(3).map((row) => row.score)).toEqual([null, null, null]);
   });
 
-  test("takes an empty trace, and prompts without blocks", async () => {
+  test("the bench accepts an empty trace, and prompts without blocks", async () => {
     const options = { capacities: [5], policies: POLICY_NAMES };
     for (const made of [[], [[]], [[], [0], [0]]])
       for (const row of await benchPolicy({ trace: traceOf(made), ...options }))
@@ -142,7 +142,7 @@ describe("the bench", () => {
     await expect(benchPolicy(options)).rejects.toThrow(/a capacity of/);
   });
 
-  test("is given up when the signal fires", async () => {
+  test("the bench stops when the signal fires", async () => {
     const controller = new AbortController();
     const running = benchPolicy({
       trace: await bundledTrace(),

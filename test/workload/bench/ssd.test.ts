@@ -39,13 +39,13 @@ describeNative("bench ssd", () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test("a folder without room for it is refused, in words", async () => {
+  test("bench ssd refuses a folder without room, with a message", async () => {
     const { code, err } = await benchSsd("--dir", tempDir(), "--bytes", "512TiB", "--without-fio");
     expect(code).toBe(4);
     expect(err).toContain("free, this takes ");
   });
 
-  test("a folder that is not there is refused, in words", async () => {
+  test("bench ssd refuses a missing folder, with a message", async () => {
     const { code, err } = await benchSsd("--dir", join(tempDir(), "none"), "--without-fio");
     expect(code).toBe(4);
     expect(err).toContain("give --dir a folder that is there and yours");

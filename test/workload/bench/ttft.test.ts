@@ -27,7 +27,7 @@ describeNative("bench ttft", () => {
   const tiny = ["--library", standIn("libcuda.so.1").path, "--shapes", "tiny", "--compute", "hash"];
 
   describePython("an engine without PyTorch", (python) => {
-    test("what is restored, from RAM and from SSD, is what was computed", async () => {
+    test("blocks restored from RAM and from SSD are equal to the computed ones", async () => {
       const words = ["--python", python, "--prompts", "100,333", "--block-tokens", "16"];
       const dir = tempDir();
       const more = ["--rounds", "1", "--dir", dir];
@@ -52,7 +52,7 @@ describeNative("bench ttft", () => {
       }
     });
 
-    test("one bit that changed on its way is seen in the logits", async () => {
+    test("one flipped bit in a restored block changes the logits", async () => {
       const words = ["--python", python, "--prompts", "100", "--block-tokens", "16"];
       const more = ["--rounds", "1", "--without-ssd"];
       const { code, err, rows } = await benchTtft([...tiny, ...words, ...more], "flip@5");
@@ -69,7 +69,7 @@ describeNative("bench ttft", () => {
     });
   });
 
-  test("no GPU is refused in words", async () => {
+  test("bench ttft without a GPU ends with a message", async () => {
     const { code, err } = await benchTtft([...tiny, "--without-ssd"], "devices=0");
     expect(code).toBe(4);
     expect(err).toContain("the driver lists no GPU");

@@ -46,7 +46,7 @@ test("quantiles are those of all durations, also when there are more than are ke
   expect(Math.abs(acquire_p99_us - 297_000)).toBeLessThan(1_500);
 });
 
-test("the table says what was hit, how fast, and what it saved", () => {
+test("the table lists hits, speed and savings", () => {
   const text = formatSummary(summarise(tallied(), ABOUT), 256);
   expect(text).toContain("requests");
   expect(text).toContain("1 (33.33 %)");

@@ -91,7 +91,7 @@ const BAD_LINES: readonly (readonly [string, number, RegExp])[] = [
   ["TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,9999999999,1", 2, /more than/],
 ];
 
-describe("a bad line is refused with file, line and what is wrong", () => {
+describe("a bad line is refused with file, line and reason", () => {
   test.each(BAD_LINES)("%s", async (content, line, words) => {
     const { path, text } = await refusalOfText(content);
     expect(text).toStartWith(`${path}:${line}: `);
@@ -100,14 +100,14 @@ describe("a bad line is refused with file, line and what is wrong", () => {
   });
 });
 
-describe("a bad file is refused in words", () => {
+describe("a bad file is refused with a message", () => {
   test("one that is not there, is empty or has no request", async () => {
     expect((await refusalOf(join(folder, "none"))).message).toContain("cannot be opened");
     expect((await refusalOfText("")).text).toContain("has no request");
     expect((await refusalOfText("\n\n  \n")).text).toContain("has no request");
   });
 
-  test("a folder that is no RAGPulse release", async () => {
+  test("a folder that is not a RAGPulse release", async () => {
     expect((await refusalOf(folder)).message).toContain("is a folder without 0_trace.jsonl.gz");
   });
 

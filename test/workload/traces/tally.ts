@@ -1,6 +1,6 @@
 import type { Trace, TraceRequest } from "../../../src/workload/traces/index.ts";
 
-/** What a trace amounts to, counted from its requests alone. */
+/** Totals of a trace, counted from its requests alone. */
 export interface Tally {
   readonly requests: number;
   readonly uses: number;
@@ -27,7 +27,7 @@ export async function tally(trace: Trace): Promise<Tally> {
     let leading = true;
     for (let i = 0; i < request.blocks.length; i++) {
       const block = request.blocks[i]!;
-      if (block > distinct) throw new Error(`request ${requests}: ${block} is no next id`);
+      if (block > distinct) throw new Error(`request ${requests}: ${block} is not the next id`);
       if (block === distinct) {
         distinct++;
         leading = false;

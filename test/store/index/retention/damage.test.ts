@@ -23,7 +23,7 @@ const folders = tempDir();
 const clean = join(folders, "clean");
 /** Ended in the middle: its log holds what `clean` has in its file. */
 const crashed = join(folders, "crashed");
-/** What it held after each of its commits. */
+/** Its rows after each of its commits. */
 const states: string[] = [];
 let cleanText = "";
 
@@ -57,7 +57,7 @@ beforeAll(async () => {
 
 let made = 0;
 
-/** Opens a copy that `damage` has changed, and hands what it says to `check` unless set aside. */
+/** Opens a copy that `damage` has changed, and hands the result to `check` unless set aside. */
 async function opened(
   source: string,
   damage: (folder: string) => void,

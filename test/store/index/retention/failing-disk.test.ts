@@ -28,7 +28,7 @@ const noTmpfs = whyNot((below) => mountTmpfs(below, 64));
 if (noTmpfs !== null) noteSkip("ledger on a full and on a read-only disk", noTmpfs);
 
 describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
-  test("full: changes wait, callers are told, and all goes on by itself", async () => {
+  test("on a full disk changes wait, callers are notified, and writing resumes automatically", async () => {
     using mount = mountTmpfs(newFolder(), 2_048);
     const folder = join(mount.folder, "index");
     const ledger = await openLedger(folder);
@@ -47,7 +47,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     expect((await readLedger(folder)).holds).toEqual(contentsOf(numbers).holds);
   });
 
-  test("full for too long: what waits is bounded, and a group is dropped whole", async () => {
+  test("on a disk that stays full the queue is bounded, and a group is dropped whole", async () => {
     using mount = mountTmpfs(newFolder(), 1_024);
     const folder = join(mount.folder, "index");
     const pendingBytesMax = 3 * 2 ** 20;
@@ -66,7 +66,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     const { dropped, pending } = ledger.state;
     expect(pending * blocks.length).toBeLessThanOrEqual(pendingBytesMax);
     expect(dropped).toBeGreaterThan(400);
-    // What was kept can still be let go.
+    // Kept entries can still be released.
     ledger.removeHold(11);
     await ledger.commit();
     expect(ledger.state.dropped).toBe(dropped);
@@ -121,7 +121,7 @@ test("more than may wait: dropped with all of its group, counted, said once", as
   const blocks = new Uint8Array(36 * 1_000);
   for (const id of [1, 2, 3, 4]) ledger.putHold(holdOf(id, { blocks }));
   expect(ledger.state).toMatchObject({ pending: 0, dropped: 4 });
-  // Of one turn: whoever commits in it is told, and not the first of them alone.
+  // Every caller that commits in the same turn gets the error, not only the first.
   ledger.putHold(holdOf(5));
   const refused = [ledger.commit(), ledger.commit()];
   await yieldToLoop();
@@ -132,7 +132,7 @@ test("more than may wait: dropped with all of its group, counted, said once", as
   expect((await readLedger(folder)).holds).toEqual(contentsOf([6]).holds);
 });
 
-test("what was dropped long ago is told to whoever commits it, however late", async () => {
+test("a commit of a change that was dropped long ago fails, however late", async () => {
   const folder = newFolder();
   await using ledger = await openLedger(folder, { pendingBytesMax: 100_000 });
   const since = ledger.mark;

@@ -12,7 +12,7 @@ const folders = tempDir();
 const WRITER = [process.execPath, join(import.meta.dir, "writer.ts")];
 
 /**
- * Kills a writer after some of its answers, or lets it end itself, and looks at what is left. The
+ * Kills a writer after some answers, or lets it end itself, and reads the remaining files. The
  * last step there.
  */
 async function killAndLook(
@@ -96,7 +96,7 @@ describeNative("a compiled executable", () => {
         const plan = `HEARTH_FAULTS=ledger.${point}:${nth}:kill`;
         const before = through;
         through = await killAndLook(["env", plan, built], folder, through + 1, "to its end");
-        // The first transaction has more than nine changes. What was committed counts, said or not.
+        // The first transaction has over nine changes. Committed ones count, reported or not.
         const isLater = nth === 9 && point !== "row-changed";
         if (isLater || point === "committed") expect(through).toBeGreaterThan(before);
         else expect(through).toBe(before);

@@ -71,7 +71,7 @@ export function upTo(count: number): number[] {
   return Array.from({ length: count }, (_, at) => at + 1);
 }
 
-/** What a ledger with these holds and as many commands says. */
+/** The report of a ledger with these entries and as many commands. */
 export function contentsOf(numbers: readonly number[]) {
   const [holds, commands] = [
     numbers.map((number) => holdOf(number)),
@@ -80,7 +80,7 @@ export function contentsOf(numbers: readonly number[]) {
   return textOf({ holds, commands, issuers: [], lastSeen: null });
 }
 
-/** What a process that dies now leaves behind, in another folder. */
+/** The files that a process which dies now leaves, in another folder. */
 export function crashImage(folder: string, target: string): string {
   mkdirSync(target);
   for (const file of [LEDGER_FILE, `${LEDGER_FILE}-wal`]) {
@@ -89,7 +89,7 @@ export function crashImage(folder: string, target: string): string {
   return target;
 }
 
-/** What a ledger in this folder says when it is opened, and closed again. */
+/** The report of a ledger in this folder when it is opened and closed. */
 export async function readLedger(folder: string, incarnation = 99n) {
   await using ledger = await openLedger(folder, { incarnation });
   return { ...textOf(ledger.contents), state: ledger.state };

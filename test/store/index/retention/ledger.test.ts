@@ -38,7 +38,7 @@ test("a new ledger is empty, and lies beside the index of an agent that runs", a
   expect(index.state.failing).toBeNull();
 });
 
-test("what was committed is there after a restart, to the bit", async () => {
+test("committed entries are identical after a restart", async () => {
   const folder = newFolder();
   const ledger = await openLedger(folder);
   for (const number of upTo(200)) {
@@ -67,7 +67,7 @@ test("what was committed is there after a restart, to the bit", async () => {
   expect(await readLedger(folder)).toEqual({ ...expected, state: SOUND });
 });
 
-test("changes that nobody commits are committed soon, and by closing", async () => {
+test("changes without a commit call are committed soon, and by closing", async () => {
   const folder = newFolder();
   const clock = new ManualClock();
   const ledger = await openLedger(folder, { clock });
@@ -82,7 +82,7 @@ test("changes that nobody commits are committed soon, and by closing", async () 
   expect((await readLedger(folder)).holds).toEqual(contentsOf([1, 2]).holds);
 });
 
-test("the boot clock goes with the next commit, and stays where none is told", async () => {
+test("the boot clock is written with the next commit, and stays if none is given", async () => {
   const folder = newFolder();
   const ledger = await openLedger(folder);
   ledger.seen("boot-a", 1);
@@ -218,7 +218,7 @@ const change = fc.oneof(
   fc.boolean().map((isDurable) => ({ kind: "commit", isDurable }) as const),
 );
 
-/** What UTF-8 makes of text that has half a character. */
+/** The UTF-8 form of text with half a character. */
 const sound = <Row>(row: Row): Row =>
   Object.fromEntries(
     Object.entries(row as object).map(([name, value]) => [

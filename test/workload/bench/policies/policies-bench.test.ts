@@ -40,7 +40,7 @@ test("each policy alone and all together, on sessions of coding agents", async (
   expect(signalled.ram_hit_ratio).toBeGreaterThan(rowOf(runs, "idle_session").ram_hit_ratio);
   expect(signalled.ram_hit_ratio).toBeGreaterThan(none.ram_hit_ratio);
   expect(signalled.warmed_used / signalled.warmed_blocks).toBeGreaterThan(0.8);
-  // What was pruned is never asked for again.
+  // A pruned block is never requested again.
   const pruned = rowOf(runs, "context_rewrite");
   expect(pruned.computed_tokens).toBeLessThanOrEqual(none.computed_tokens);
   expect(rowOf(runs, "reasoning").computed_tokens).toBeLessThanOrEqual(none.computed_tokens);

@@ -47,7 +47,7 @@ test("a worker's cache is the list of blocks in the order of use", () => {
   );
 });
 
-test("simulated time runs what is due, in order, and no more", () => {
+test("simulated time runs the due timers in order, and no others", () => {
   const delays = fc.array(fc.record({ ms: fc.nat(50), isOff: fc.boolean() }), { maxLength: 30 });
   fc.assert(
     fc.property(delays, fc.nat(50), (all, untilMs) => {
