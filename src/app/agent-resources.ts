@@ -97,7 +97,7 @@ export function createAgentResources(
     blocksMax: kv.blocksMax,
     gpuWindowBlocks: deriveGpuWindowBlocks(kv.blocksMax),
     policy: kv.policy,
-    marks: { high: kv.highWater, low: kv.lowWater },
+    marks: marksOf(kv),
     parts: places,
     claims: claimLimitsOf(config),
   });
@@ -132,9 +132,20 @@ const QUEUE_THREADS_MAX = 8;
  * Share of `engine.clientsMax` that one process may use. Applies if it exceeds the default limit.
  */
 const PROCESS_CONNECTIONS_SHARE = 1 / 8;
-/** Maximum reserved RAM of all engines together, as a multiple of one engine's maximum. */
-const RESERVED_ALL_FACTOR = 1.5;
-const RESERVED_SHARE_MAX = 0.95;
+/** Share of RAM that the reservations of one engine may protect from eviction. */
+const RESERVED_SHARE = 0.4;
+/** The same, for the reservations of all engines. */
+const RESERVED_SHARE_ALL = 0.6;
+/** Background eviction stops at this share of RAM below `high_water`; writers find it free. */
+const MARKS_DISTANCE = 0.05;
+
+/** Shares of RAM in use at which background eviction starts and stops. */
+export function marksOf({ highWater }: Config["kv"]): {
+  readonly high: number;
+  readonly low: number;
+} {
+  return { high: highWater, low: Math.max(0, highWater - MARKS_DISTANCE) };
+}
 
 /** Returns the limits for engine connections, leases and acquires. */
 export function limitsOf(config: Config): EngineLimits {
@@ -146,19 +157,16 @@ export function limitsOf(config: Config): EngineLimits {
       ENGINE_LIMITS.processConnectionsMax,
       Math.ceil(engine.clientsMax * PROCESS_CONNECTIONS_SHARE),
     ),
-    heldShare: engine.heldShare,
     leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
   };
 }
 
-/** Returns the limits, in bytes, of the RAM that one engine and all engines may reserve. */
-export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
-  const { reservedShare } = engine;
-  const shareAll = Math.min(RESERVED_SHARE_MAX, reservedShare * RESERVED_ALL_FACTOR);
+/** Limits of the engines' RAM reservations. */
+export function claimLimitsOf({ kv }: Config): ClaimLimits {
   return {
-    bytesMax: Math.floor(kv.ramBytes * reservedShare),
-    bytesMaxAll: Math.floor(kv.ramBytes * shareAll),
+    bytesMax: Math.floor(kv.ramBytes * RESERVED_SHARE),
+    bytesMaxAll: Math.floor(kv.ramBytes * RESERVED_SHARE_ALL),
   };
 }
 

@@ -34,6 +34,7 @@ import {
   claimLimitsOf,
   createAgentResources,
   limitsOf,
+  marksOf,
   watchArena,
 } from "./agent-resources.ts";
 import { ControlBus, ControlService, engineCommands } from "./control-service.ts";
@@ -295,7 +296,7 @@ export class Agent {
     }
     this.#config = effective;
     const { kv, log } = effective;
-    this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
+    this.store.evictor.setMarks(marksOf(kv));
     this.#ram.configure(effective);
     this.store.sessions.setIdle(effective.engine.sessionIdleMs);
     this.store.ssd?.configure(ssdSettings(effective));

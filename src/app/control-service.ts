@@ -54,6 +54,10 @@ const RETAIN_IDLE_MS = 3_600_000;
 const WARM_READS_MAX = 8;
 /** Number of rotated audit logs to keep. */
 const AUDIT_FILES = 5;
+/** Size at which the audit log is rotated. */
+const AUDIT_BYTES = 64 * 2 ** 20;
+/** Rate of one issuer, and the size of a burst. Far above what routers send. */
+const COMMANDS_PER_SECOND = 20_000;
 
 /** Keeps pins and leases, and executes commands. */
 export class ControlService implements AsyncDisposable {
@@ -112,8 +116,8 @@ export class ControlService implements AsyncDisposable {
       workerId: config().node.id as WorkerId,
       incarnation,
       limits: () => ({
-        commandsPerSecond: config().control.commandsPerSecond,
-        commandsBurst: config().control.commandsPerSecond,
+        commandsPerSecond: COMMANDS_PER_SECOND,
+        commandsBurst: COMMANDS_PER_SECOND,
         broadcast: config().nats.broadcast as readonly CommandType[],
       }),
       issuers: issuersOf(config),
@@ -247,11 +251,11 @@ function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
 }
 
 function auditOf({ config, logger, clock }: ControlServiceParts): AuditLog | null {
-  const { auditFile, auditBytesMax } = config().control;
+  const { auditFile } = config().control;
   if (auditFile === null) return null;
   return new AuditLog({
     path: auditFile,
-    bytesMax: auditBytesMax,
+    bytesMax: AUDIT_BYTES,
     filesMax: AUDIT_FILES,
     log: logger,
     clock,

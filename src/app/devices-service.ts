@@ -1,5 +1,5 @@
 import type { AgentSources } from "../api/index.ts";
-import { mayUseRdma } from "../config/index.ts";
+import { mayUseRdma, wantsRdma } from "../config/index.ts";
 import { HearthError, messageOf } from "../core/index.ts";
 import {
   counted,
@@ -139,10 +139,10 @@ export class DevicesService implements AsyncDisposable {
 }
 
 function openHostGpus({ config, native, region, health, logger }: DevicesServiceParts) {
-  const { enabled, library, register: registers } = config.gpu;
+  const { enabled, library } = config.gpu;
   if (enabled === "off") return null;
   const open = (options: GpusOptions) => openGpus(native, options);
-  const gpus = new HostGpus({ region, library, registers, health, open });
+  const gpus = new HostGpus({ region, library, health, open });
   logFinding(logger, "GPU", gpus.finding);
   if (enabled === "require" && gpus.usable === null) {
     const { text, fix } = gpus.finding;
@@ -177,14 +177,10 @@ function openHostRdma(parts: DevicesServiceParts): HostRdma | null {
   return host;
 }
 
-/**
- * Logs why the agent does not use an installed NIC. Logs nothing if the configuration disables
- * RDMA.
- */
+/** Logs why an installed NIC is unused, unless `peers.transport` leaves RDMA out. */
 function logUnused({ config, logger }: DevicesServiceParts): void {
-  const { peers, rdma } = config;
   const devices = kernelRdmaDevices();
-  if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
+  if (!wantsRdma(config) || config.peers.trustedNetwork || devices.length === 0) return;
   const fix = "set peers.trusted_network if only these hosts are on their network";
   logger.info("RDMA not used: its transfers are not encrypted", {
     devices: devices.join(" "),

@@ -14,6 +14,7 @@ export { createServiceManager, type ServiceManager, STOP_MS_MAX } from "./proces
 export {
   type CommanderOptions,
   createCommander,
+  PROXY_DRAIN_MS,
   proxyModels,
   proxySettings,
   RouterService,

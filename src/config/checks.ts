@@ -3,7 +3,6 @@ import { formatDuration, quoteText } from "../core/index.ts";
 import { hostIsLoopback, type ListenAddress } from "./address-kinds.ts";
 import type { MachineFacts } from "./load.ts";
 import type { Config } from "./schema.ts";
-import { AUDIT_BYTES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv.ts";
 import { listensOnLoopback } from "./sections/peers.ts";
 
@@ -185,7 +184,7 @@ export function lanesPortOf({ port }: ListenAddress): number {
 }
 
 /** Keys that decide whether RDMA is used. */
-const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
+const RDMA_KEYS = ["peers.transport", "peers.trusted_network"];
 
 /** Rules of [peers]. */
 const PEER_CHECKS: readonly SumCheck[] = [
@@ -205,13 +204,8 @@ const PEER_CHECKS: readonly SumCheck[] = [
   },
   {
     keys: RDMA_KEYS,
-    find({ peers, rdma }) {
+    find({ peers }) {
       if (peers.transports === "auto" || !peers.transports.includes("rdma")) return null;
-      if (rdma.enabled === "off")
-        return {
-          what: "transport names rdma, and rdma.enabled is off",
-          instead: 'leave rdma out, or set enabled = "auto" below [rdma]',
-        };
       return unless(
         peers.trustedNetwork,
         "rdma does not encrypt blocks, and trusted_network is not set",
@@ -291,15 +285,6 @@ function isAnnounced(peers: Peers, url: string | null): boolean {
  */
 export const SUM_CHECKS: readonly SumCheck[] = [
   {
-    keys: ["kv.low_water", "kv.high_water"],
-    find: ({ kv }) =>
-      unless(
-        kv.lowWater < kv.highWater,
-        `low_water ${kv.lowWater} is not below high_water ${kv.highWater}`,
-        "leave room between the two, as in 0.9 and 0.95",
-      ),
-  },
-  {
     keys: ["control.pin_share_owner", "control.pin_share"],
     find: ({ control }) =>
       unless(
@@ -314,16 +299,6 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   ...EVENT_CHECKS,
   needs("nats", "command_stream", "url"),
   needs("nats", "workers_bucket", "url"),
-  {
-    keys: ["control.audit_bytes", "control.audit_file"],
-    find: ({ control }) =>
-      unless(
-        // A value equal to the default has no effect and is accepted.
-        control.auditBytesMax === AUDIT_BYTES || control.auditFile !== null,
-        "has no effect without audit_file",
-        "write audit_file below [control], or remove it",
-      ),
-  },
   {
     keys: ["engine.acquire_deadline", "engine.lease"],
     find({ engine }) {
@@ -403,9 +378,12 @@ function gibDown(bytes: number): string {
   return `${Math.floor((bytes / 2 ** 30) * 100) / 100}GiB`;
 }
 
+/** Whether `peers.transport` includes RDMA. */
+export function wantsRdma({ peers: { transports } }: Pick<Config, "peers">): boolean {
+  return transports === "auto" || transports.includes("rdma");
+}
+
 /** Whether the configuration allows RDMA, which transfers blocks unencrypted. */
-export function mayUseRdma({ peers, rdma }: Pick<Config, "peers" | "rdma">): boolean {
-  const { transports, trustedNetwork } = peers;
-  const isWanted = transports === "auto" || transports.includes("rdma");
-  return isWanted && trustedNetwork && rdma.enabled !== "off";
+export function mayUseRdma(config: Pick<Config, "peers">): boolean {
+  return wantsRdma(config) && config.peers.trustedNetwork;
 }

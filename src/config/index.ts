@@ -1,6 +1,6 @@
 export { formatListen, type ListenAddress, zmqOfRank } from "./address-kinds.ts";
 export type { AccessConfig } from "./checks.ts";
-export { lanesPortOf, mayUseRdma } from "./checks.ts";
+export { lanesPortOf, mayUseRdma, wantsRdma } from "./checks.ts";
 export {
   diffReload,
   type KeyChange,

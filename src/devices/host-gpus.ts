@@ -8,8 +8,6 @@ export interface HostGpusOptions {
   readonly region: Region;
   /** Path of the CUDA library. Null: the dynamic linker's default. */
   readonly library: string | null;
-  /** If true, registers the region with the driver as its memory becomes ready. */
-  readonly registers: boolean;
   readonly health: Pick<Health, "raise">;
   open(options: GpusOptions): Gpus;
 }
@@ -53,7 +51,7 @@ export class HostGpus implements AsyncDisposable {
   readonly #health: Pick<Health, "raise">;
   readonly #registrar: ArenaRegistrar | null;
 
-  constructor({ region, library, registers, health, open }: HostGpusOptions) {
+  constructor({ region, library, health, open }: HostGpusOptions) {
     this.#health = health;
     this.#gpus = open({
       region,
@@ -66,7 +64,7 @@ export class HostGpus implements AsyncDisposable {
     if (this.finding.kind === "broken") health.raise("GPU_DRIVER", textOf(this.finding));
     this.#reportLost(null);
     this.#registrar =
-      registers && this.usable !== null
+      this.usable !== null
         ? new ArenaRegistrar({
             gpus: this.#gpus,
             arenaBytes: region.bytes,

@@ -301,7 +301,7 @@ export const HEALTH_CODES = {
   GPU_UNREGISTERED: {
     severity: "warn",
     meaning: "RAM is not registered with the GPU driver: copies are slower and block their thread",
-    fix: "set LimitMEMLOCK=infinity in the unit, or gpu.register = false",
+    fix: "set LimitMEMLOCK=infinity in the unit",
   },
   RDMA_MEMLOCK: {
     severity: "warn",
@@ -323,7 +323,7 @@ export const HEALTH_CODES = {
   ENGINE_HOLDS_ALL: {
     severity: "warn",
     meaning: "one engine is close to its limit of RAM or connections",
-    fix: "restart the process in the details, or raise engine.held_share, clients_max",
+    fix: "restart the process in the details, or raise kv.ram_gib, engine.clients_max",
   },
   FD_LIMIT: {
     severity: "error",

@@ -18,24 +18,25 @@ export type CostSettings =
   /** Older formula: cost = overlapScoreWeight * prefill blocks + decode blocks. */
   | { readonly kind: "classic"; readonly overlapScoreWeight: number };
 
+/** Cost settings of Dynamo's current formula; its two terms with the weight 0 are off. */
+export const CREDITS_DEFAULTS = {
+  kind: "credits",
+  overlapCredit: 1,
+  creditDecay: 0,
+  hostCredit: 0.75,
+  diskCredit: 0.25,
+  prefillLoadScale: 1,
+  activeRequestWeight: 0,
+} as const;
+
 /**
  * Default settings of routing decisions. Names and values follow Dynamo's router.
  * docs/internals/router.md lists the corresponding Dynamo flags.
  */
 export const ROUTER_DEFAULTS = {
   mode: "kv" as RouterMode,
-  cost: {
-    kind: "credits",
-    overlapCredit: 1,
-    creditDecay: 0,
-    hostCredit: 0.75,
-    diskCredit: 0.25,
-    prefillLoadScale: 1,
-    activeRequestWeight: 0,
-  } as CostSettings,
-  /**
-   * 0: choose the lowest cost. Above 0: choose at random, by a softmax over costs scaled to [0, 1].
-   */
+  cost: CREDITS_DEFAULTS as CostSettings,
+  /** 0: the lowest cost wins. Above 0: softmax over costs scaled to [0, 1]. */
   temperature: 0,
   /** Tokens per block. Unit of the cost formula. */
   blockTokens: 16,

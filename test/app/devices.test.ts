@@ -167,8 +167,14 @@ describeNative("an agent's RDMA", () => {
     expect((await shared.status()).rdma).toBeNull();
     await using alone = await start("", {});
     expect((await alone.status()).rdma).toBeNull();
-    const ofNics = said(shared).filter(({ message }) => message.includes("is not sealed"));
+    const ofNics = said(shared).filter(({ message }) => message.includes("not encrypted"));
     expect(ofNics.length).toBe(kernelRdmaDevices().length > 0 ? 1 : 0);
     expect([...said(shared), ...said(alone)]).toEqual(ofNics);
+  });
+
+  test("RDMA is not opened if the transports leave it out", async () => {
+    await using agent = await start("", { ...trusted, transport: "stream,quic" });
+    expect((await agent.status()).rdma).toBeNull();
+    expect(said(agent)).toEqual([]);
   });
 });

@@ -12,7 +12,7 @@ const BYTES = 8_192;
 const SLOTS = 128;
 const TIMEOUT_MS = 60_000;
 const CONFIG: ConfigKeys = {
-  kv: { ram_gib: 1 / 1_024, high_water: 1.0, low_water: 0.99, policy: "lru" },
+  kv: { ram_gib: 1 / 1_024, high_water: 1.0, policy: "lru" },
   control: { pin_share: 0.95, pin_share_owner: 0.95 },
 };
 

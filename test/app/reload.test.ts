@@ -14,15 +14,13 @@ async function reload(agent: AgentProcess, keys: ConfigKeys, says = "configurati
 
 describeNative("SIGHUP", () => {
   test("a reload applies the water marks immediately", async () => {
-    const marks = { high_water: 1, low_water: 0.99, policy: "lru" };
+    const marks = { high_water: 1, policy: "lru" };
     await using agent = await AgentProcess.start({ config: { kv: marks } });
     await using engine = await agent.connect();
     const blocks = Array.from({ length: 8 }, (_, i) => ({ name: `a${i}`, bytes: 2 ** 20 }));
     expect(await engine.put(...blocks)).toEqual(Array(8).fill("ok"));
-    const line = await reload(agent, {
-      kv: { high_water: 0.4, low_water: 0.25, policy: "lru" },
-    });
-    expect(line).toMatchObject({ changed: "kv.high_water kv.low_water" });
+    const line = await reload(agent, { kv: { high_water: 0.3, policy: "lru" } });
+    expect(line).toMatchObject({ changed: "kv.high_water" });
     await waitFor(async () => (await agent.status()).ram.blocks === 4);
     // The oldest of a request are its last.
     expect(await engine.get("a0", "a3", "a4", "a7")).toEqual(["ok", "ok", "miss", "miss"]);

@@ -38,8 +38,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
   .record({
     node: fc.record({ id: fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/) }),
     ramPages: fc.integer({ min: MIB / PAGE, max: 2 ** 28 }),
-    low: fc.double({ min: 0, max: 0.9, noNaN: true }),
-    room: fc.double({ min: 0.06, max: 0.1, noNaN: true }),
+    highWater: fc.double({ min: 0.05, max: 1, noNaN: true }),
     lockMemory: word("try", "require", "off"),
     hugePages: word("try", "require", "off"),
     ramHandover: fc.boolean(),
@@ -57,7 +56,6 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     ssdWriteQueueBytes: fc.integer({ min: MIB, max: 2 ** 36 }),
     scrubBytesPerSecond: word(0, 4096, 2 ** 24),
     sessionIdleMs: fc.integer({ min: 1000, max: 86_400_000 }),
-    reservedShare: fc.double({ min: 0, max: 0.95, noNaN: true }),
     blocks: fc.option(fc.integer({ min: 1, max: 2 ** 27 })),
     socket: absolutePath(60),
     socketGroup: fc.option(word("hearth", "_svc", "1000")),
@@ -76,7 +74,6 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       )
       .map(([pinShare, part]) => ({ pinShare, pinShareOwner: pinShare * part })),
     leaseTtlMaxMs: fc.integer({ min: 1_000, max: 86_400_000 }),
-    commands: fc.integer({ min: 1, max: 1_000_000 }),
     warmPages: fc.integer({ min: 1, max: 2 ** 30 }),
     auditFile: fc.option(absolutePath(60)),
     natsUrl: fc.option(word("nats://a:4222", "wss://b.example/x,wss://c", "tls://u:p@d")),
@@ -91,10 +88,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     gpu: fc.record({
       enabled: word("auto", "off", "require"),
       library: fc.option(absolutePath(60)),
-      register: fc.boolean(),
     }),
     rdma: fc.record({
-      enabled: word("auto", "off"),
       library: fc.option(absolutePath(60)),
       devices: fc.constantFrom<Config["rdma"]["devices"]>("any", ["mlx5_0"], ["rxe0", "mlx5_1"]),
       gidIndex: fc.option(fc.nat(255)),
@@ -112,8 +107,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       kv: {
         ramBytes,
         policy: draw.policy,
-        highWater: Math.max(0.05, draw.low + draw.room),
-        lowWater: draw.low,
+        highWater: draw.highWater,
         lockMemory: draw.lockMemory,
         hugePages: draw.hugePages,
         blocksMax:
@@ -129,30 +123,23 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         socket: draw.socket,
         ...{ socketGroup: draw.socketGroup, commandRole: draw.apiRole },
         clientsMax: draw.clientsMax,
-        heldShare: 1,
         leaseMs: draw.leaseMs,
         acquireDeadlineMs: Math.max(
           1,
           Math.floor(Math.min(60_000, draw.leaseMs) * draw.acquireShare),
         ),
         sessionIdleMs: draw.sessionIdleMs,
-        reservedShare: draw.reservedShare,
         ...draw.engineEvents,
       },
       gpu: draw.gpu,
       namespaces: { keyDir: draw.keyDir },
-      rdma: draw.peers.transports.includes("rdma")
-        ? { ...draw.rdma, enabled: "auto" as const }
-        : draw.rdma,
+      rdma: draw.rdma,
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,
-        commandsPerSecond: draw.commands,
         warmBytesMax: draw.warmPages * PAGE,
         issuers: draw.natsFlag ? [{ name: "router-1", role: "operate" as const, key: null }] : [],
         auditFile: draw.auditFile,
-        auditBytesMax:
-          draw.auditFile === null ? 64 * 2 ** 20 : Math.min(2 ** 40, draw.warmPages * PAGE),
       },
       nats: natsOf(draw),
       peers: draw.peers,

@@ -74,8 +74,12 @@ const TWICE: readonly BadFile[] = [
 const NAMES: readonly BadFile[] = [
   ["unknown key", kv("colour = 3"), ["3:1 kv.colour", "unknown key; [kv] has ram_gib"]],
   ["misspelt key", kv("high_watr = 0.9"), ["3:1 kv.high_watr", "did you mean high_water"]],
-  ["two letters swapped", kv("low_watre = 0.9"), ["3:1 kv.low_watre", "did you mean low_water"]],
-  ["dashes for underscores", kv("low-water = 0.9"), ["3:1 kv.low-water", "did you mean low_water"]],
+  ["two letters swapped", kv("high_watre = 0.9"), ["3:1 kv.high_watre", "did you mean high_water"]],
+  [
+    "dashes for underscores",
+    kv("high-water = 0.9"),
+    ["3:1 kv.high-water", "did you mean high_water"],
+  ],
   ["capitals", kv('Policy = "lru"'), ["3:1 kv.Policy", "did you mean policy"]],
   [
     "misspelt and therefore missing",
@@ -206,8 +210,8 @@ const TYPES: readonly BadFile[] = [
   ],
   ["ratio as string", kv('high_water = "0.9"'), ["3:14 kv.high_water", "not a number"]],
   ["ratio as percent", kv("high_water = 95"), ["3:14 kv.high_water", "use 0.05 to 1"]],
-  ["ratio negative", kv("low_water = -0.1"), ["3:13 kv.low_water", "use 0 to 0.99"]],
-  ["ratio not a number", kv("low_water = nan"), ["3:13 kv.low_water", "not a number"]],
+  ["ratio negative", kv("high_water = -0.1"), ["3:14 kv.high_water", "use 0.05 to 1"]],
+  ["ratio not a number", kv("high_water = nan"), ["3:14 kv.high_water", "not a number"]],
   ["word unknown", kv('policy = "arc"'), ["3:10 kv.policy", 'use one of "hearth", "lru"']],
   ["boolean in quotes", kv('ram_handover = "true"'), ["3:16 kv.ram_handover", "without quotes"]],
   ["boolean as number", kv("ram_handover = 1"), ["3:16 kv.ram_handover", "not a boolean"]],

@@ -67,11 +67,6 @@ export const PEERS: readonly BadFile[] = [
   ["transports as an array", peers('transport = ["quic"]'), ["4:13 peers.transport", "an array"]],
   ["a transport twice wrong", peers('transport = "rdma,tcp"'), ["4:13 peers.transport", "tcp"]],
   ["RDMA in the clear", peers('transport = "rdma"'), ["4:13 peers.transport", "trusted_network"]],
-  [
-    "RDMA asked for and off",
-    `${peers('transport = "rdma,quic"', "trusted_network = true")}[rdma]\nenabled = "off"\n`,
-    ["4:13 peers.transport", "rdma.enabled is off"],
-  ],
   ["peer with four ports", peers('peers = "a@h:1/2/3/4"'), ["4:9 peers.peers", "is not a peer"]],
   ["peer with RDMA port 0", peers('peers = "a@h:1/2/0"'), ["4:9 peers.peers", "1 to 65535"]],
   [
@@ -80,7 +75,6 @@ export const PEERS: readonly BadFile[] = [
     ["4:11 rdma.devices", "not a valid device"],
   ],
   ["RDMA devices as a number", rdma("devices = 5"), ["4:11 rdma.devices", "not a string"]],
-  ["RDMA required", rdma('enabled = "require"'), ["4:11 rdma.enabled", '"auto"']],
   ["no rail", rdma("rails = 0"), ["4:9 rdma.rails", "too small"]],
   ["traffic class too large", rdma("traffic_class = 256"), ["4:17 rdma.traffic_class", "large"]],
   [

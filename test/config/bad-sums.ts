@@ -22,18 +22,6 @@ export const SUMS: readonly BadFile[] = [
     ["4:11 kv.ssd_gib", "lower kv.blocks_max"],
   ],
   [
-    "a length of no audit log",
-    `${KV}[control]\naudit_bytes = "1MiB"\n`,
-    ["4:15 control.audit_bytes", "without audit_file"],
-  ],
-  ["low above high", kv("low_water = 0.97"), ["3:13 kv.low_water", "not below high_water 0.95"]],
-  ["low equals high", kv("high_water = 0.9\nlow_water = 0.9"), ["4:13 kv.low_water", "not below"]],
-  [
-    "high below the default of low",
-    kv("high_water = 0.5"),
-    ["3:14 kv.high_water", "low_water 0.9"],
-  ],
-  [
     "deadline beyond the lease",
     engine('lease = "1s"'),
     ["4:9 engine.lease", "acquire_deadline 2s"],

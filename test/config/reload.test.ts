@@ -8,17 +8,17 @@ const KV = "[kv]\nram_gib = 1\n";
 describe("reload", () => {
   test("tells what takes effect now from what waits for a restart", () => {
     const engine = '[engine]\nlease = "60s"\nsocket_group = "hearth"\n';
-    const next = `${KV}low_water = 0.5\n${engine}[log]\nlevel = "debug"`;
+    const next = `${KV}high_water = 0.5\n${engine}[log]\nlevel = "debug"`;
     const diff = diffReload(configOf(KV), configOf(next));
     expect(diff.changed).toEqual([
-      { key: "kv.low_water", from: "0.9", to: "0.5" },
+      { key: "kv.high_water", from: "0.95", to: "0.5" },
       { key: "log.level", from: '"info"', to: '"debug"' },
     ]);
     expect(diff.needsRestart).toEqual([
       { key: "engine.socket_group", from: "unset", to: '"hearth"' },
       { key: "engine.lease", from: '"30s"', to: '"1m"' },
     ]);
-    expect(diff.effective).toEqual(configOf(`${KV}low_water = 0.5\n[log]\nlevel = "debug"`));
+    expect(diff.effective).toEqual(configOf(`${KV}high_water = 0.5\n[log]\nlevel = "debug"`));
     expect(Object.isFrozen(diff.effective.kv)).toBe(true);
   });
 

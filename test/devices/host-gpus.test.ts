@@ -18,13 +18,13 @@ describeNative("the GPUs of a host", () => {
     return counters.filter(([key, count]) => key.startsWith("open.") && count > 0).map(String);
   }
 
-  function open(plan: string, registers = true) {
+  function open(plan: string) {
     cuda.configure(plan);
     const watched = watchedHealth();
     const wish = { bytes: BYTES, hugePages: "off", lockMemory: "off" } as const;
     const region = Region.create(native, wish);
     const host = new HostGpus({
-      ...{ region, library: cuda.path, registers, health: watched.health },
+      ...{ region, library: cuda.path, health: watched.health },
       open: (options) => openGpus(native, options),
     });
     const end = async () => {
@@ -49,13 +49,6 @@ describeNative("the GPUs of a host", () => {
     expect(gpus[0]!.uuid).toMatch(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
     expect(lines).toEqual([]);
     expect(left()).not.toEqual([]);
-  });
-
-  test("are not registered with where nobody wants it", async () => {
-    await using opened = open("", false);
-    opened.host.ready(BYTES);
-    expect(cuda.counters()["calls.cuMemHostRegister_v2"] ?? 0).toBe(0);
-    expect(opened.host.report().registeredBytes).toBe(0);
   });
 
   test("a driver that refuses RAM is told once, and copies go on", async () => {

@@ -256,7 +256,7 @@ export class Chaos implements AsyncDisposable {
 
   /** How many poisons have a line. */
   async #audit(metrics: Metrics): Promise<number> {
-    const audit = readAudit(await Bun.file(this.#host.auditPath).text());
+    const audit = readAudit(await this.#host.readAudit());
     compareAudit(this.oracle, audit);
     const of = (words: readonly string[]) =>
       words.reduce((sum, word) => sum + (audit.refused.get(word) ?? 0), 0);

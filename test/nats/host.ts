@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Receipt } from "../../src/control/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
@@ -66,8 +66,12 @@ export class Host implements AsyncDisposable {
     return join(this.#options.folder, "e.sock");
   }
 
-  get auditPath(): string {
-    return join(this.#options.folder, "audit.jsonl");
+  /** The audit log with its rotated files, oldest first. */
+  async readAudit(): Promise<string> {
+    const path = join(this.#options.folder, "audit.jsonl");
+    const files = [5, 4, 3, 2, 1].map((n) => `${path}.${n}`).filter((file) => existsSync(file));
+    const texts = await Promise.all([...files, path].map((file) => Bun.file(file).text()));
+    return texts.join("");
   }
 
   /** How it ended; null while it runs. */
@@ -219,7 +223,7 @@ function configOf({ folder, worker, nats }: HostOptions): string {
     engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s" },
     api: { listen: "127.0.0.1:0", loopback_role: "purge" },
     nats: { role: "purge", ...nats },
-    control: { audit_file: join(folder, "audit.jsonl"), audit_bytes: "1GiB" },
+    control: { audit_file: join(folder, "audit.jsonl") },
     log: { format: "json" },
   };
   return Object.entries(sections)

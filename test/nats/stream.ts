@@ -77,7 +77,7 @@ export async function runStream(options: StreamOptions): Promise<StreamResult> {
   if (options.thorough) await run.whileKilled();
   await verifyHolds(host, run.oracle);
   // What was killed may not have written all of its lines: this says what was done twice.
-  compareAudit(run.oracle, readAudit(await Bun.file(host.auditPath).text()));
+  compareAudit(run.oracle, readAudit(await host.readAudit()));
   await run.leaves();
   return { oracle: run.oracle, figures: run.figures() };
 }

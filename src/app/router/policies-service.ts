@@ -64,10 +64,8 @@ function policySettings({ policies }: RouterConfig): PolicySettings {
   const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = POLICY_DEFAULTS;
   return {
     ...POLICY_DEFAULTS,
-    coldWorker: { ...coldWorker, mode: policies.coldWorker, bytesMax: policies.warmBytes },
-    idleSession: {
-      ...{ ...idleSession, mode: policies.idleSession, ttlMs: policies.leaseTtlMs },
-    },
+    coldWorker: { ...coldWorker, mode: policies.coldWorker },
+    idleSession: { ...idleSession, mode: policies.idleSession },
     cacheControl: { ...cacheControl, mode: policies.cacheControl },
     reasoning: { ...reasoning, mode: policies.reasoning },
     contextRewrite: { ...contextRewrite, mode: policies.contextRewrite },

@@ -57,7 +57,7 @@ export class ProxyService {
    */
   static async open(parts: ProxyServiceParts): Promise<ProxyService | null> {
     const { config, native, clock, random, logger, router, table, policies } = parts;
-    const { listen, drainMs, streamsMax, corsOrigins } = config.proxy;
+    const { listen, streamsMax, corsOrigins } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
     const settings = proxySettings(config, access.tokens !== null);
@@ -73,7 +73,15 @@ export class ProxyService {
       const { bodyBytesMax } = settings;
       const connectionsMax = streamsMax * CONNECTIONS_PER_STREAM;
       const api = createProxyApi(proxy, {
-        ...{ clock, native, access, bodyBytesMax, connectionsMax, stopMs: drainMs, corsOrigins },
+        ...{
+          clock,
+          native,
+          access,
+          bodyBytesMax,
+          connectionsMax,
+          stopMs: PROXY_DRAIN_MS,
+          corsOrigins,
+        },
         onFault: (_path, thrown) => onFault(thrown),
       });
       const server = api.listen({ host: listen.host, port: listen.port });
@@ -166,10 +174,9 @@ function tokenReports({
   };
 }
 
-/**
- * Connections allowed per concurrent stream. Idle connections stay open, so there are more
- * connections than streams.
- */
+/** Time for which running streams may continue after SIGTERM. */
+export const PROXY_DRAIN_MS = 30_000;
+/** Idle connections are kept, so there are more of them than requests. */
 const CONNECTIONS_PER_STREAM = 4;
 /** Memory for request bodies: average bytes for each concurrent request. */
 const BODY_BYTES_PER_STREAM = 128 * 1024;
@@ -184,7 +191,6 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
     ...PROXY_DEFAULTS,
     ...proxy,
     bodyBudgetBytes: Math.max(proxy.bodyBytesMax, proxy.streamsMax * BODY_BYTES_PER_STREAM),
-    healthEveryMs: proxy.healthCheck ? PROXY_DEFAULTS.healthEveryMs : null,
     busyStatus: api.busyStatus,
     authorization: authorizationOf(proxy, hasTokens),
     clientsMayRoute: proxy.clientRouting,

@@ -3,6 +3,7 @@ import type { WorkerId } from "../../core/index.ts";
 import type { KeySpace } from "../../observability/activity/index.ts";
 import {
   type CostSettings,
+  CREDITS_DEFAULTS,
   ROUTER_DEFAULTS,
   type RouterSettings,
   type WorkerSpec,
@@ -17,12 +18,12 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
     cost: costOf(router),
     useKvEvents: router.kvEvents,
     prediction: {
+      ...ROUTER_DEFAULTS.prediction,
       ttlMs: router.ttlMs,
       blocksMax: router.maxTreeSize,
       pruneRatio: router.pruneTargetRatio,
-      besideEventsMs: router.besideEventsMs,
     },
-    queue: { requestsMax: router.queueRequests, waitMs: router.queueWaitMs },
+    queue: { ...ROUTER_DEFAULTS.queue, requestsMax: router.queueRequests },
     affinity: { ...ROUTER_DEFAULTS.affinity, ttlMs: router.sessionAffinityTtlMs },
   };
 }
@@ -30,7 +31,7 @@ export function routerSettings({ router }: RouterConfig): RouterSettings {
 function costOf(router: RouterConfig["router"]): CostSettings {
   const { overlapScoreWeight } = router;
   if (router.cost === "classic") return { kind: "classic", overlapScoreWeight };
-  return { kind: "credits", ...router };
+  return { ...CREDITS_DEFAULTS, ...router, kind: "credits" };
 }
 
 /** Tokens per block if neither the configuration nor the engine gives a block size. */

@@ -120,8 +120,8 @@ function gpuAdvice(
 
 const RDMA = "RDMA";
 const NOT_ALLOWED =
-  "set peers.trusted_network, if the network is private, and rdma.enabled: RDMA data is not " +
-  "encrypted";
+  "set peers.trusted_network, if the network is private, and rdma in peers.transport: RDMA data " +
+  "is not encrypted";
 const OTHER_WAYS = "TLS over TCP, and QUIC";
 /** Maximum path MTU in bytes; the network device needs an MTU of 4200 for it. */
 const MTU_WANTED = 4096;

@@ -1,14 +1,7 @@
-import { booleanKind, choiceKind, durationKind, integerKind, sizeKind } from "../../core/index.ts";
+import { booleanKind, choiceKind, integerKind, sizeKind } from "../../core/index.ts";
 import { originsKind } from "../address-kinds.ts";
 import { listenOrOffKind } from "../peer-kinds.ts";
 import { optionalPath, section, withDefault } from "../spec.ts";
-
-const HOUR_MS = 3_600_000;
-
-function duration(key: string, defaultValue: string, doc: string) {
-  const kind = durationKind({ min: 10, max: 24 * HOUR_MS, example: defaultValue });
-  return withDefault({ key, kind, defaultValue, doc });
-}
 
 function count(key: string, defaultValue: number, min: number, max: number, doc: string) {
   return withDefault({ key, kind: integerKind({ min, max }), defaultValue, doc });
@@ -33,22 +26,6 @@ const limits = {
     1,
     1_000_000,
     "Maximum concurrent requests. Further requests are answered as if all workers were busy.",
-  ),
-};
-
-const waits = {
-  firstByteMs: duration(
-    "first_byte_timeout",
-    "10m",
-    "Timeout until the first byte of a worker's answer.",
-  ),
-  idleMs: duration("idle_timeout", "2m", "Timeout between two parts of an answer."),
-  healthCheck: toggle(
-    "health_check",
-    true,
-    "Whether to check each worker's `GET /health`, and to ping the process that publishes its " +
-      "KV events. A worker that does not answer gets no requests while other workers are " +
-      "available.",
   ),
 };
 
@@ -83,16 +60,6 @@ const whoMay = {
   ),
 };
 
-const tokens = {
-  tokenThreads: count(
-    "token_threads",
-    1,
-    0,
-    64,
-    "Threads that tokenize prompts; 0: tokenize on the event loop, which blocks it.",
-  ),
-};
-
 export const proxySection = section(
   "The APIs of OpenAI, Anthropic and vLLM in front of the workers.",
   {
@@ -104,15 +71,7 @@ export const proxySection = section(
         "Listen address of `/v1/chat/completions` and the other inference APIs; `off`: not " +
         "served.",
     }),
-    drainMs: withDefault({
-      key: "drain",
-      kind: durationKind({ min: 100, max: HOUR_MS, example: "30s" }),
-      defaultValue: "30s",
-      doc: "Timeout for running streams after SIGTERM.",
-    }),
     ...limits,
-    ...waits,
     ...whoMay,
-    ...tokens,
   },
 );

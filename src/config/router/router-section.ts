@@ -5,7 +5,6 @@ import {
   integerKind,
   numberKind,
   orOff,
-  sizeKind,
 } from "../../core/index.ts";
 import { idKey } from "../sections/node.ts";
 import { optional, section, withDefault } from "../spec.ts";
@@ -59,15 +58,6 @@ const prediction = {
     defaultValue: 0.8,
     doc: "Share of `max_tree_size` at which pruning stops.",
   }),
-  besideEventsMs: withDefault({
-    key: "predict_beside_events",
-    kind: orOff(durationKind({ min: 1, max: DAY_MS, example: "2s" })),
-    defaultValue: "2s",
-    doc:
-      "Time that a routed prompt counts as cached before the worker's events confirm it, so " +
-      "that a " +
-      'burst of equal prompts goes to one worker. "off": events alone count.',
-  }),
 };
 
 const load = {
@@ -105,12 +95,6 @@ const load = {
     0,
     1_000_000,
   ),
-  queueWaitMs: duration("queue_wait", "10s", "Maximum time that a request waits for a worker."),
-  requestExpiryMs: duration(
-    "request_expiry",
-    "300s",
-    "Timeout of a live request that is never freed and has no activity.",
-  ),
 };
 
 const affinity = {
@@ -141,19 +125,9 @@ export const routerSection = section("Choice of a worker for a request.", {
   cost,
   overlapScoreWeight: weight("overlap_score_weight", 1, "`classic`: weight of prefill blocks."),
   overlapCredit: weight("overlap_credit", 1, "`credits`: credit of a block cached on the device."),
-  creditDecay: weight(
-    "credit_decay",
-    0,
-    "`credits`: how fast that credit decreases on a worker with more prefill work than the others.",
-  ),
   hostCredit: weight("host_credit", 0.75, "`credits`: credit of a block cached in host memory."),
   diskCredit: weight("disk_credit", 0.25, "`credits`: credit of a block cached on disk."),
   prefillLoadScale: weight("prefill_load_scale", 1, "`credits`: weight of the prefill part."),
-  activeRequestWeight: weight(
-    "active_request_weight",
-    0,
-    "`credits`: cost of an active request in addition to its blocks.",
-  ),
   temperature: weight(
     "temperature",
     0,
@@ -202,16 +176,4 @@ export const policiesSection = section("Commands that the router sends to agents
     "context_rewrite",
     "Prune the blocks of a session that its next prompt no longer contains. ",
   ),
-  warmBytes: withDefault({
-    key: "warm_bytes",
-    kind: sizeKind({ min: 2 ** 20, max: 2 ** 42, example: "16GiB" }),
-    defaultValue: "16GiB",
-    doc: "Maximum bytes that a cold worker is asked to warm.",
-  }),
-  leaseTtlMs: withDefault({
-    key: "lease_ttl",
-    kind: durationKind({ min: 10_000, max: 604_800_000, example: "1h" }),
-    defaultValue: "1h",
-    doc: "Time to keep the blocks of an idle session; agents may grant less (`lease_ttl_max`).",
-  }),
 });

@@ -1,10 +1,8 @@
-import { durationKind, exactBytes, integerKind, numberKind, sizeKind } from "../../core/index.ts";
+import { durationKind, numberKind, sizeKind } from "../../core/index.ts";
 import { issuerListKind } from "../peer-kinds.ts";
 import { optionalPath, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
-export const AUDIT_BYTES = 64 * 2 ** 20;
-export const AUDIT_FILES = 5;
 
 const issuers = withDefault({
   key: "issuers",
@@ -44,15 +42,6 @@ export const controlSection = section("Lifecycle commands: budgets, limits, the 
     reload: true,
     doc: "Maximum time to live of a lease without renewal, and the default of leases that name none.",
   }),
-  commandsPerSecond: withDefault({
-    key: "commands_per_second",
-    kind: integerKind({ min: 1, max: 1_000_000 }),
-    defaultValue: 20_000,
-    reload: true,
-    doc:
-      "Maximum commands per second of one issuer, or of one token for all issuers it names. " +
-      "Commands above the rate are refused, not queued.",
-  }),
   warmBytesMax: withDefault({
     key: "warm_bytes_max",
     kind: sizeKind({ min: 4096, max: 2 ** 44, multiple: 4096, example: "16GiB" }),
@@ -64,15 +53,9 @@ export const controlSection = section("Lifecycle commands: budgets, limits, the 
   auditFile: optionalPath(
     "audit_file",
     "/var/log/hearth/audit.jsonl",
-    "The audit log: one JSON line for each command, with time, issuer, command and result. If " +
-      "unset, there is no audit log.",
+    "The audit log: one JSON line for each command, with time, issuer, command and result. It " +
+      "is rotated at 64MiB. If unset, there is no audit log.",
   ),
-  auditBytesMax: withDefault({
-    key: "audit_bytes",
-    kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
-    defaultValue: exactBytes(AUDIT_BYTES),
-    doc: "Maximum bytes of the audit log; at this size it is rotated.",
-  }),
 });
 
 export const namespacesSection = section("Namespace keys, for agents that verify MACs.", {

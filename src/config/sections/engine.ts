@@ -1,11 +1,4 @@
-import {
-  choiceKind,
-  durationKind,
-  integerKind,
-  numberKind,
-  pathKind,
-  patternKind,
-} from "../../core/index.ts";
+import { choiceKind, durationKind, integerKind, pathKind, patternKind } from "../../core/index.ts";
 import { zmqKind } from "../address-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -111,16 +104,6 @@ export const engineSection = section("The socket for engines on this host.", {
       "Maximum connected engine processes. Further connections are refused with a message. Each " +
       "connection needs two file descriptors.",
   }),
-  heldShare: withDefault({
-    key: "held_share",
-    kind: numberKind({ min: 0.05, max: 1 }, "ratio"),
-    defaultValue: 0.5,
-    reload: true,
-    doc:
-      "Maximum share of RAM that one engine may have reserved or acquired while other engines are " +
-      "connected. Blocks above it are answered `full`. All connections that joined as one engine " +
-      "count together. A single engine may use seven eighths. 1: no limit.",
-  }),
   leaseMs: withDefault({
     key: "lease",
     kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
@@ -146,16 +129,6 @@ export const engineSection = section("The socket for engines on this host.", {
     doc:
       "Idle timeout of a session without a commit. Until the session ends, its last block and the " +
       "ancestors of that block stay in RAM; afterwards they age like any other block.",
-  }),
-  reservedShare: withDefault({
-    key: "reserved_share",
-    kind: numberKind({ min: 0, max: 0.95 }, "ratio"),
-    defaultValue: 0.4,
-    reload: true,
-    doc:
-      "Maximum share of RAM that the reservations of one engine protect from eviction: blocks " +
-      "that its scheduler looked up and its workers have not acquired yet. 0 turns this " +
-      "protection off.",
   }),
   ...engineEventKeys,
 });

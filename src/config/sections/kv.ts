@@ -201,17 +201,8 @@ export const kvSection = section("The tiers that hold blocks.", {
     defaultValue: 0.95,
     reload: true,
     doc:
-      "Share of RAM in use above which background eviction starts. Lower it if engines receive " +
-      "`full` during bursts of writes.",
-  }),
-  lowWater: withDefault({
-    key: "low_water",
-    kind: numberKind({ min: 0, max: 0.99 }, "ratio"),
-    defaultValue: 0.9,
-    reload: true,
-    doc:
-      "Share of RAM in use at which background eviction stops. It must be below `high_water`; " +
-      "writers find the difference free.",
+      "Share of RAM in use above which background eviction starts; it stops 0.05 below. Lower it if " +
+      "engines receive `full` during bursts of writes.",
   }),
   lockMemory: withDefault({
     key: "lock_memory",

@@ -1,5 +1,4 @@
 import {
-  booleanKind,
   CLUSTER_NAME,
   choiceKind,
   patternKind,
@@ -94,12 +93,4 @@ export const gpuSection = section("Copies between GPUs and RAM for engines on th
       "`off` opens nothing. An open GPU holds a context of the agent in its memory.",
   }),
   library,
-  register: withDefault({
-    key: "register",
-    kind: booleanKind,
-    defaultValue: true,
-    doc:
-      "Whether RAM is registered with the driver, so that copies are asynchronous and run at link " +
-      "speed. The driver locks the registered memory. Off: copies work but are slower.",
-  }),
 });

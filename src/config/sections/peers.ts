@@ -1,11 +1,4 @@
-import {
-  booleanKind,
-  choiceKind,
-  durationKind,
-  integerKind,
-  orOff,
-  sizeKind,
-} from "../../core/index.ts";
+import { booleanKind, durationKind, integerKind, orOff, sizeKind } from "../../core/index.ts";
 import { isHostName, type ListenAddress } from "../address-kinds.ts";
 import {
   cipherKind,
@@ -101,7 +94,7 @@ const transports = withDefault({
   doc:
     "Transports for blocks: `rdma`, `stream` (TLS for control, encrypted TCP for data) and " +
     "`quic`, in the order to try them. `auto` chooses by what both hosts support, then by " +
-    "measured speed.",
+    "measured speed. No RDMA device is opened if the list leaves out `rdma`.",
 });
 
 const cipher = withDefault({
@@ -230,14 +223,6 @@ const library = optionalPath(
 );
 
 export const rdmaSection = section("RDMA transport between hosts; see `peers.listen_rdma`.", {
-  enabled: withDefault({
-    key: "enabled",
-    kind: choiceKind(["auto", "off"]),
-    defaultValue: "auto",
-    doc:
-      "Whether to transfer blocks by RDMA. `auto` uses it if both hosts have a working device and " +
-      "`peers.trusted_network` is set, because RDMA data is not encrypted; `off` opens no device.",
-  }),
   library,
   devices: withDefault({
     key: "devices",

@@ -284,7 +284,6 @@ export function agentConfigText(
     // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
     // full.
     "high_water = 1.0",
-    "low_water = 0.99",
     'lock_memory = "off"',
     'huge_pages = "try"',
     ...more("kv"),
