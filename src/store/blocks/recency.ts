@@ -40,12 +40,12 @@ export function unlink(columns: NodeColumns, list: RecencyList, node: number): v
   list.bytes -= columns.bytes[node]!;
 }
 
-/** Whether a node with these flags must not be evicted from the list's tier. */
+/** Returns whether a node with these flags must not be evicted from the list's tier. */
 export function isGuarded(list: RecencyList, marks: number): boolean {
   return (marks & list.guards) !== 0;
 }
 
-/** Whether a node with these flags is in the list. */
+/** Returns whether a node with these flags is in the list. */
 export function isListed(list: RecencyList, marks: number): boolean {
   return (marks & (list.tier | list.guards)) === list.tier;
 }
@@ -60,7 +60,7 @@ function nearestListed(columns: NodeColumns, list: RecencyList, node: number): n
   return 0;
 }
 
-/** Call it after the node became resident on `tier`. */
+/** Adds the node to the recency list of `tier`. Call after the node became resident there. */
 export function enterTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -70,7 +70,10 @@ export function enterTier(columns: NodeColumns, node: number, tier: number): voi
   }
 }
 
-/** Call it before the node loses its residency on `tier`. */
+/**
+ * Removes the node from the recency list of `tier`. Call before the node's residency there is
+ * cleared.
+ */
 export function leaveTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -119,7 +122,10 @@ function moveToNewest(list: RecencyList, node: number): void {
  * cost n plus its length. Nodes that become evictable come in as the newest, the deepest first.
  */
 
-/** Call it after the node was locked, or if it must stay in RAM. */
+/**
+ * Sets `ramProtected` on the node and its ancestors and removes them from the lists. Call after the
+ * node was locked, or if it must stay in RAM.
+ */
 export function protect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, ramList, ssdList } = columns;
   let step = node;
@@ -135,7 +141,10 @@ export function protect(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after a lock ended, or if the node need not stay in RAM. */
+/**
+ * Clears `ramProtected` on the node and its ancestors if nothing requires it any more. Call after a
+ * lock was removed, or if the node need not stay in RAM.
+ */
 export function unprotect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
   let step = node;
@@ -152,7 +161,7 @@ export function unprotect(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after the node was pinned. */
+/** Sets `kept` on the node and its ancestors. Call after the node was pinned. */
 export function keep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, ssdList } = columns;
   let step = node;
@@ -167,7 +176,10 @@ export function keep(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after the last pin of the node was removed. It may still be kept by a descendant. */
+/**
+ * Clears `kept` on the node and its ancestors if no pin requires it any more. Call after the last
+ * pin of the node was removed.
+ */
 export function unkeep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, pins, ssdList } = columns;
   let step = node;
@@ -182,7 +194,10 @@ export function unkeep(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after a node with its subtree was linked under `parent`. */
+/**
+ * Passes the protection of a node to its new parent. Call after the node was linked under `parent`
+ * together with its subtree.
+ */
 export function protectParent(columns: NodeColumns, node: number, parent: number): void {
   const marks = columns.meta[node]!;
   if ((marks & NodeFlag.kept) !== 0) {
@@ -196,8 +211,8 @@ export function protectParent(columns: NodeColumns, node: number, parent: number
 }
 
 /**
- * Call it after a change of residency or of `kept`; `before`: the flags before it. Updates the
- * totals of kept bytes, and protects the node in RAM while only RAM has it.
+ * Updates the totals of kept bytes, and protects the node in RAM while it is kept and only RAM has
+ * it. Call after a change of residency or of `kept`. `before`: the node's flags before the change.
  */
 export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
   const { meta, bytes } = columns;
@@ -215,14 +230,14 @@ export function residencyChanged(columns: NodeColumns, node: number, before: num
   columns.listeners.onInRamAlone(node as NodeId);
 }
 
-/** Whether a node with these flags is kept, in RAM and not on SSD. */
+/** Returns whether a node with these flags is kept, in RAM and not on SSD. */
 export function isInRamAlone(marks: number): boolean {
   return (marks & IN_RAM_ALONE) === (NodeFlag.kept | Tier.ram);
 }
 
 const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
 
-/** 1 if a node with these flags is kept and in RAM or on SSD, else 0. */
+/** Returns 1 if a node with these flags is kept and in RAM or on SSD, otherwise 0. */
 export function keptOnTiers(marks: number): number {
   return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
 }
