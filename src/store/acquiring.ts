@@ -25,8 +25,8 @@ export const COMING = 0xffff;
 const VAIN_LOOKS_MAX = 16;
 
 /**
- * A block of a request that is being read or fetched. `i` is its index in the request, `at` its
- * index among the reads from SSD or the fetches from peers.
+ * A block of an acquire request that is being read or fetched. `i`: its index in the request. `at`:
+ * its index in the request's list of SSD reads (`reads`) or of fetches from peers (`fetches`).
  */
 interface Coming {
   readonly i: number;

@@ -20,7 +20,7 @@ const HUGE_PAGE = 2 * 1024 * 1024;
  * the limit to raise.
  */
 export function createArena(native: Native, options: ArenaOptions): Region {
-  // Round down to whole huge pages only if huge pages are required.
+  // Round down to whole huge pages if huge pages are required; otherwise to normal pages.
   const unit = options.hugePages === "require" ? HUGE_PAGE : PAGE;
   const bytes = Math.floor(options.bytes / unit) * unit || PAGE;
   try {
@@ -79,7 +79,10 @@ export class ArenaGrowth {
     return this.#ready === this.#region.bytes;
   }
 
-  /** Populates the first slice, which the RAM tier requires. Throws ARENA_UNAVAILABLE. */
+  /**
+   * Populates the first slice, without which the RAM tier cannot start. Throws ARENA_UNAVAILABLE if
+   * the host lacks the memory.
+   */
   async first(): Promise<void> {
     await this.#grow();
   }
@@ -144,7 +147,7 @@ export interface ArenaPart {
 /** Alignment of the parts of a large arena: 1 GiB, as for the slices that devices register. */
 const UNIT_BYTES = 2 ** 30;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
-/** Maximum number of zones of a slot allocator. */
+/** Maximum number of parts: the maximum number of zones of a slot allocator. */
 const PARTS_MAX = 8;
 
 /**

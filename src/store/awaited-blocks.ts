@@ -57,7 +57,7 @@ export class AwaitedReads {
 
 /**
  * Milliseconds after the request's deadline at which an outstanding fetch is abandoned. The peer
- * tier is given the same deadline and normally ends by itself.
+ * tier gets the same deadline and normally ends its fetches in time.
  */
 const GRACE_MS = 50;
 

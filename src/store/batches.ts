@@ -19,15 +19,19 @@ export function createAddressBatch(capacity: number) {
     count: 0,
     layer: 0,
     capacity,
-    /** 32 bytes per block. */
+    /** Digests, 32 bytes per block. */
     digests: digests.bytes,
     keys: new Uint32Array(keys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
     /**
-     * 32 bytes per block; all zero means no parent. Used only when blocks are written or mirrored.
+     * Digests of the parents, 32 bytes per block; all zero means no parent. Used only when blocks
+     * are written or mirrored.
      */
     parents: parents.bytes,
     parentKeys: new Uint32Array(parentKeys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
-    /** The engine's 64-bit hash of the block, if `BlockFlag.aliasGiven` is set. */
+    /**
+     * Low and high word of the engine's 64-bit hash of the block. Valid if `BlockFlag.aliasGiven`
+     * is set.
+     */
     aliasLo: new Uint32Array(capacity),
     aliasHi: new Uint32Array(capacity),
     bytes: new Uint32Array(capacity),
@@ -60,7 +64,7 @@ export function createHandleBatch(capacity: number) {
     /** Byte offset of the slot in the arena. */
     offset: new Float64Array(capacity),
     checksum: new BigUint64Array(capacity),
-    /** 16 bytes per block; all zero means no MAC. */
+    /** MACs, 16 bytes per block; all zero means no MAC. */
     mac: new Uint8Array(capacity * MAC_BYTES),
     /** Bits of `CommitFlag`; set in commit requests only. */
     flags: new Uint32Array(capacity),

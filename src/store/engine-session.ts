@@ -334,8 +334,9 @@ export class StoreEngineSession {
   }
 
   /**
-   * Moves the session's lock to the last block of the conversation so far. Takes the new lock
-   * before it releases the old one. Returns the outcome; `rejected` for session number 0.
+   * Makes the first block of `batch` the last block of the session: locks it, then releases the
+   * lock on the previous one. Returns `ok`, `miss` (the block is not in RAM or on SSD) or
+   * `rejected`.
    */
   sessionCommit(session: bigint, batch: AddressBatch): number {
     const { table, sessions } = this.#store;

@@ -16,8 +16,8 @@ export interface PurgeAddress {
  * `done`: removed from all tiers. `missing`: not on this host. `held`: an engine, a session, a
  * read, a pin or a lease protects the block or a descendant; the block stays, but its queued write
  * to SSD may have been cancelled. `failed`: the disk failed or hangs, so a crash may restore the
- * block. A failed block is no longer served, except while its own write to SSD hangs; it is removed
- * when that write ends.
+ * block. Requests do not get a failed block any more, except while its own write to SSD hangs; it
+ * is removed when that write ends.
  */
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 

@@ -227,7 +227,7 @@ function createRamRecord(about: AboutRam) {
     uses: new Uint32Array(count),
     /** Bit 0: the block is transient. */
     flags: new Uint32Array(count),
-    /** 16 bytes per block; all zero means no MAC. */
+    /** MACs, 16 bytes per block; all zero means no MAC. */
     macs: new Uint8Array(count * 16),
   };
 }

@@ -65,7 +65,7 @@ export class RamTier {
     this.#parts = parts;
   }
 
-  /** Sets the tier to which blocks are offered before they leave RAM. */
+  /** Sets the tier (SSD) to which blocks are offered before they leave RAM. */
   setBelow(below: TierBelow): void {
     this.#below = below;
   }
@@ -438,8 +438,8 @@ export class StoreStats {
   evictionRuns = 0;
   quarantinedSlots = 0;
   /**
-   * Blocks received from peers that passed verification, and those that failed it and were
-   * discarded.
+   * Blocks and bytes received from peers that passed verification, and blocks that failed it and
+   * were discarded.
    */
   pulledBlocks = 0;
   pulledBytes = 0;

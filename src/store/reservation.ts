@@ -29,11 +29,11 @@ const TABLE_RETRIES = 4;
 export class Reservation {
   readonly #store: TieredStore;
   readonly #holder: SlotRefs;
-  /** Namespace of the current frame. */
+  /** Namespace of the request frame being processed. */
   #namespace = 0 as NamespaceIndex;
-  /** Smallest block size, in bytes, for which no room was found in the current frame. */
+  /** Smallest block size, in bytes, for which no room was found in the frame being processed. */
   #fullFrom = Number.POSITIVE_INFINITY;
-  /** True if eviction did not free a table entry in the current frame. */
+  /** True if eviction did not free a table entry in the frame being processed. */
   #tableFull = false;
 
   constructor(store: TieredStore, holder: SlotRefs) {

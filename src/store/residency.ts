@@ -58,7 +58,7 @@ export class StoreResidency {
   #stored: StoredNotes[] = [];
   #removed: RemovedNotes[] = [];
   readonly #digests = TIERS.map(() => new RunningDigest());
-  /** Nodes whose `GATHERED` bits are set. */
+  /** Nodes whose upper bits in `#announced` (`GATHERED`) are set. */
   #marked = new Int32Array(0);
   #markedCount = 0;
   #sealed: ResidencyChange[] = [];
@@ -106,7 +106,7 @@ export class StoreResidency {
     return this.#digests.map(({ value }) => value).reverse();
   }
 
-  /** Whether resident blocks are still being announced after a start or restart. */
+  /** True while resident blocks are being announced after a start or restart. */
   get isAnnouncing(): boolean {
     return this.#announceFrom !== null;
   }
@@ -301,7 +301,7 @@ export class StoreResidency {
   }
 }
 
-/** Index in `TIERS`. */
+/** Returns the index of the tier in `TIERS`. */
 function indexOf(tier: Tier): number {
   return tier === Tier.ssd ? 0 : tier === Tier.ram ? 1 : 2;
 }

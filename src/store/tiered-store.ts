@@ -49,9 +49,12 @@ export interface TieredStoreOptions {
   readonly marks: WaterMarks;
   /** Parts of the arena by NUMA node. Default: one part, without a NUMA preference. */
   readonly parts?: readonly ArenaPart[];
-  /** Eviction order of RAM. */
+  /** Name of the eviction order of the RAM tier. */
   readonly policy: PolicyName;
-  /** Limits of RAM reservations by engines. Default: `claimLimits` of the whole arena. */
+  /**
+   * Limits of RAM reservations by engines. Default: the shares of the arena that `claimLimits`
+   * sets.
+   */
   readonly claims?: ClaimLimits;
   /** Limits how long lookups occupy the event loop. Default: `loopTurns`. */
   readonly turns?: TurnBudget;
@@ -107,7 +110,7 @@ export class TieredStore implements AsyncDisposable {
   readonly macs: NamespaceMacs;
   readonly incoming: IncomingBlocks;
   readonly arrivals = new ArrivalStats();
-  /** RAM reservations and announcements of engines. */
+  /** Engines of this host, with their RAM reservations and announcements of blocks. */
   readonly engines: Engines;
   /** Access to blocks for fetching from peers and for sending to them. */
   readonly peerBlocks: StorePeerBlocks;

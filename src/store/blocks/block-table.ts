@@ -60,7 +60,7 @@ export const InsertRefusal = {
 } as const;
 export type InsertRefusal = (typeof InsertRefusal)[keyof typeof InsertRefusal];
 
-/** A `NodeId`, or a negative `InsertRefusal`. */
+/** Result of an insert: the `NodeId`, or a negative `InsertRefusal`. */
 export type InsertResult = NodeId | InsertRefusal;
 
 export function isRefusal(result: InsertResult): result is InsertRefusal {

@@ -158,7 +158,7 @@ export class ExtentLists {
     if (list !== IN_NO_LIST) this.enter(extent, list);
   }
 
-  /** Removes an extent without slots in use from its class. */
+  /** Removes an extent without slots in use from its class and adds it to the returned extents. */
   giveBack(extent: number): void {
     const sizeClass = this.classOf[extent]!;
     this.leave(extent);

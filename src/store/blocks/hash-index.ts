@@ -11,7 +11,9 @@ export type AliasResult = "added" | "present" | "full";
  * never comes near it.
  */
 export const PROBE_MAX = 1024;
-/** Number of possible ids: 26 bits, which leaves the tag at least five bits of a 32-bit entry. */
+/**
+ * Maximum id. An id takes up to 27 bits of a 32-bit entry, which leaves at least five for the tag.
+ */
 export const IDS_MAX = 2 ** 26;
 
 /**
@@ -73,7 +75,7 @@ export class HashIndex {
    */
   constructor(words: Uint32Array, width: number, idsMax: number, random: Random) {
     assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 ids");
-    // The load factor is at most 3/4, or 3/8 if doubling was just needed: 5.3 to 10.7 bytes per id.
+    // The load factor at `idsMax` is between 3/8 and 3/4: 5.3 to 10.7 bytes per id.
     let places = 8;
     while (places * 3 < idsMax * 4) places *= 2;
     this.words = words;

@@ -87,7 +87,6 @@ export function touchPath(columns: NodeColumns, node: number): void {
   const { meta, parent, lists } = columns;
   for (let step = node; step !== 0; step = parent[step]!) {
     const marks = meta[step]!;
-    // All ancestors of a protected node are protected, so none of them is in a list.
     if ((marks & NodeFlag.ramProtected) !== 0) return;
     for (let i = 0; i < lists.length; i++) {
       const list = lists[i]!;

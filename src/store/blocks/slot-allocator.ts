@@ -35,7 +35,7 @@ export interface SizeClass {
 export interface SlotLayout {
   readonly extentBytes: number;
   readonly offsets: Float64Array;
-  /** Length of each block in bytes. */
+  /** Length of each block in bytes; one entry per offset. */
   readonly bytes: Uint32Array;
 }
 

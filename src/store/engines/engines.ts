@@ -142,7 +142,7 @@ export class Engines {
  */
 export const HEARTBEAT_MS = 25;
 
-/** The waiting lookups of one connection. */
+/** The lookups of one connection that wait for blocks. */
 class Waiting {
   readonly lookups = new Set<Lookup>();
   readonly #source: TurnSource;
@@ -178,7 +178,7 @@ class Waiting {
   }
 }
 
-/** The waiting lookups of all connections. */
+/** The lookups of all connections that wait for blocks. */
 class Lookups {
   readonly #clock: Clock;
   readonly #turns: TurnBudget;

@@ -338,7 +338,7 @@ export class IncomingBlocks {
    */
   readonly #anchors = new Map<string, Pruned>();
   #pruned = NEVER;
-  /** The latest `prune` that is no longer tracked individually. */
+  /** The latest `prune` that was dropped from `#anchors` because there were too many. */
   #lost = NEVER;
   #remembers = false;
   /** Bytes of the slots that are reserved for blocks being received. */

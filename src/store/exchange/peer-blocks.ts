@@ -1,6 +1,6 @@
 import { DIGEST_BYTES, equalBytes, type NamespaceIndex, type NodeId } from "../../core/index.ts";
 
-/** Attributes of a block received from a peer; see the frame of `src/peers`. */
+/** A block received from a peer, as described by the frame that `src/peers` received. */
 export interface PulledBlock {
   readonly digest: Uint8Array;
   readonly layer: number;

@@ -36,7 +36,7 @@ export interface BlockRows {
   readonly checksums: BigUint64Array;
   /** Number in the file name that distinguishes keys with the same short name. Usually 0. */
   readonly variants: Uint8Array;
-  /** Time of the latest use, in seconds since 1970, and number of uses (saturates at 65,535). */
+  /** Unix time of the latest use in seconds, and number of uses (at most 65,535). */
   readonly lastSeen: Uint32Array;
   readonly uses: Uint16Array;
 }
@@ -73,7 +73,7 @@ export interface AliasRow {
   readonly alias: Uint8Array;
 }
 
-/** What the index records about the previous run of the agent. */
+/** State of the previous run of the agent, as recorded in the index. */
 export interface PreviousRun {
   /**
    * Number that identifies the previous run. Null if the index is new or no run has used it;
@@ -212,7 +212,7 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
 
   /**
    * Adds an alias of a block. Call after `put` of the block. The alias is removed together with the
-   * block's row, and ignored if there is no row.
+   * block's row, and ignored if the block has none.
    */
   putAlias(row: AliasRow): void {
     this.#noteChange(this.log.putAlias(row));

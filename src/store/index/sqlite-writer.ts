@@ -86,7 +86,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     this.isOpen = opened.kind === "opened";
     this.failing = opened.kind === "failed" ? opened.why : null;
     if (opened.kind === "opened") this.#noteOpened(opened);
-    // Retry a failed open even if there are no changes to write.
+    // Retry a failed open even if no changes are pending.
     else this.#retryLater();
   }
 
@@ -99,8 +99,8 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
   protected abstract newest(): number;
 
   /**
-   * Returns the message that commits `batch`; null: a message with only what goes with every
-   * commit.
+   * Returns the message that commits `batch`. For null, the message contains only the data that
+   * every commit writes.
    */
   protected abstract changesOf(batch: Of | null): IndexChanges | LedgerChanges;
 

@@ -33,13 +33,13 @@ export interface TreeBlock {
   readonly tiers: readonly TierLabel[];
   readonly pins: number;
   readonly locks: number;
-  /** Who locks or pins the block or a descendant. */
+  /** Owners, leases, sessions or connections that lock or pin the block or a descendant. */
   readonly heldBy: readonly HeldBy[];
   readonly transient: boolean;
   readonly uses: number;
   /** Seconds since the last use; null if the block was never used. */
   readonly idleSeconds: number | null;
-  /** Number of children; counting stops at 1,000. */
+  /** Number of children, counted up to 1,000. */
   readonly children: number;
   /** Engine hashes in decimal, page keys in hex. */
   readonly aliases: readonly string[];

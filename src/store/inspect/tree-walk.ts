@@ -22,8 +22,8 @@ export interface Roots {
   /** Returns whether a walk may continue below this root. */
   has(node: NodeId): boolean;
   /**
-   * Returns the next root after `node`, or NO_NODE at the end. `unknownTo`: there is no root up to
-   * this id; call again with it.
+   * Returns the next root after `node`, or NO_NODE at the end. `unknownTo`: the ids up to this one
+   * contain none; call again with it.
    */
   after(node: NodeId): NodeId | { readonly unknownTo: NodeId };
 }

@@ -108,7 +108,7 @@ export interface IndexedBlock extends ExpectedBlock {
   readonly variant: number;
 }
 
-/** Read access to the index of the folder. */
+/** Read access to the block index of the folder. */
 export interface IndexedBlocks {
   find(digest: Uint8Array, layer: number): IndexedBlock | null;
   all(): Iterable<IndexedBlock>;

@@ -24,7 +24,7 @@ export interface KvbHeader {
   readonly layer: number;
   /** Digest of the previous block of the prompt; null if this is the first block. */
   readonly parent: Uint8Array | null;
-  /** 32 bytes. */
+  /** Key of the block's namespace, 32 bytes. */
   readonly namespaceKey: Uint8Array;
   /** Length of the payload in bytes, 1 to 2^32 - 1, without the padding of the file. */
   readonly payloadBytes: number;

@@ -88,7 +88,7 @@ export class Removal {
     return gone;
   }
 
-  /** True if so many file removals are in progress that the caller should wait for `room`. */
+  /** True if FILES_MAX file removals are in progress: the caller should wait for `room`. */
   get isFull(): boolean {
     return this.#leaving.length >= FILES_MAX;
   }

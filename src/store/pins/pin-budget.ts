@@ -126,7 +126,7 @@ class CachedReason {
   }
 }
 
-/** Default maximum number of pins. */
+/** Default maximum number of pins, soft pins and leases together. */
 const PINS_MAX = 1_000_000;
 /** Maximum number of blocks in one pin. */
 const PIN_BLOCKS_MAX = 65_536;

@@ -19,7 +19,7 @@ const REST = 9;
  */
 const CALL_MS = 2;
 const STEPS_A_CALL = 32_768;
-/** Steps between two reads of the clock. */
+/** Number of blocks visited (steps) between two reads of the clock. */
 const STEPS_A_LOOK = 64;
 
 type EvictionTier = "ram" | "ssd";

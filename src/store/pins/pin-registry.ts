@@ -303,8 +303,8 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Returns who pins the node itself, at most 64 entries: one per owner with pins, one per owner
-   * with soft pins, one per lease.
+   * Returns the owners and leases that pin the node itself, at most 64 entries: one per owner with
+   * pins, one per owner with soft pins, one per lease.
    */
   holdersOf(node: NodeId): HeldBy[] {
     return this.pinTable.index.holdersOf(node, HOLDERS_MAX);
@@ -529,15 +529,18 @@ function anyRejected({ results }: SliceResult): boolean {
 const STEPS_MAX = 1_000;
 const SUBTREE_HOLDERS_MAX = 16;
 
-/** Lists who protects a single node. Implemented by pins and by sessions. */
+/**
+ * Lists the owners, leases or sessions that protect a single node. Implemented by pins and by
+ * sessions.
+ */
 interface HolderSource {
   holdersOf(node: NodeId): readonly HeldBy[];
 }
 
 /**
- * Returns who protects the node or any of its descendants, without duplicates, at most `max`
- * entries. Descends only into pinned or locked nodes, and visits at most 1,000. If it reaches that
- * limit, it returns what it has found, possibly nothing.
+ * Returns which owners, leases and sessions protect the node or any of its descendants, without
+ * duplicates, at most `max`. Descends only into pinned or locked nodes, and visits at most 1,000.
+ * At that limit it returns those found so far, possibly none.
  */
 export function subtreeHolders(
   table: BlockTable,

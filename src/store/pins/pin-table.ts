@@ -272,7 +272,7 @@ export interface Pin extends Omit<PinTerms, "purges" | "deadlineBootMs"> {
   readonly createdSeconds: number;
   /** Time on the boot clock at which the timer checks the pin next; null: never. */
   dueBootMs: number | null;
-  /** See `PinRequest.purges`. */
+  /** True if the end of a lease removes its blocks; see `PinRequest.purges`. */
   purges: boolean;
   /**
    * True when the pin is out of force. Its blocks may still be in the process of being released.

@@ -168,8 +168,8 @@ export class OwnerPinnedBytes {
 type PinStack = Pin | Pin[];
 
 /**
- * What `HeldBy` reports as one entry for a node: all pins of an owner, all its soft pins, or one
- * lease.
+ * The pins that `HeldBy` reports as one entry for a node: all pins of an owner, all its soft pins,
+ * or one lease.
  */
 export interface PinGroup {
   readonly by: HeldBy;
@@ -302,7 +302,7 @@ export class PinIndex {
     return stack.ended ? null : stack;
   }
 
-  /** Returns who pins the node, at most `max` entries. */
+  /** Returns the owners and leases that pin the node, at most `max` entries. */
   holdersOf(node: NodeId, max: number): HeldBy[] {
     const found = this.#groups.get(node);
     if (found === undefined) return [];

@@ -23,7 +23,7 @@ export interface PinRequest {
   readonly owner: string;
   /** Name of a lease; null for other kinds. */
   readonly name: string | null;
-  /** Blocks resident in RAM or on SSD, without duplicates. */
+  /** Nodes of the blocks to pin, without duplicates. The blocks must be in RAM or on SSD. */
   readonly nodes: readonly NodeId[];
   /** Milliseconds until the pin expires; null: it stays until its owner unpins the blocks. */
   readonly ttlMs: number | null;

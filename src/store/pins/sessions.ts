@@ -150,7 +150,7 @@ export class Sessions {
     return "ok";
   }
 
-  /** Ends the session whose last commit is the oldest. Returns false if there is no session. */
+  /** Ends the session whose last commit is the oldest. Returns false if no session exists. */
   endOldest(): boolean {
     const oldest = this.#last.entries().next();
     if (oldest.done) return false;

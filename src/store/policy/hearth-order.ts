@@ -26,8 +26,8 @@ const KEY_MAX = 2 ** 27 - 1;
 
 /**
  * Creates an eviction order that keeps the blocks most likely to be used again. Divides the path of
- * each request into segments with a common history. Learns from statistics of such segments what it
- * is worth to keep a segment at each age, and evicts the leaf with the least worth. If LRU misses
+ * each request into segments with a common history. Learns from statistics of such segments the
+ * worth of keeping a segment at each age, and evicts the leaf with the least worth. If LRU misses
  * hardly any hits, behaves exactly like LRU. See `docs/internals/policy.md`.
  */
 export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder {
@@ -280,7 +280,7 @@ const LISTED = 8;
  * resident descendants. Each leaf is in a list of its segment. Takes 13 bytes per node id.
  */
 class Leaves {
-  /** A leaf that must not be evicted, or NO_NODE. */
+  /** A leaf that is excluded from eviction (the end of the current request), or NO_NODE. */
   spared: NodeId = NO_NODE;
   /** Number of the segment of each resident block. */
   readonly segmentOf: Uint32Array;

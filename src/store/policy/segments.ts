@@ -20,7 +20,7 @@ export class Segments {
   end = 1;
   readonly #marks: Uint8Array;
   readonly #free: number[] = [];
-  /** The latest segment of each part. */
+  /** The segment of each part that was opened last. */
   readonly #newest: Record<Part, number> = { [Part.known]: 0, [Part.fresh]: 0, [Part.last]: 0 };
 
   constructor(max: number) {

@@ -97,7 +97,7 @@ export class BlockFiles {
 
 /** A block file as it was read into memory. */
 export interface ReadFile {
-  /** XXH3-64 of the payload in memory. */
+  /** XXH3-64 of the payload as it was read. */
   readonly checksum: bigint;
   readonly fileBytes: number;
 }

@@ -276,8 +276,8 @@ export class SsdRoom {
   }
 
   /**
-   * Removes the block from SSD in the block table and returns what is needed to remove its file.
-   * `forget` removes its index row.
+   * Removes the block from SSD in the block table. Returns the path and size of its file, and
+   * `forget`, which removes its index row.
    */
   #take(node: NodeId, cause: Cause) {
     const { table, files, index, departures, lost } = this.#parts;

@@ -339,7 +339,7 @@ interface StoredIssuer extends FoundIssuer {
 
 /** Positions in the tables of commands and issuers, which replace their oldest rows. */
 interface LedgerRings {
-  /** Id of the next command, and total bytes of the stored receipts. */
+  /** Id of the next command, and total bytes of the receipts of all commands. */
   readonly nextId: number;
   readonly receiptBytes: number;
   /** Position of the next issuer that is written. */

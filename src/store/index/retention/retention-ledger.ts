@@ -297,7 +297,7 @@ interface ChangeBatch {
  * whole.
  */
 class ChangeGroups {
-  /** Complete groups, and the current one if it has changes. */
+  /** Complete groups, and the current group if it has changes. */
   readonly #batches: ChangeBatch[] = [];
   readonly #bytesMax: number;
   #current: ChangeBatch = { changes: [], bytes: 0, count: 0, number: 1 };
