@@ -239,8 +239,8 @@ export class TieredStore implements AsyncDisposable {
    * false if nothing could be ended.
    */
   #evictPinsOfRam(why: string): boolean {
-    // Only blocks in RAM alone gain room: pins of blocks that are on SSD too do not protect the
-    // copies in RAM.
+    // Ending a pin frees room only if it protects a block that is in RAM and not on SSD: a pinned
+    // block that is also on SSD may leave RAM.
     const mayHelp = () => this.table.keptInRamAloneBytes > 0;
     if (mayHelp() && this.#evictPins("ram", why, "soft")) return true;
     return this.sessions.endOldest() || (mayHelp() && this.#evictPins("ram", why, "hard"));

@@ -2,17 +2,17 @@ import type { NodeId } from "../../core/index.ts";
 import { type NodeColumns, NodeFlag, type RecencyList, Tier } from "./node-columns.ts";
 
 /**
- * How the lists keep every node newer than all its descendants, even if nodes between them (ghosts,
- * nodes on other tiers) are not in the list:
+ * Recency lists of the tiers. Invariant: every node is newer than all its descendants in the list,
+ * even if nodes between them (ghosts, nodes on other tiers) are not in the list. Rules that keep it:
  *
- * - A node that comes onto a tier is linked just after its nearest listed ancestor: older than that
- *   one, newer than all other descendants of that one, and so newer than its own. Without a listed
- *   ancestor it becomes the newest of all. A guarded ancestor ends the search, because all
- *   ancestors of a guarded node are guarded and hence not listed.
- * - A path is touched from the bottom up, so that each node ends just after its parent and before
- *   all others.
- * - If a subtree gets a parent, the path from that parent upwards is touched.
- * - Nodes whose protection ends come in as the newest, the deepest first.
+ * - A node that becomes resident on a tier is inserted as the next older neighbour of its nearest
+ *   listed ancestor, so it is newer than all other descendants of that ancestor, its own included.
+ *   If no ancestor is listed, it becomes the newest of all. The search ends at a guarded
+ *   (protected) ancestor, because all ancestors of a guarded node are guarded and not listed.
+ * - A use moves a node and then each of its ancestors to the newest end, so that each node ends as
+ *   the next older neighbour of its parent.
+ * - If a subtree gets a parent, that parent and its ancestors are moved to the newest end.
+ * - Nodes whose protection ends are inserted as the newest, the deepest first.
  */
 
 function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead: number): void {
@@ -116,9 +116,10 @@ function moveToNewest(list: RecencyList, node: number): void {
  * without `ramProtected` may leave RAM, because SSD has a copy.
  *
  * Invariants: both flags are exact; `keptChildren` and `protectedChildren` count the children with
- * the flag; each list contains exactly the residents that its tier may evict. All walks go upwards
- * and stop at the first ancestor whose flag does not change, so that n pins or locks on one path
- * cost n plus its length. Nodes that become evictable come in as the newest, the deepest first.
+ * the flag; each list contains exactly the resident nodes that its tier may evict. All walks go
+ * from a node to its ancestors and stop at the first one whose flag does not change, so n pins or
+ * locks on a path of m nodes take n + m steps. Nodes that become evictable are inserted as the
+ * newest, the deepest first.
  */
 
 /**

@@ -80,9 +80,10 @@ export interface PinRegistryOptions extends BudgetLimits {
 }
 
 /**
- * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
- * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
- * list of blocks; the block table counts every one of them as a pin of the block. Promises:
+ * Registry of the pins, soft pins and leases by which owners protect blocks of this host from
+ * eviction, for a limited time and within a budget. In this folder the word pin stands for all
+ * three kinds. Each is one record with a list of blocks, and the block table counts it as one pin
+ * of each of them. Guarantees:
  *
  * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
  *   ends the pin of another.
@@ -90,7 +91,8 @@ export interface PinRegistryOptions extends BudgetLimits {
  *   budget. Soft pins do not: pin eviction ends them first.
  * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
  *   late. Time while the machine is off does not count.
- * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - Every change is handed to the ledger before the next turn of the event loop. `commit` makes it
+ *   durable.
  * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
  *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
  *   first. Each ended pin produces an event, a log line and a count.

@@ -70,14 +70,14 @@ interface Session {
 }
 
 /**
- * Conversations. A session is a pointer to its deepest block and one lock on that block. Blocks are
- * found through the tree alone, and after a release they age like any others. A session ends by
- * release, after the idle time without a commit, or if room is needed and nothing else can be
- * evicted. Invariants:
+ * Sessions protect the blocks of conversations from eviction. A session is a pointer to the last
+ * block of a conversation and one lock on that block, which protects its ancestors too. A session
+ * ends when its engine releases it, after the idle time without a commit, or if a tier needs room
+ * and nothing else can be evicted. Its blocks are then evicted like any others. Invariants:
  *
- * - I1 After a release, matching depends on the tree alone.
- * - I2 A commit takes nothing from a session: a commit of an ancestor leaves the session's depth as
- *   it was, and the new lock is taken before the old one is released.
+ * - I1 After the release of a session, matching depends on the block tree alone.
+ * - I2 A commit never shortens a session: committing an ancestor of the last block leaves the last
+ *   block as it was, and the new lock is taken before the old one is released.
  * - I3 Matching neither reads nor changes sessions.
  * - I4 Blocks without a session are treated as if no session existed.
  * - I5 Every lock taken for a session is released, at the latest when the session ends.

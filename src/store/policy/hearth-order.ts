@@ -280,7 +280,10 @@ const LISTED = 8;
  * resident descendants. Each leaf is in a list of its segment. Takes 13 bytes per node id.
  */
 class Leaves {
-  /** A leaf that is excluded from eviction (the end of the current request), or NO_NODE. */
+  /**
+   * The last block of the current request. It is evicted only if no other leaf is left. NO_NODE if
+   * there is none.
+   */
   spared: NodeId = NO_NODE;
   /** Number of the segment of each resident block. */
   readonly segmentOf: Uint32Array;
