@@ -3,7 +3,8 @@ import { type NodeColumns, NodeFlag, type RecencyList, Tier } from "./node-colum
 
 /**
  * Recency lists of the tiers. Invariant: every node is newer than all its descendants in the list,
- * even if nodes between them (ghosts, nodes on other tiers) are not in the list. Rules that keep it:
+ * even if nodes between them (ghosts, nodes on other tiers) are not in the list. These rules keep
+ * it:
  *
  * - A node that becomes resident on a tier is inserted as the next older neighbour of its nearest
  *   listed ancestor, so it is newer than all other descendants of that ancestor, its own included.

@@ -439,7 +439,7 @@ export function matchBlocks(
   const { table, ssd, peers, stats } = store;
   const { keys, count } = batch;
   stats.matchBlocks += count;
-  // Leave out SSD while it cannot be read.
+  // Leave out SSD while it cannot be read, so that no block is reported that cannot be loaded.
   const within = ssd?.readable === false ? TIERS_ALL & ~Tier.ssd : TIERS_ALL;
   const mask = (tiers === 0 ? TIERS_ALL : tiers) & within;
   let leading = table.matchLeading(keys, count, namespace, mask, best);

@@ -65,8 +65,9 @@ function generationOf(table: TableView, node: NodeId): bigint {
 const COMING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
 /**
- * The part of the store that serves and receives blocks for `src/peers`. Treats blocks of other
- * namespaces than the given one as absent. No call waits for room or blocks the event loop.
+ * Access of `src/peers` to the store: sends blocks to peers and receives blocks from them. Treats
+ * blocks of other namespaces than the given one as absent. No call waits for room or blocks the
+ * event loop.
  */
 export class StorePeerBlocks {
   readonly #store: TieredStore;

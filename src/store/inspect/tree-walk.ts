@@ -1,7 +1,10 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { TableView } from "../blocks/index.ts";
 
-/** Number of nodes after the latest one that a position stores. */
+/**
+ * Number of nodes following the latest one that a position stores, in case the latest one is
+ * removed.
+ */
 const AHEAD = 8;
 /** Number of ancestors, at distances 1, 2, 4, ..., that a position stores. */
 const ABOVE = 12;

@@ -334,14 +334,14 @@ class Leaves {
     return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
   }
 
-  /** Adds a resident block. */
+  /** Adds a block that has become resident. */
   enter(id: NodeId): void {
     this.#state[id] = this.#state[id]! | RESIDENT;
     this.resident++;
     this.#count(id);
   }
 
-  /** Removes a resident block. */
+  /** Removes a block that has left the tier. */
   leave(id: NodeId): void {
     this.unlist(id);
     this.#state[id] = this.#state[id]! & ~RESIDENT;

@@ -198,7 +198,7 @@ class Ghosts {
     this.#fingerprint = new Uint32Array(length);
   }
 
-  /** Returns the index of the ghost with this fingerprint, or -1. */
+  /** Returns the index of the entry with this fingerprint, or -1. */
   find(fingerprint: number): number {
     const from = (fingerprint & this.#mask) * WAYS;
     for (let at = from; at < from + WAYS; at++) {

@@ -71,7 +71,7 @@ export interface IssuerRow {
 
 export interface LedgerContents {
   readonly holds: readonly RetentionRow[];
-  /** Ordered by pin, then by part number. */
+  /** Further parts of large pins, ordered by pin, then by part number. */
   readonly parts: readonly PartRow[];
   /** The latest commands, oldest first. */
   readonly commands: readonly CommandRow[];
