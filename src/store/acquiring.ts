@@ -13,14 +13,20 @@ import type { FetchOutcome } from "./exchange/peer-blocks.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
 const KEY_WORDS = 8;
-/** Internal marker beside `BlockOutcome`: the block is being read or fetched. */
+/**
+ * Internal outcome beside the `BlockOutcome` values: the block is being read from SSD or fetched
+ * from a peer.
+ */
 export const COMING = 0xffff;
-/** Maximum number of queries of the peer tier per request that find no promised block. */
+/**
+ * Maximum number of queries to the peer tier, per request, that find no peer with the block. After
+ * that, absent blocks are misses without a query.
+ */
 const VAIN_LOOKS_MAX = 16;
 
 /**
- * A block of a request that is being read or fetched. `i` is its index in the request, `at` its
- * index among the reads from SSD or the fetches from peers.
+ * A block of an acquire request that is being read or fetched. `i`: its index in the request. `at`:
+ * its index in the request's list of SSD reads (`reads`) or of fetches from peers (`fetches`).
  */
 interface Coming {
   readonly i: number;
@@ -28,17 +34,20 @@ interface Coming {
   readonly from: "ssd" | "peer";
 }
 
-/** One acquire request. */
+/** State of one acquire request while its blocks are looked up. */
 export interface AcquireRequest {
   readonly batch: AddressBatch;
   readonly namespace: NamespaceIndex;
   readonly tiers: number;
   readonly out: HandleBatch;
   readonly coming: Coming[];
-  /** Nodes to read from SSD. */
+  /** Table nodes of the blocks to read from SSD. */
   readonly reads: NodeId[];
   readonly fetches: BlockToFetch[];
-  /** Peers announced the blocks up to, but not including, this index. */
+  /**
+   * Index in the batch: peers announced the blocks before this index, so no query is needed for
+   * them.
+   */
   promisedTo: number;
   vainLooks: number;
 }
@@ -46,7 +55,7 @@ export interface AcquireRequest {
 /** Reads and fetches blocks that an acquire request of one engine session did not find in RAM. */
 export class Acquiring {
   readonly #slots: SlotRefs;
-  /** Fetches from peers that are under way. */
+  /** Fetches from peers that have not finished. */
   readonly #fetched = new Set<AwaitedFetches>();
   #over = false;
 
@@ -55,14 +64,19 @@ export class Acquiring {
   }
 
   /**
-   * Call when the connection has closed. Cancels fetches, and releases blocks that arrive later.
+   * Cancels the fetches in progress and releases blocks that arrive later. Call when the engine's
+   * connection has closed.
    */
   end(): void {
     this.#over = true;
     for (const fetched of this.#fetched) fetched.cancel();
   }
 
-  /** A block that is not in RAM: COMING if SSD has it, or as `fetch`. */
+  /**
+   * Queues a read of the block from SSD and returns COMING. If the block is not on SSD, or SSD
+   * cannot be read, queues a fetch from a peer as `fetch` does. Returns `miss` if the request
+   * excludes the tier, and `rejected` if the session may not hold another slot.
+   */
   read(node: NodeId, i: number, request: AcquireRequest): number {
     const { tiers, coming, reads } = request;
     const { table, ssd } = this.#slots.store;
@@ -76,7 +90,11 @@ export class Acquiring {
     return COMING;
   }
 
-  /** A block that is not on this host: COMING if a peer announced it and can deliver it in time. */
+  /**
+   * Queues a fetch of block `i` from a peer and returns COMING. Returns `miss` if no peer announced
+   * the block or the request excludes peers, and `rejected` if the session may not hold another
+   * slot.
+   */
   fetch(i: number, request: AcquireRequest): number {
     const { store } = this.#slots;
     const { batch, namespace, tiers, coming, fetches } = request;
@@ -99,9 +117,10 @@ export class Acquiring {
   }
 
   /**
-   * Waits until all blocks have arrived or the deadline has passed. Blocks that are outstanding
-   * then are `late`. `found`: the nodes of the batch. The caller may reuse batch, nodes and answer
-   * when this returns.
+   * Runs the queued reads and fetches. Resolves with the outcomes when all blocks have arrived or
+   * the deadline has passed; a block that has not arrived by then is `late`. `found`: the table
+   * node of each block of the batch. Copies its arguments: the caller may reuse them as soon as
+   * this function returns its promise.
    */
   finish(
     found: Int32Array,
@@ -119,7 +138,8 @@ export class Acquiring {
   ): Promise<HandleBatch> {
     const { namespace, out, coming, reads, fetches } = request;
     const { store } = this.#slots;
-    // Only after all other blocks are locked: making room for these reads must not evict them.
+    // Start the reads only after the request has locked its blocks in RAM: making room for the
+    // reads must not evict those blocks.
     const read = new AwaitedReads(store, reads, this.#slots.zone);
     const fetched = new AwaitedFetches(store, namespace, fetches);
     this.#fetched.add(fetched);
@@ -142,7 +162,7 @@ export class Acquiring {
         }
         if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
       }
-      // If the connection has closed, the session has released all its references already.
+      // If the connection has closed, the session has already released all its slot references.
       if (!this.#over) {
         if (stopAtMiss) this.#skipBehindGap(out);
         this.#count(coming.filter(isUsed), fetched);
@@ -156,7 +176,10 @@ export class Acquiring {
     return out;
   }
 
-  /** `came` is undefined if the read has not finished. */
+  /**
+   * Returns the outcome of the SSD read of block `i` and adds a slot reference if it succeeded.
+   * `came` is undefined if the read has not finished.
+   */
   #settleRead(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
     const { ssd, table } = this.#slots.store;
     if (came === undefined) {
@@ -173,7 +196,10 @@ export class Acquiring {
     return this.#slots.grant(node, i, out);
   }
 
-  /** The block's node if it arrived in RAM another way during the fetch; otherwise NO_NODE. */
+  /**
+   * Returns the block's node if another request brought it into RAM during the fetch; otherwise
+   * NO_NODE.
+   */
   #nodeHere({ key }: BlockToFetch, { namespace, tiers }: AcquireRequest): NodeId {
     const { store } = this.#slots;
     const node = store.table.find(key, 0);
@@ -182,13 +208,13 @@ export class Acquiring {
     return isHere ? node : NO_NODE;
   }
 
-  /** Releases the blocks granted after the first unavailable block. */
+  /** Marks all blocks after the first unavailable one as `skipped` and releases their slots. */
   #skipBehindGap(out: HandleBatch): void {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
       const ref = out.outcome[i] === BlockOutcome.ok ? this.#slots.find(out, i) : null;
-      // A client that guessed the handle may have released it before this answer.
+      // The client may have guessed the handle and released it before this reply.
       if (ref !== null && ref.reads > 0) {
         this.#slots.store.ram.settleFresh(ref.node);
         this.#slots.giveBack(ref);

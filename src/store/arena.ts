@@ -5,7 +5,10 @@ export interface ArenaOptions {
   readonly bytes: number;
   readonly hugePages: Wish;
   readonly lockMemory: Wish;
-  /** Bytes populated by one native call. The agent serves with the populated part meanwhile. */
+  /**
+   * Bytes populated by one native call. The agent already serves from the populated part between
+   * calls.
+   */
   readonly sliceBytes: number;
 }
 
@@ -17,7 +20,7 @@ const HUGE_PAGE = 2 * 1024 * 1024;
  * the limit to raise.
  */
 export function createArena(native: Native, options: ArenaOptions): Region {
-  // Round down to whole huge pages only if huge pages are required.
+  // Round down to whole huge pages if huge pages are required; otherwise to normal pages.
   const unit = options.hugePages === "require" ? HUGE_PAGE : PAGE;
   const bytes = Math.floor(options.bytes / unit) * unit || PAGE;
   try {
@@ -42,8 +45,9 @@ function unavailable(error: unknown, options: ArenaOptions, bytes: number): unkn
 }
 
 /**
- * Populates an arena slice by slice on a native thread, since a GiB takes about a second. Calls
- * `onReady` after each slice. Ends with the whole arena, or with as much memory as the host gives.
+ * Populates an arena in slices on a native thread, because one GiB takes about a second. Calls
+ * `onReady` after each slice. Ends when the arena is fully populated or the host has no more
+ * memory.
  */
 export class ArenaGrowth {
   readonly #region: Region;
@@ -66,7 +70,7 @@ export class ArenaGrowth {
     this.#onReady = onReady;
   }
 
-  /** Bytes populated so far, from the arena's start. */
+  /** Bytes populated so far, counted from the start of the arena. */
   get readyBytes(): number {
     return this.#ready;
   }
@@ -75,14 +79,17 @@ export class ArenaGrowth {
     return this.#ready === this.#region.bytes;
   }
 
-  /** Populates the first slice, which the RAM tier requires. Throws ARENA_UNAVAILABLE. */
+  /**
+   * Populates the first slice, without which the RAM tier cannot start. Throws ARENA_UNAVAILABLE if
+   * the host lacks the memory.
+   */
   async first(): Promise<void> {
     await this.#grow();
   }
 
   /**
-   * Populates the other slices. A failure ends the growth and is reported to `onShort`, not thrown:
-   * the agent serves with the populated part.
+   * Populates the remaining slices. If a slice fails, stops and calls `onShort` instead of
+   * throwing: the agent serves from the populated part.
    */
   async rest(onShort: (error: HearthError) => void): Promise<void> {
     try {
@@ -93,13 +100,15 @@ export class ArenaGrowth {
     }
   }
 
-  /** Marks the whole arena as populated: the memory comes from a previous process. */
+  /**
+   * Marks the whole arena as populated. Call if the memory was taken over from a previous process.
+   */
   wasThere(): void {
     this.#ready = this.#region.bytes;
     this.#onReady(this.#ready);
   }
 
-  /** Ends the growth after the current slice. */
+  /** Stops populating after the slice in progress. */
   stop(): void {
     this.#stopped = true;
   }
@@ -135,16 +144,16 @@ export interface ArenaPart {
   readonly node: number;
 }
 
-/** Parts of a large arena begin at GiB boundaries, like the slices that devices register. */
+/** Alignment of the parts of a large arena: 1 GiB, as for the slices that devices register. */
 const UNIT_BYTES = 2 ** 30;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
-/** Maximum number of zones of a slot allocator. */
+/** Maximum number of parts: the maximum number of zones of a slot allocator. */
 const PARTS_MAX = 8;
 
 /**
- * Divides an arena into equal parts, one for each NUMA node that has a device. `nodes` has one
- * entry per device, null if its node is unknown. Empty without a choice: the host has one node
- * with memory, or no device reports its node.
+ * Returns equal parts of the arena, one for each NUMA node that has a device. `nodes` has one entry
+ * per device; null if the device's node is unknown. Returns no parts if the host has one node with
+ * memory, or if no device reports its node.
  */
 export function planArenaParts(
   arenaBytes: number,

@@ -3,12 +3,12 @@ import type { FetchOutcome } from "./exchange/peer-blocks.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** Reads started before the loop yields. Each costs some microseconds. */
+/** Reads started before the event loop is yielded to. Starting one read takes some microseconds. */
 const READS_A_SLICE = 256;
 
 /**
- * Reads from SSD for one request, which has locked each block. A read that is under way when the
- * request stops waiting is completed for later requests.
+ * The SSD reads of one request. The request has locked each block. A read that is still in progress
+ * when the request stops waiting is completed, so that later requests find the block in RAM.
  */
 export class AwaitedReads {
   readonly #store: TieredStore;
@@ -17,14 +17,14 @@ export class AwaitedReads {
   readonly #reads: Promise<ReadOutcome>[] = [];
   readonly #came = new Map<number, ReadOutcome>();
 
-  /** `zone`: preferred allocator zone. */
+  /** `zone`: preferred slot allocator zone for the blocks that are read. */
   constructor(store: TieredStore, nodes: readonly NodeId[], zone: number) {
     this.#store = store;
     this.#nodes = nodes;
     this.#zone = zone;
   }
 
-  /** Starts all reads. Resolves when they have finished, or after `ms`. */
+  /** Starts all reads. Resolves when all have finished, or after `ms` milliseconds. */
   async wait(ms: number): Promise<void> {
     if (this.#nodes.length === 0) return;
     const { clock, ssd } = this.#store;
@@ -39,12 +39,15 @@ export class AwaitedReads {
     await Promise.race([Promise.all(this.#reads), late.promise]);
   }
 
-  /** Outcome of the read of block `at`; undefined if it has not finished. */
+  /** Returns the outcome of the read of block `at`, or undefined if the read has not finished. */
   outcomeOf(at: number): ReadOutcome | undefined {
     return this.#came.get(at);
   }
 
-  /** Call if the request does not use block `at`. */
+  /**
+   * Reports that the request does not use block `at`: when its read ends, the block enters the
+   * eviction order on its own.
+   */
   leave(at: number): void {
     const { ram } = this.#store;
     const settle = (came: ReadOutcome) => came === "ok" && ram.settleFresh(this.#nodes[at]!);
@@ -52,17 +55,23 @@ export class AwaitedReads {
   }
 }
 
-/** The peer tier observes the deadline. A fetch that overruns it by more than this is abandoned. */
+/**
+ * Milliseconds after the request's deadline at which an outstanding fetch is abandoned. The peer
+ * tier gets the same deadline and normally ends its fetches in time.
+ */
 const GRACE_MS = 50;
 
 export interface BlockToFetch {
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** Eight words. */
+  /** The block's key: eight 32-bit words. */
   readonly key: Uint32Array;
 }
 
-/** Fetches from peers for one request. They are cancelled when the request stops waiting. */
+/**
+ * The fetches from peers of one request. Fetches that have not finished when the request stops
+ * waiting are cancelled.
+ */
 export class AwaitedFetches {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
@@ -76,7 +85,10 @@ export class AwaitedFetches {
     this.#blocks = blocks;
   }
 
-  /** Resolves when all outcomes are known, about `ms` later at most, or on `cancel`. */
+  /**
+   * Starts the fetches. Resolves when every outcome is known, after `cancel`, or at most `ms` + 50
+   * milliseconds later.
+   */
   async wait(ms: number, stopAtMiss: boolean, sources: readonly string[] = []): Promise<void> {
     const { clock, peers } = this.#store;
     if (peers === null || this.#blocks.length === 0) return;
@@ -90,7 +102,7 @@ export class AwaitedFetches {
         if (signal.aborted) giveBack(outcomes);
         else this.#outcomes = outcomes;
       },
-      // A fault of the peer tier is a miss here. The peer tier reports the fault.
+      // An error thrown by the peer tier counts as a miss. The peer tier reports the error itself.
       () => {
         this.#outcomes = [];
       },
@@ -99,7 +111,7 @@ export class AwaitedFetches {
     this.cancel();
   }
 
-  /** Cancels the outstanding fetches. */
+  /** Cancels the fetches that have not finished. */
   cancel(): void {
     this.#over.abort();
   }
@@ -108,21 +120,27 @@ export class AwaitedFetches {
     return this.#outcomes === null ? "late" : (this.#outcomes[at]?.kind ?? "miss");
   }
 
-  /** The block's node, which stays in RAM until `release`; null if the block did not arrive. */
+  /**
+   * Returns the node of fetched block `at`, or null if the block did not arrive. The block stays in
+   * RAM until `release`.
+   */
   nodeOf(at: number): NodeId | null {
     const outcome = this.#outcomes?.[at];
     return outcome?.kind === "ok" ? outcome.arrival.node : null;
   }
 
-  /** Call when the request is answered. `isUsed` returns whether the request uses block `at`. */
+  /**
+   * Releases all fetched blocks. Call after the request's reply is complete. `isUsed` returns
+   * whether the request uses block `at`.
+   */
   release(isUsed: (at: number) => boolean): void {
     giveBack(this.#outcomes ?? [], isUsed);
   }
 }
 
 /**
- * Releases from last to first, so that the eviction order sees parents as newer than their
- * children.
+ * Releases the fetched blocks from last to first, so that the eviction order sees parents as newer
+ * than their children.
  */
 function giveBack(
   outcomes: readonly FetchOutcome[],

@@ -4,8 +4,9 @@ import { MAC_BYTES, nativeBuffer } from "../native/index.ts";
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
 /**
- * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` hold `BlockKey`s of
- * eight words each. `deriveKeys` derives them from digests and layer.
+ * Addresses of blocks as columns. Requests reuse the columns. `keys` and `parentKeys` contain one
+ * `BlockKey` of eight 32-bit words per block, which `deriveKeys` computes from the digests and the
+ * layer.
  */
 export type AddressBatch = ReturnType<typeof createAddressBatch>;
 
@@ -18,20 +19,24 @@ export function createAddressBatch(capacity: number) {
     count: 0,
     layer: 0,
     capacity,
-    /** 32 bytes per block. */
+    /** Digests, 32 bytes per block. */
     digests: digests.bytes,
     keys: new Uint32Array(keys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
     /**
-     * 32 bytes per block; all zero means no parent. Used only when blocks are written or mirrored.
+     * Digests of the parents, 32 bytes per block; all zero means no parent. Used only when blocks
+     * are written or mirrored.
      */
     parents: parents.bytes,
     parentKeys: new Uint32Array(parentKeys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
-    /** The engine's 64-bit hash of the block, if `BlockFlag.aliasGiven` is set. */
+    /**
+     * Low and high word of the engine's 64-bit hash of the block. Valid if `BlockFlag.aliasGiven`
+     * is set.
+     */
     aliasLo: new Uint32Array(capacity),
     aliasHi: new Uint32Array(capacity),
     bytes: new Uint32Array(capacity),
     flags: new Uint32Array(capacity),
-    /** Native memory of the columns, for calls that take addresses. */
+    /** The memory of the columns as native buffers, for native calls. */
     native: { digests, parents },
     keyBytes: keys.bytes,
     parentKeyBytes: parentKeys.bytes,
@@ -39,8 +44,8 @@ export function createAddressBatch(capacity: number) {
 }
 
 /**
- * Slots by number and generation, with their attributes. Requests fill some columns, answers fill
- * others.
+ * Slot handles (slot number and generation) with attributes, as columns. Requests fill some
+ * columns, replies fill others.
  */
 export type HandleBatch = ReturnType<typeof createHandleBatch>;
 
@@ -51,21 +56,27 @@ export function createHandleBatch(capacity: number) {
     outcome: new Uint32Array(capacity),
     slot: new Uint32Array(capacity),
     generation: new Uint32Array(capacity),
-    /** Capacity of a reserved slot, or length of an acquired block. */
+    /**
+     * Bytes per slot. In a reply to reserve: capacity of the slot. In a reply to acquire: length of
+     * the block.
+     */
     bytes: new Uint32Array(capacity),
-    /** Offset of the slot in the arena. */
+    /** Byte offset of the slot in the arena. */
     offset: new Float64Array(capacity),
     checksum: new BigUint64Array(capacity),
-    /** 16 bytes per block; all zero means no MAC. */
+    /** MACs, 16 bytes per block; all zero means no MAC. */
     mac: new Uint8Array(capacity * MAC_BYTES),
-    /** Bits of `CommitFlag`, in a commit. */
+    /** Bits of `CommitFlag`; set in commit requests only. */
     flags: new Uint32Array(capacity),
-    /** In an answer: the bit of the slowest tier that the request waited for; 0 for none. */
+    /**
+     * In a reply to acquire: the `Tier` bit of the slowest tier that the request waited for; 0 if
+     * it did not wait.
+     */
     waitedFor: 0,
   };
 }
 
-/** Copies the first `count` entries. */
+/** Returns a new batch with copies of the first `count` entries. */
 export function copyHandles(from: HandleBatch): HandleBatch {
   const { count } = from;
   const copy = createHandleBatch(Math.max(1, count));
@@ -78,7 +89,7 @@ export function copyHandles(from: HandleBatch): HandleBatch {
   return copy;
 }
 
-/** Whether block `index` has a parent. */
+/** Returns whether block `index` has a parent: its parent digest is not all zero. */
 export function hasParent(batch: AddressBatch, index: number): boolean {
   const start = index * DIGEST_BYTES;
   for (let i = start; i < start + DIGEST_BYTES; i++) if (batch.parents[i] !== 0) return true;

@@ -1,7 +1,7 @@
 import type { NodeId } from "../core/index.ts";
 import type { TableView } from "./blocks/index.ts";
 
-/** Reasons for which a block left a tier of this host. */
+/** Reasons why a block was removed from RAM or SSD of this host. */
 export const DEPARTURES = [
   "evicted", // to make room
   "expired", // unused for the configured time
@@ -18,7 +18,7 @@ export type DepartureReason = (typeof DEPARTURES)[number];
 
 export interface Cause {
   readonly reason: DepartureReason;
-  /** Issuer and command that caused it; null if no command did. */
+  /** Issuer and command that removed the block; null if no command did. */
   readonly by: string | null;
 }
 
@@ -26,32 +26,32 @@ export const EVICTED: Cause = { reason: "evicted", by: null };
 
 export interface Departure extends Cause {
   readonly tier: "ram" | "ssd";
-  /** Unix time in seconds, as `nowSeconds` of the store. */
+  /** Unix time of the removal, in seconds, on the store's clock (`nowSeconds`). */
   readonly atSeconds: number;
 }
 
-/** Entries of one table: 4 MiB. */
+/** Entries per fingerprint table. One table takes 4 MiB. */
 const ENTRIES = 2 ** 18;
-/** Engine hashes, and page keys, per block under which its departure is stored. */
+/** Number of engine hashes, and of page keys, per block under which its removal is recorded. */
 const ALIASES = 2;
-/** Maximum number of remembered issuer names. The oldest is forgotten. */
+/** Maximum number of issuer names kept. A new name replaces the oldest. */
 const NAMES = 1_024;
-/** Names are numbered from 1 to this, then from 1 again. */
+/** Issuer names are numbered from 1 to this value and then from 1 again. */
 const NUMBERS = 2 ** 24 - 1;
 
 /**
- * The latest departures of blocks and their reasons. Two hash tables in which a new entry
- * overwrites an older one in the same place: memory is bounded, an entry costs a few stores, and an
- * old entry may be lost.
+ * Removal records: the latest removal of each block from RAM or SSD, with its reason. Stored in two
+ * hash tables of fixed size without collision handling: a new record overwrites the record in the
+ * same table entry, so memory is bounded and old records may be lost.
  */
 export class Departures {
   readonly #byKey = new FingerprintTable();
   /**
-   * By the first eight bytes of an engine hash or page key, since aliases are removed with the
-   * node.
+   * Removal records by the first eight bytes of an engine hash or page key. The block table forgets
+   * these aliases when it removes the node.
    */
   readonly #byAlias = new FingerprintTable();
-  /** The latest names and their numbers, each at index number modulo NAMES. */
+  /** The latest issuer names. The name with number `n` is at index `n % NAMES`. */
   readonly #names: { number: number; name: string }[] = [];
   readonly #nowSeconds: () => number;
   readonly #key = new Uint32Array(8);
@@ -62,7 +62,9 @@ export class Departures {
     this.#nowSeconds = nowSeconds;
   }
 
-  /** Records a departure. Call before the node may be removed. */
+  /**
+   * Records that a block was removed from a tier. Call while the node is still in the block table.
+   */
   note(table: TableView, node: NodeId, tier: "ram" | "ssd", cause: Cause): void {
     const key = this.#key;
     const aliases = this.#aliases;
@@ -81,17 +83,17 @@ export class Departures {
   }
 
   /**
-   * The latest known departure of the block whose eight-word key begins at `words[from]`, or null.
-   * `by` is also null if the name was forgotten.
+   * Returns the latest removal record of the block whose eight-word key begins at `words[from]`, or
+   * null if there is none. `by` is also null if the issuer's name was replaced by newer names.
    */
   find(words: Uint32Array, from: number): Departure | null {
     return this.#lookup(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
   }
 
   /**
-   * The latest known departure of the block that had the engine hash with these low and high 32
-   * bits, or a page key that begins with them. Only the latest two aliases of each kind are stored
-   * per block.
+   * Returns the latest removal record of the block that had the engine hash with these low and high
+   * 32 bits, or a page key that begins with them; null if there is none. Only the latest two engine
+   * hashes and page keys of a block are recorded.
    */
   findAlias(lo: number, hi: number): Departure | null {
     return this.#lookup(this.#byAlias, placeOf(lo, hi), lo, hi);
@@ -116,7 +118,10 @@ export class Departures {
     };
   }
 
-  /** Reuses the number if the latest name is the same: one command names many blocks. */
+  /**
+   * Returns the number of an issuer name. Assigns a new number unless the name is the latest one,
+   * since one command usually removes many blocks.
+   */
   #numberOf(name: string): number {
     const latest = this.#names[this.#number % NAMES];
     if (latest?.name === name) return latest.number;
@@ -126,11 +131,17 @@ export class Departures {
   }
 }
 
-/** Facts by a 64-bit fingerprint, each in one fixed place. A new entry overwrites the place. */
+/**
+ * Hash table of removal records by 64-bit fingerprint. Each fingerprint has one fixed entry; a new
+ * record overwrites it.
+ */
 class FingerprintTable {
   readonly #prints = new Uint32Array(ENTRIES * 2);
   readonly atSeconds = new Uint32Array(ENTRIES);
-  /** Reason, tier and, from bit 8, the number of the name; 0 for no command. */
+  /**
+   * Bits 0 to 6: reason, from 1; 0 if the entry is empty. Bit 7: set for SSD. From bit 8: number of
+   * the issuer's name; 0 for no command.
+   */
   readonly facts = new Uint32Array(ENTRIES);
 
   put(place: number, first: number, second: number, atSeconds: number, facts: number): void {
@@ -141,7 +152,7 @@ class FingerprintTable {
     this.facts[at] = facts;
   }
 
-  /** Index of the entry; -1 if there is none. */
+  /** Returns the index of the entry with this fingerprint, or -1. */
   find(place: number, first: number, second: number): number {
     const at = place & (ENTRIES - 1);
     const isSame = this.#prints[at * 2] === first && this.#prints[at * 2 + 1] === second;
@@ -149,7 +160,10 @@ class FingerprintTable {
   }
 }
 
-/** Mixes both words: engine hashes may differ in their high bits alone. */
+/**
+ * Returns the table position of an alias. Mixes both words, because engine hashes may differ in
+ * their high 32 bits alone.
+ */
 function placeOf(lo: number, hi: number): number {
   return Math.imul(lo ^ Math.imul(hi, 0x9e3779b1), 0x85ebca6b) >>> 14;
 }

@@ -21,30 +21,30 @@ import type { TieredStore } from "./tiered-store.ts";
 
 export interface EngineSessionOptions {
   readonly namespace: NamespaceIndex;
-  /** Maximum number of slot references at a time. */
+  /** Maximum number of slot references of the session at a time. */
   readonly handlesMax: number;
-  /** Limit shared with other sessions. Default: no limit. */
+  /** Byte limit that this session shares with other sessions. Default: no limit. */
   readonly share?: SlotShare;
 }
 
-/** Bytes of slots that several sessions use together, and their limit. */
+/** Byte limit on the slots that several sessions reference together. */
 export interface SlotShare {
-  /** Whether a slot of this many bytes may be taken now. */
+  /** Returns whether a session may reference another slot of this many bytes. */
   mayTake(bytes: number): boolean;
-  /** Adds a slot of this many bytes. */
+  /** Adds the bytes of a slot that a session has started to reference. */
   took(bytes: number): void;
-  /** Subtracts a slot of this many bytes, which its session no longer touches. */
+  /** Subtracts the bytes of a slot that its session no longer accesses. */
   gave(bytes: number): void;
 }
 
 export interface AcquireOptions {
-  /** Tiers that may answer, as a bit mask; 0 means all. */
+  /** Bit mask of the tiers that the request may use; 0 means all. */
   readonly tiers: number;
-  /** Time after which outstanding blocks are `late`. */
+  /** Milliseconds after which a block that has not arrived is answered as `late`. */
   readonly deadlineMs: number;
-  /** If set, all blocks after the first unavailable one are `skipped`. */
+  /** If true, all blocks after the first unavailable one are answered as `skipped`. */
   readonly stopAtMiss: boolean;
-  /** Namespace of the blocks. Default: the session's own. */
+  /** Namespace of the blocks. Default: the session's own namespace. */
   readonly namespace?: NamespaceIndex;
 }
 
@@ -54,7 +54,7 @@ export interface SessionStatus {
   readonly bytes: number;
 }
 
-/** Columns that name slots: entry `i` is handle `i`. */
+/** Slot handles as columns: entry `i` of both columns is handle `i`. */
 export interface SlotNames {
   readonly slot: Uint32Array;
   readonly generation: Uint32Array;
@@ -93,21 +93,23 @@ export class StoreEngineSession {
   }
 
   /**
-   * Number of slot references, reserved and acquired together. A slot acquired twice counts twice.
+   * Number of slot references of the session, reserved and acquired together. A slot acquired twice
+   * counts twice.
    */
   get held(): number {
     return this.#slots.count;
   }
 
-  /** The engine that the connection belongs to. */
+  /** The engine to which the connection belongs. */
   get engine(): EngineMember {
     return this.#slots.engine;
   }
 
   /**
-   * Finds the leading blocks of a prefix, and on request reads them into RAM and reserves them for
-   * the engine. If `isOver` of the answer is true, the answer is final; otherwise `done` resolves
-   * with it, and `onPartial` reports blocks that have arrived meanwhile.
+   * Starts a lookup of the leading blocks of a prefix. If the query asks for it, the lookup also
+   * reads the blocks into RAM and reserves them for the engine. If the result's `isOver` is true,
+   * the result is final; otherwise `done` resolves with the final result, and `onPartial` is called
+   * as blocks arrive.
    */
   lookup(query: LookupQuery, onPartial: (state: LookupState) => void): Lookup {
     const store = this.#store;
@@ -116,7 +118,7 @@ export class StoreEngineSession {
     try {
       lookup.begin();
     } catch (error) {
-      // No other code releases the blocks that it has reserved so far.
+      // Cancel, because no other code releases the blocks that the lookup has reserved so far.
       lookup.cancel();
       throw error;
     }
@@ -127,29 +129,31 @@ export class StoreEngineSession {
     return lookup;
   }
 
-  /** Answers all waiting lookups with their current state. */
+  /** Completes all waiting lookups with the blocks found so far. */
   endLookups(): void {
     for (const lookup of [...this.#lookups]) lookup.end();
   }
 
   /**
-   * Prefers slots near this NUMA node, where the device that copies is attached; null means
-   * anywhere.
+   * Makes the session prefer slots near this NUMA node, to which the device that copies is
+   * attached; null means no preference.
    */
   near(node: number | null): void {
     this.#slots.zone = this.#store.zoneNear(node);
   }
 
   /**
-   * Length of the leading run of blocks present on any tier of `tiers` (0 = all). `best[i]` is the
-   * bit of the fastest tier, and 0 after that run.
+   * Returns the length of the leading run of blocks that are present on any tier of the bit mask
+   * `tiers` (0 = all). Sets `best[i]` to the bit of the fastest tier that has block `i`, and to 0
+   * after that run.
    */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number {
     return matchBlocks(this.#store, this.#namespace, batch, tiers, best);
   }
 
   /**
-   * Outcomes: `ok` with a slot to write, `present`, `pending`, `full`, `tooLarge` or `rejected`.
+   * Reserves a slot for each block and sets its outcome: `ok` (slot to write), `present` (already
+   * stored), `pending` (another writer writes it), `full` (no room), `tooLarge` or `rejected`.
    * `namespace` defaults to the session's own.
    */
   reserve(batch: AddressBatch, out: HandleBatch, namespace = this.#namespace): void {
@@ -157,10 +161,10 @@ export class StoreEngineSession {
   }
 
   /**
-   * Publishes written slots. Outcomes: `ok`, `corrupt` (the slot is released) or `stale`. Null
-   * means that `handles` has the outcomes. Otherwise another thread hashes the bytes, after device
-   * copies under way have ended, and the caller must not change the batch until the promise
-   * resolves.
+   * Publishes written slots. Outcomes: `ok`, `corrupt` (the checksum or MAC is wrong; the slot is
+   * released) or `stale`. Returns null if `handles` already has the outcomes. Otherwise another
+   * thread hashes the bytes after the device copies in progress have ended, and the caller must not
+   * change `handles` until the promise resolves.
    */
   commit(handles: HandleBatch): Promise<void> | null {
     const refs: (SlotRef | null)[] = [];
@@ -179,21 +183,25 @@ export class StoreEngineSession {
   }
 
   /**
-   * The slot of handle `i`, as the target of a device copy; null if it is not a reserved slot. If
-   * the copy does not end with `done`, a commit of the slot answers `corrupt`.
+   * Returns the slot of handle `i` as the target of a device copy, or null if the handle is not a
+   * reserved slot. If the copy ends with anything but `done`, a commit of the slot answers
+   * `corrupt`.
    */
   copyTarget(handles: SlotNames, i: number): CopySlot | null {
     const ref = this.#slots.written(handles, i);
     return ref === null ? null : this.#slots.copyTarget(ref);
   }
 
-  /** The slot of handle `i`, as the source of a device copy; null if it was not acquired. */
+  /**
+   * Returns the slot of handle `i` as the source of a device copy, or null if the handle is not an
+   * acquired block.
+   */
   copySource(handles: SlotNames, i: number): CopySource | null {
     const ref = this.#slots.find(handles, i);
     return ref === null || ref.reads === 0 ? null : this.#slots.copySource(ref);
   }
 
-  /** Releases reserved slots without publishing them. */
+  /** Releases reserved slots without publishing them. Outcome per handle: `ok` or `stale`. */
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
       const ref = this.#slots.written(handles, i);
@@ -203,10 +211,11 @@ export class StoreEngineSession {
   }
 
   /**
-   * Outcomes: `ok` with a slot to read, its length and checksum; `miss`; `late` (the tier missed
-   * the deadline); `full` (no room in RAM); `skipped`; or `rejected`. Null means that `out` has the
-   * answer. Otherwise some blocks have to be read from a slower tier: the caller may reuse `batch`
-   * and `out`, and the promise resolves with the answer.
+   * Adds a read reference to each block that is available. Outcomes: `ok` with slot, length and
+   * checksum; `miss`; `late` (did not arrive before the deadline); `full` (no room in RAM);
+   * `skipped`; or `rejected`. Returns null if `out` already has the result. Otherwise some blocks
+   * are read from SSD or fetched from peers: the promise resolves with the result, and the caller
+   * may reuse `batch` and `out` meanwhile.
    */
   acquire(
     batch: AddressBatch,
@@ -230,7 +239,8 @@ export class StoreEngineSession {
     let skip = false;
     out.count = batch.count;
     out.waitedFor = 0;
-    // One call for the whole batch, so that the processor overlaps the cache misses of the index.
+    // One call for the whole batch lets the processor overlap the cache misses of the table
+    // lookups.
     table.findMany(batch.keys, batch.count, found);
     for (let i = 0; i < batch.count; i++) {
       const outcome: number = skip
@@ -244,11 +254,14 @@ export class StoreEngineSession {
     return null;
   }
 
-  /** The block's outcome, or COMING if it has to be read or fetched first. */
+  /**
+   * Acquires one block: returns its outcome, or COMING if the block has to be read from SSD or
+   * fetched from a peer first.
+   */
   #acquireOne(node: NodeId, i: number, request: AcquireRequest): number {
     const { table } = this.#store;
     if (node === NO_NODE) return this.#acquiring.fetch(i, request);
-    // A block of another namespace must not be fetched from peers under the same key either.
+    // Answer a miss here: a key that another namespace uses must not be fetched from peers either.
     if (table.namespaceOf(node) !== request.namespace) return BlockOutcome.miss;
     if (!table.isResident(node, Tier.ram)) return this.#acquiring.read(node, i, request);
     return (request.tiers & Tier.ram) === 0
@@ -257,8 +270,8 @@ export class StoreEngineSession {
   }
 
   /**
-   * Releases from last to first, so that the eviction order sees parents as newer than their
-   * children.
+   * Releases acquired blocks, from last to first, so that the eviction order sees parents as newer
+   * than their children.
    */
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
@@ -273,10 +286,10 @@ export class StoreEngineSession {
   }
 
   /**
-   * Releases blocks whose copies did not verify. Outcomes: `stale`; `corrupt`: the bytes in RAM are
-   * damaged and the block was removed from RAM; `ok`: the bytes are correct, or were not checked.
-   * Null means that `handles` has the outcomes. Otherwise the caller must not change the batch
-   * until the promise resolves.
+   * Releases blocks whose copies failed verification at the engine, and checks their bytes in RAM.
+   * Outcomes: `stale`; `corrupt` (the bytes in RAM are damaged, and the block was removed from
+   * RAM); `ok` (the bytes are correct, or were not checked). Returns null if `handles` already has
+   * the outcomes. Otherwise the caller must not change `handles` until the promise resolves.
    */
   report(handles: HandleBatch): Promise<void> | null {
     const judged: Promise<void>[] = [];
@@ -297,7 +310,10 @@ export class StoreEngineSession {
     return judged.length === 0 ? null : Promise.all(judged).then(() => undefined);
   }
 
-  /** Records blocks in the engine's GPU memory, for `match` and the router. */
+  /**
+   * Records that these blocks are in the engine's GPU memory, so that `match` and the router find
+   * them there.
+   */
   gpuStored(batch: AddressBatch, out: HandleBatch): void {
     const { mirror, table } = this.#store;
     out.count = batch.count;
@@ -318,8 +334,9 @@ export class StoreEngineSession {
   }
 
   /**
-   * Moves the session's lock to this later block. The new lock is taken before the old one is
-   * released.
+   * Makes the first block of `batch` the last block of the session: locks it, then releases the
+   * lock on the previous one. Returns `ok`, `miss` (the block is not in RAM or on SSD) or
+   * `rejected`.
    */
   sessionCommit(session: bigint, batch: AddressBatch): number {
     const { table, sessions } = this.#store;
@@ -342,7 +359,10 @@ export class StoreEngineSession {
     return { known: true, ...state.ram };
   }
 
-  /** A page of the namespace's sessions after index `after`; only `session` unless it is 0. */
+  /**
+   * Returns one page of the namespace's sessions, beginning after cursor `after`. `session`: return
+   * only this session; 0 means all.
+   */
   sessionList(session: bigint, after: number, max: number): SessionPage {
     const { sessions } = this.#store;
     const namespace = this.#namespace;
@@ -351,7 +371,9 @@ export class StoreEngineSession {
     return { sessions: found, next: null };
   }
 
-  /** Adds an alias to each block: 64-bit engine hashes, or SHA-256 page keys of 32 bytes. */
+  /**
+   * Adds one alias to each block: a 64-bit engine hash, or, with `sha256`, a page key of 32 bytes.
+   */
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void {
     const { table } = this.#store;
     const words = new DataView(aliases.buffer, aliases.byteOffset);
@@ -370,14 +392,14 @@ export class StoreEngineSession {
   }
 
   /**
-   * Looks up `count` engine hashes (u64 little-endian). `digests` receives 32 bytes for each, all
-   * zero for a hash that is unknown in this namespace and layer.
+   * Looks up `count` engine hashes (u64 little-endian) and writes the digests of their blocks to
+   * `digests`, 32 bytes each. A hash that is unknown in this namespace and layer gets zeros.
    */
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void {
     resolveHashes(this.#store.table, this.#namespace, layer, { hashes, count, digests });
   }
 
-  /** The node of block `i` if it belongs to this namespace; otherwise NO_NODE. */
+  /** Returns the node of block `i` if it belongs to this namespace; otherwise NO_NODE. */
   #visible(batch: AddressBatch, i: number): NodeId {
     const { table } = this.#store;
     const node = table.find(batch.keys, i * 8);
@@ -385,8 +407,9 @@ export class StoreEngineSession {
   }
 
   /**
-   * Call when the connection has closed but its process may still access its slots. Read slots stay
-   * locked, unfinished writes leave the tree, and no slot of the session is reused before `buried`.
+   * Ends the session while its process may still access the slots. Call when the connection has
+   * closed. Acquired blocks stay locked, blocks that were being written leave the block table, and
+   * no slot of the session is reused before `buried`.
    */
   abandon(): void {
     if (this.#over) return;
@@ -398,7 +421,7 @@ export class StoreEngineSession {
     this.#slots.quarantine();
   }
 
-  /** Call when the process has exited. Releases all slots of the session. */
+  /** Releases all slots of the abandoned session. Call when its process has exited. */
   buried(): void {
     assert(this.#over, "an engine session is abandoned before it is buried");
     this.#slots.bury();
@@ -409,8 +432,9 @@ export class StoreEngineSession {
 export type EngineSession = Pick<StoreEngineSession, keyof StoreEngineSession>;
 
 /**
- * Digests of the blocks with `count` 64-bit engine hashes (little-endian), each the first block
- * that was given the hash in this namespace and layer. Zeros for an unknown hash.
+ * Writes to `digests` the digests of the blocks with `count` 64-bit engine hashes (little-endian).
+ * If several blocks of the namespace and layer have a hash, the first one counts. An unknown hash
+ * gets zeros.
  */
 function resolveHashes(
   table: BlockTable,
@@ -434,23 +458,32 @@ function resolveHashes(
 
 const NO_LIMIT: SlotShare = { mayTake: () => true, took: () => undefined, gave: () => undefined };
 
-/** The slot references of one engine session, and their limit. */
+/** The slot references of one engine session, with their count and byte limits. */
 export class SlotRefs {
   readonly store: TieredStore;
   readonly namespace: NamespaceIndex;
-  /** The engine whose reservations are converted into slot references by `grant`. */
+  /**
+   * The engine that owns the session. `grant` turns RAM reservations of this engine into slot
+   * references.
+   */
   readonly engine: EngineMember;
-  /** Blocks being read or fetched for this session. Each needs a handle when it arrives. */
+  /**
+   * Number of blocks being read or fetched for this session. Counted against the limit, since each
+   * becomes a slot reference when it arrives.
+   */
   coming = 0;
-  /** Preferred allocator zone of new slots. */
+  /** Preferred allocator zone for new slots of this session. */
   zone: number = ANY_ZONE;
   readonly #max: number;
   readonly #share: SlotShare;
-  /** By slot number. This session either writes or reads a slot. */
+  /** References by slot number. A session either writes or reads a slot, never both. */
   readonly #refs = new Map<number, SlotRef>();
-  /** Unfinished writes that left the tree, but whose slots the process may still write to. */
+  /**
+   * Slots whose write was never finished, after the session was abandoned. The process may still
+   * write to them, so they are not reused yet.
+   */
   readonly #aside = new Set<SlotRef>();
-  /** Whether the process has exited. */
+  /** True after the session's process has exited. */
   #buried = false;
   #size = 0;
 
@@ -471,18 +504,21 @@ export class SlotRefs {
     return this.#size + this.coming + this.#aside.size;
   }
 
-  /** Whether one more reference is within the limit. */
+  /** Whether the session may hold one more slot reference. */
   get hasRoom(): boolean {
     return this.count < this.#max;
   }
 
-  /** The reference of handle `i`; null if the handle is stale. */
+  /** Returns the slot reference of handle `i`, or null if the handle is stale. */
   find(handles: SlotNames, i: number): SlotRef | null {
     const ref = this.#refs.get(handles.slot[i]!);
     return ref?.generation === handles.generation[i]! ? ref : null;
   }
 
-  /** The reference of handle `i` if its slot is reserved for writing; otherwise null. */
+  /**
+   * Returns the slot reference of handle `i` if its slot is reserved and not being committed;
+   * otherwise null.
+   */
   written(handles: SlotNames, i: number): SlotRef | null {
     const ref = this.find(handles, i);
     return ref?.writing && !ref.committing ? ref : null;
@@ -512,7 +548,9 @@ export class SlotRefs {
     this.#size--;
   }
 
-  /** Unlocks the node of a failed write, so that the node can be removed. */
+  /**
+   * Unlocks the node of a failed or aborted write, so that the node can be removed from the table.
+   */
   dropWriter(ref: SlotRef): void {
     const { table, stats } = this.store;
     stats.abortedBlocks++;
@@ -520,7 +558,10 @@ export class SlotRefs {
     table.unlock(ref.node);
   }
 
-  /** Grants the session a reference to a block in RAM, as block `i` of the answer. */
+  /**
+   * Adds a read reference to a block in RAM and fills entry `i` of the reply. Returns the block's
+   * outcome.
+   */
   grant(node: NodeId, i: number, out: HandleBatch): number {
     const { table, slots } = this.store;
     const slot = table.slotOf(node);
@@ -551,7 +592,7 @@ export class SlotRefs {
     return BlockOutcome.ok;
   }
 
-  /** Ends one read reference. */
+  /** Releases one read reference of a slot. */
   giveBack(ref: SlotRef): void {
     ref.reads--;
     this.#size--;
@@ -565,13 +606,13 @@ export class SlotRefs {
   }
 
   /**
-   * Removes unfinished writes from the tree. Their slots are not reused before `bury`, since the
-   * process may still write to them.
+   * Removes blocks whose write is unfinished from the block table. Keeps their slots from being
+   * reused until `bury`, since the process may still write to them.
    */
   quarantine(): void {
     const { stats } = this.store;
     for (const ref of [...this.#refs.values()]) {
-      // The bytes are complete: let the commit finish.
+      // A commit has begun, so the bytes are complete: let it finish.
       if (!ref.writing || ref.committing) continue;
       this.#setAside(ref);
       stats.quarantinedSlots++;
@@ -586,7 +627,10 @@ export class SlotRefs {
     this.dropWriter(ref);
   }
 
-  /** Releases a reserved slot without publishing it; after the device copy if one is under way. */
+  /**
+   * Releases a reserved slot without publishing it. If a device copy is in progress, releases the
+   * slot when the copy ends.
+   */
   abort(ref: SlotRef): void {
     if (ref.copies?.underWay || ref.copies?.leaked) {
       ref.copies.aborted = true;
@@ -599,7 +643,7 @@ export class SlotRefs {
     this.dropWriter(ref);
   }
 
-  /** The slot as the target of a device copy on the writer's behalf. */
+  /** Returns the slot as the target of a device copy that its writer requested. */
   copyTarget(ref: SlotRef): CopySlot {
     const { offset, bytes } = ref;
     ref.copies ??= new SlotCopies();
@@ -612,13 +656,16 @@ export class SlotRefs {
     return { offset, bytes, end };
   }
 
-  /** The slot as the source of a device copy; null if the block cannot be locked once more. */
+  /**
+   * Returns the slot as the source of a device copy and locks its block, or returns null if the
+   * block's lock count is at its maximum.
+   */
   copySource({ node, slot, offset, bytes }: SlotRef): CopySource | null {
     const { store } = this;
     if (!store.table.lock(node)) return null;
     store.slots.addReference(slot);
     const end = (how: CopyEnd) => {
-      // The device may read the slot at any time until this process exits: never reuse the slot.
+      // The device may read the slot until this process exits, so the slot is never reused.
       if (how === "leaked") return;
       store.slots.dropReference(slot);
       store.table.unlock(node);
@@ -642,18 +689,22 @@ export class SlotRefs {
     if (!copies?.leaked) this.store.slots.bury(ref.slot);
   }
 
-  /** Call when no process touches the slots any more. Releases all of them. */
+  /** Releases all slots of the session. Call when no process accesses them any more. */
   bury(): void {
     this.#buried = true;
     for (const ref of [...this.#aside]) this.#freeIfIdle(ref);
     for (const ref of [...this.#refs.values()].reverse()) {
       if (!ref.writing) while (ref.reads > 0) this.giveBack(ref);
-      // The process's memory is gone, which a device copy may still be reading.
+      // The process that owned the GPU memory has exited, so the running copy may read freed
+      // memory.
       else if (ref.copies?.underWay) ref.copies.failed = true;
     }
   }
 
-  /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
+  /**
+   * Records the use of the acquired blocks, in the order of the request, and counts hits and
+   * misses.
+   */
   answered(nodes: Int32Array, out: HandleBatch): void {
     const { ram, stats } = this.store;
     const used: NodeId[] = [];
@@ -668,8 +719,8 @@ export class SlotRefs {
 }
 
 /**
- * A slot reference of an engine session: it either writes the slot, or has `reads` read references
- * to it.
+ * A slot reference of an engine session. The session either writes the slot or has `reads` read
+ * references to it.
  */
 export interface SlotRef {
   readonly node: NodeId;
@@ -678,9 +729,12 @@ export interface SlotRef {
   readonly offset: number;
   readonly bytes: number;
   readonly writing: boolean;
-  /** The bytes are being hashed: the slot can be neither aborted nor committed again. */
+  /**
+   * True while the bytes are hashed for a commit. The slot can then be neither aborted nor
+   * committed again.
+   */
   committing: boolean;
   reads: number;
-  /** Device copies into the slot; null if there was none. */
+  /** Device copies into the slot; null if there were none. */
   copies: SlotCopies | null;
 }

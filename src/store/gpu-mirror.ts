@@ -8,13 +8,13 @@ import {
 import { type AddressBatch, hasParent } from "./batches.ts";
 import { type BlockTable, isRefusal, Tier } from "./blocks/index.ts";
 
-/** Entries removed before the loop yields: about a millisecond of work. */
+/** Entries removed before the event loop is yielded to: about a millisecond of work. */
 const FORGOTTEN_A_SLICE = 4096;
 
 /**
- * Blocks in GPU memory, as reported by engines: a window of the latest reports, bounded over all
- * engines. When it is full, an engine's oldest report is dropped, so the mirror may be incomplete
- * but is not wrong.
+ * Blocks in the GPU memory of engines, as the engines report them. Keeps the latest reports, up to
+ * a limit for all engines together. At the limit the engine's oldest report is dropped, so a block
+ * may be missing here, but a listed block is in GPU memory.
  */
 export class GpuMirror {
   readonly #table: BlockTable;
@@ -26,7 +26,10 @@ export class GpuMirror {
     this.#blocksMax = blocksMax;
   }
 
-  /** The reports of one engine, in order. A node in a window is not removed from the table. */
+  /**
+   * Creates the report list of one engine, in order of arrival. A node in a list is not removed
+   * from the block table.
+   */
   openWindow(): Set<NodeId> {
     return new Set();
   }
@@ -61,7 +64,10 @@ export class GpuMirror {
     return BlockOutcome.ok;
   }
 
-  /** As `stored`, for a block in the table. No effect if the window has it already. */
+  /**
+   * Adds a block of the block table to an engine's report list. Does nothing if the list contains
+   * it.
+   */
   hold(window: Set<NodeId>, node: NodeId): void {
     if (this.#blocksMax === 0 || window.has(node)) return;
     while (this.#blocks >= this.#blocksMax) {
@@ -78,13 +84,13 @@ export class GpuMirror {
     if (window.has(node)) this.#forget(window, node);
   }
 
-  /** Removes all reports of an engine that has disconnected. */
+  /** Removes all reports of an engine that has disconnected, in slices. */
   closeWindow(window: Set<NodeId>): void {
     let forgotten = 0;
     for (const node of window) {
       this.#forget(window, node);
       if (++forgotten < FORGOTTEN_A_SLICE) continue;
-      // Yield to the loop between slices of a large window.
+      // Yield to the event loop between slices.
       void yieldToLoop().then(() => this.closeWindow(window));
       return;
     }

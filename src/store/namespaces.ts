@@ -1,31 +1,35 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import { BlockMacs, type MacBlock, type Native, type Queue } from "../native/index.ts";
 
-/** Maximum number of namespaces: the table stores u16 indices. */
+/** Maximum number of namespaces: the block table stores the index as u16. */
 const NAMESPACES_MAX = 65_535;
 
-/** Description of a namespace by engines; part of the input of its key. */
+/** Description of a namespace, supplied by engines. The namespace key is derived from it. */
 export interface NamespaceFacts {
   readonly model: string;
   readonly blockTokens: number;
   /**
-   * Scheme by which chain keys are derived from tokens; null if blocks are named by token digests.
+   * Name of the scheme that derives chain keys from tokens; null if engines name blocks by token
+   * digests.
    */
   readonly chain: string | null;
 }
 
-/** Assigns small numbers to namespaces, so that a table entry stores 2 bytes instead of 32. */
+/**
+ * Assigns small numbers to namespaces, so that a block table entry stores 2 bytes instead of a
+ * 32-byte key.
+ */
 export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
   readonly #keys: Uint8Array[] = [];
   readonly #facts = new Map<NamespaceIndex, NamespaceFacts>();
   readonly #macKeyIds = new Map<NamespaceIndex, string>();
-  /** In the order of their latest description. */
+  /** Listed namespaces, in the order of their latest description. */
   readonly #listed = new Set<NamespaceIndex>();
 
   /**
-   * The number of this namespace key (32 bytes), assigned at first use; null if all 65,535 are
-   * taken.
+   * Returns the number of this 32-byte namespace key. Assigns one at first use; returns null if all
+   * 65,535 are taken.
    */
   indexOf(namespaceKey: Uint8Array): NamespaceIndex | null {
     const name = namespaceKey.toHex();
@@ -38,19 +42,20 @@ export class Namespaces {
     return index;
   }
 
-  /** The number of this namespace key, without assigning one; null if it has none. */
+  /** Returns the number of this namespace key, or null if none was assigned. */
   find(namespaceKey: Uint8Array): NamespaceIndex | null {
     return this.#byKey.get(namespaceKey.toHex()) ?? null;
   }
 
-  /** The key with this number; null if the number is not assigned. */
+  /** Returns the key with this number, or null if the number is not assigned. */
   keyOf(index: NamespaceIndex): Uint8Array | null {
     return this.#keys[index - 1] ?? null;
   }
 
   /**
-   * Records an engine's description of a namespace. `isListed`: the namespace belongs to a
-   * connection. Namespaces of requests are numerous, and a router cannot name blocks in them.
+   * Records an engine's description of a namespace. `isListed`: true for the namespace of a
+   * connection. Namespaces of single requests are not listed, because they are numerous and a
+   * router cannot name blocks in them.
    */
   describe(index: NamespaceIndex, facts: NamespaceFacts, isListed = true): void {
     this.#facts.set(index, facts);
@@ -59,7 +64,7 @@ export class Namespaces {
     this.#listed.add(index);
   }
 
-  /** The listed namespaces, in the order of their latest description. */
+  /** Returns the listed namespaces, in the order of their latest description. */
   described(): (NamespaceFacts & { readonly key: Uint8Array })[] {
     return [...this.#listed].map((index) => {
       return { ...this.#facts.get(index)!, key: this.#keys[index - 1]! };
@@ -71,17 +76,23 @@ export class Namespaces {
     this.#macKeyIds.set(index, id);
   }
 
-  /** Null if the namespace has no key, or no engine has described it since the start. */
+  /**
+   * Returns the identifier of the namespace's MAC key. Null if it has none, or no engine has
+   * described the namespace since the agent started.
+   */
   macKeyIdOf(index: NamespaceIndex): string | null {
     return this.#macKeyIds.get(index) ?? null;
   }
 
-  /** Null if no engine has described the namespace since the start. */
+  /**
+   * Returns the description of the namespace, or null if no engine has described it since the agent
+   * started.
+   */
   factsOf(index: NamespaceIndex): NamespaceFacts | null {
     return this.#facts.get(index) ?? null;
   }
 
-  /** All keys, by number from 1. */
+  /** Returns all namespace keys in the order of their numbers; the first has number 1. */
   keys(): readonly Uint8Array[] {
     return this.#keys;
   }
@@ -91,28 +102,28 @@ export class Namespaces {
   }
 }
 
-/** Up to this size a MAC is verified on the event loop, in some ten microseconds. */
+/** Block size up to which a MAC is verified on the event loop. Takes some ten microseconds. */
 const INLINE_BYTES = 256 * 1024;
 
 const ABSENT = "no MAC, but its namespace requires one";
 const WRONG = "MAC mismatch with its namespace's key";
 
-/** Whether the MAC is present: 16 zero bytes mean that the block has none. */
+/** Returns whether the block has a MAC. 16 zero bytes mean that it has none. */
 export function isMac(mac: Uint8Array): boolean {
   return mac.some((byte) => byte !== 0);
 }
 
 /**
- * The namespaces with a MAC key, and the keys of this agent. Blocks of a namespace with a key are
- * accepted only with a MAC. If the agent has the key, it verifies the MAC; otherwise it stores the
- * MAC for the clients, which verify each copy.
+ * Knows which namespaces have a MAC key, and verifies MACs. A block of a namespace with a key is
+ * accepted only with a MAC. If the agent has the key, it verifies the MAC. Otherwise it stores the
+ * MAC, and the clients verify each copy.
  */
 export class NamespaceMacs {
   readonly #queue: Queue;
   readonly #namespaces: Namespaces;
   readonly #byId: ReadonlyMap<string, BlockMacs>;
 
-  /** `keys`: 16-byte keys by identifier. */
+  /** `keys`: MAC keys of this agent by identifier, 16 bytes each. */
   constructor(
     native: Native,
     queue: Queue,
@@ -124,14 +135,17 @@ export class NamespaceMacs {
     this.#byId = new Map([...keys].map(([id, key]) => [id, new BlockMacs(native, key)]));
   }
 
-  /** The reason to reject the block, or null. Takes about 100 µs per MiB. */
+  /**
+   * Verifies the MAC of a block. Returns the reason to reject the block, or null. Takes about 100
+   * µs per MiB.
+   */
   faultOf(namespace: NamespaceIndex, mac: Uint8Array, block: () => MacBlock): string | null {
     const how = this.#judge(namespace, mac);
     if (how === null || typeof how === "string") return how;
     return how.check(block(), mac) ? null : WRONG;
   }
 
-  /** As `faultOf`, but on a native thread if the block is long. */
+  /** Verifies as `faultOf` does, but on a native thread if the block is longer than 256 KiB. */
   async faultLater(
     namespace: NamespaceIndex,
     mac: Uint8Array,
@@ -145,9 +159,9 @@ export class NamespaceMacs {
   }
 
   /**
-   * Judges a block whose checksum is correct but whose copy did not verify at a reader. Without the
-   * key the verdict is `unknown`, since any client that knows the key's identifier could report any
-   * block.
+   * Checks the MAC of a block whose checksum is correct but whose copy failed verification at a
+   * reader. Returns `unknown` if the agent lacks the key: otherwise any client that knows the key's
+   * identifier could have any block removed.
    */
   async judge(
     namespace: NamespaceIndex,
@@ -160,7 +174,10 @@ export class NamespaceMacs {
     return this.#byId.has(id) ? "right" : "unknown";
   }
 
-  /** Null if there is nothing to verify; a string is the reason to reject the block. */
+  /**
+   * Returns the MAC functions to verify with, null if there is nothing to verify, or the reason to
+   * reject the block.
+   */
   #judge(namespace: NamespaceIndex, mac: Uint8Array): BlockMacs | string | null {
     const id = this.#namespaces.macKeyIdOf(namespace);
     if (id === null) return null;

@@ -8,22 +8,23 @@ import type { TieredStore } from "./tiered-store.ts";
 
 export interface PurgeAddress {
   readonly digest: Uint8Array;
-  /** `LAYER_ALL` unless layers are stored separately. */
+  /** Layer number; `LAYER_ALL` if the namespace does not store layers separately. */
   readonly layer: number;
 }
 
 /**
- * `held`: an engine, a session, a read, a pin or a lease protects the block or a descendant. The
- * block stays; at most its queued write to SSD is cancelled. `failed`: the disk failed or hangs,
- * and a crash may restore the block. The block is not served any more, except while its own write
- * hangs; it is removed when that write ends.
+ * `done`: removed from all tiers. `missing`: not on this host. `held`: an engine, a session, a
+ * read, a pin or a lease protects the block or a descendant; the block stays, but its queued write
+ * to SSD may have been cancelled. `failed`: the disk failed or hangs, so a crash may restore the
+ * block. Requests do not get a failed block any more, except while its own write to SSD hangs; it
+ * is removed when that write ends.
  */
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 
 /**
- * Removes blocks from every tier of this host, with one outcome per address. A block answered
+ * Removes blocks from RAM and SSD of this host. Returns one outcome per address. A block answered
  * `done` or `missing` does not return after a crash: its file is removed, and the removal is
- * durable. An evicted block whose file is still being removed is `missing`, too.
+ * durable. An evicted block whose file is still being removed counts as `missing`.
  */
 export async function purgeBlocks(
   store: TieredStore,
@@ -51,7 +52,7 @@ export async function purgeBlocks(
 
 interface Found {
   readonly node: NodeId;
-  /** Common prefix of the paths of all files that the block may have. */
+  /** Common prefix of the paths of all files in which the block may be stored. */
   readonly stem: string;
 }
 
@@ -73,7 +74,7 @@ async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise
   const { table, ram, ssd, ssdStats } = store;
   if (node === NO_NODE) return "missing";
   const generation = table.generationOf(node);
-  // The block's own write does not protect it. When that write ends, its file is removed.
+  // The block's own write to SSD does not protect it. When that write ends, its file is removed.
   const wasQueued = ssd?.writer.isQueued(node) === true;
   const ownLocks = wasQueued ? 1 : 0;
   if (table.locksOf(node) > ownLocks || table.isKept(node)) return "held";
@@ -85,7 +86,7 @@ async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise
   if (table.isProtected(node, Tier.ssd)) return "held";
   const inRam = (there & Tier.ram) !== 0;
   const onSsd = (there & Tier.ssd) !== 0;
-  // From SSD first: the node is removed with its last copy.
+  // Remove from SSD first: the node leaves the block table together with its last copy.
   const gone = onSsd ? ssd?.room.drop(node, cause) : undefined;
   if (inRam) ram.drop(node, cause);
   ssdStats.purgedBlocks++;

@@ -4,54 +4,55 @@ import { Tier } from "./blocks/index.ts";
 import { checksumLater, macBlockOf } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** Sources of a check. Damage is counted by source. */
+/** Events that trigger a check of a block in RAM. Damage is counted by event. */
 const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
 type RamFinder = (typeof RAM_FINDERS)[number];
 
 /**
- * `sound`: the bytes match the committed checksum. `damaged`: they do not, and the block was
+ * `sound`: the bytes match the committed checksum. `damaged`: they do not match, and the block was
  * removed from RAM. `gone`: the block left its slot during the check, or the agent is stopping.
  */
 export type RamVerdict = "sound" | "damaged" | "gone";
 
-/** One damaged block in RAM, for the health code and the log. */
+/** A damaged block in RAM, for the health code and the log. */
 interface RamDamage {
   readonly found: RamFinder;
-  /** Damaged blocks since the start, including this one. */
+  /** Number of damaged blocks since the agent started, this one included. */
   readonly count: number;
   /** First 8 bytes of the block's digest, in hex. */
   readonly digest: string;
-  /** Offset of the block in the arena; null if it was in other memory of the agent. */
+  /** Byte offset of the block in the arena; null if the block was in other memory of the agent. */
   readonly offset: number | null;
   readonly bytes: number;
 }
 
-/** Check counters since the start. */
+/** Check counters since the agent started. */
 export interface RamCheckStats {
   readonly damaged: Record<RamFinder, number>;
-  /** Reports of blocks whose bytes in RAM were correct, and reports that were not checked. */
+  /**
+   * Reports from readers about blocks whose bytes in RAM were correct, and reports that were not
+   * checked.
+   */
   falseReports: number;
   skippedReports: number;
-  /**
-   * Reports of blocks with a MAC that this agent cannot verify without the key. The blocks stay.
-   */
+  /** Reports about blocks with a MAC for which this agent has no key. The blocks stay in RAM. */
   unknownReports: number;
-  /** Reported blocks with a wrong MAC, which were removed from RAM and SSD. */
+  /** Reported blocks whose MAC was wrong. They were removed from RAM and SSD. */
   plantedBlocks: number;
   scrubbedBlocks: number;
   scrubbedBytes: number;
 }
 
 /**
- * Bytes of correct blocks that one connection's reports may have hashed, per second and in a burst.
+ * Limits on hashing for false reports of one connection: bytes per second, and bytes in a burst.
  */
 const REPORT_BYTES_PER_S = 16 * 2 ** 20;
 const REPORT_BYTES_AT_ONCE = 256 * 2 ** 20;
-/** Maximum number of queued reports. */
+/** Maximum number of reports that wait for a check. */
 const REPORTS_WAITING_MAX = 4_096;
 const DIGEST_SHOWN_BYTES = 8;
 
-/** Token bucket of bytes to hash: a rate per second, and a burst. */
+/** Token bucket that limits how many bytes are hashed: a rate per second and a burst. */
 export class HashBudget {
   readonly #clock: Clock;
   readonly #bytesPerS: number;
@@ -67,7 +68,7 @@ export class HashBudget {
     this.#atMs = clock.monotonicMs();
   }
 
-  /** Takes the cost of one hash; false if the budget is used up. */
+  /** Takes `bytes` from the bucket. Returns false if the bucket has too few. */
   take(bytes: number): boolean {
     const nowMs = this.#clock.monotonicMs();
     const came = ((nowMs - this.#atMs) * this.#bytesPerS) / 1_000;
@@ -83,7 +84,10 @@ export class HashBudget {
   }
 }
 
-/** Budget of false reports of one connection. A report of a damaged block costs nothing. */
+/**
+ * Hash budget for the reports of one connection about correct blocks. A report of a damaged block
+ * costs nothing.
+ */
 export class ReportBudget extends HashBudget {
   constructor(clock: Clock) {
     super(clock, REPORT_BYTES_PER_S, REPORT_BYTES_AT_ONCE);
@@ -92,10 +96,11 @@ export class ReportBudget extends HashBudget {
 
 /**
  * Hashes blocks in RAM on native threads and removes damaged ones from RAM. A check takes no lock
- * and does not change recency. A block that left its slot during the check gets no verdict.
+ * and does not count as a use of the block. If the block leaves its slot during the check, the
+ * verdict is `gone`.
  */
 export class RamCheck {
-  /** Called for each damaged block, after it has left RAM. */
+  /** Called for each damaged block, after the block was removed from RAM. */
   onDamage: (damage: RamDamage) => void = () => undefined;
   readonly stats: RamCheckStats = {
     damaged: { report: 0, write: 0, scrub: 0, file: 0, read: 0, peer: 0, gpu: 0 },
@@ -107,9 +112,12 @@ export class RamCheck {
     scrubbedBytes: 0,
   };
   readonly #store: TieredStore;
-  /** By slot number. A slot has at most one check at a time. */
+  /** Checks in progress by slot number. A slot has at most one. */
   readonly #checks = new Map<number, { generation: number; verdict: Promise<RamVerdict> }>();
-  /** Reports are checked one at a time, so that together they occupy at most one thread. */
+  /**
+   * Resolves when the latest report has been checked. Reports are checked one after another, so
+   * that together they occupy at most one thread.
+   */
   #reports: Promise<unknown> = Promise.resolve();
   #reportsWaiting = 0;
 
@@ -117,12 +125,12 @@ export class RamCheck {
     this.#store = store;
   }
 
-  /** Blocks damaged in RAM since the start. */
+  /** Number of blocks found damaged in RAM since the agent started. */
   get damagedBlocks(): number {
     return Object.values(this.stats.damaged).reduce((sum, count) => sum + count, 0);
   }
 
-  /** Checks the block's bytes in RAM. A block that is not in RAM is `gone`. */
+  /** Checks the block's bytes in RAM. The verdict is `gone` if the block is not in RAM. */
   check(node: NodeId, found: RamFinder): Promise<RamVerdict> {
     const { table } = this.#store;
     if (!table.isResident(node, Tier.ram)) return Promise.resolve("gone");
@@ -158,8 +166,8 @@ export class RamCheck {
   }
 
   /**
-   * Checks a block whose copy did not verify at a reader. Also `damaged` if the block was removed
-   * after the reader acquired it.
+   * Checks a block whose copy failed verification at a reader. The verdict is also `damaged` if the
+   * block was removed from RAM after the reader acquired it.
    */
   async report(
     node: NodeId,
@@ -171,7 +179,7 @@ export class RamCheck {
       table.isResident(node, Tier.ram) &&
       table.slotOf(node) === read.slot &&
       table.slotGenerationOf(node) === read.generation;
-    // The reader's lock kept the block in RAM: only damage removes it nevertheless.
+    // The reader's lock kept the block in RAM, so only damage can have removed it.
     if (!isThere()) return "damaged";
     const bytes = table.bytesOf(node);
     const nodeGeneration = table.generationOf(node);
@@ -208,8 +216,8 @@ export class RamCheck {
   }
 
   /**
-   * Removes a block with a wrong MAC from every tier, so that the correct block may be written. Its
-   * memory is not damaged.
+   * Removes a block with a wrong MAC from every tier, so that an engine can write the correct
+   * block. The block's memory is not counted as damaged.
    */
   #dropPlanted(node: NodeId): void {
     const { table, ram, ssd } = this.#store;
@@ -220,7 +228,10 @@ export class RamCheck {
     ram.condemn(node);
   }
 
-  /** Records damage of the memory to which the block was read: bytes written there change. */
+  /**
+   * Records that the memory to which a block was read from SSD is damaged: the bytes differed after
+   * they were written there.
+   */
   placeDamaged(node: NodeId, offset: number | null): void {
     const bytes = this.#store.table.bytesOf(node);
     this.stats.damaged.read++;
@@ -228,20 +239,20 @@ export class RamCheck {
     this.onDamage({ found: "read", count: this.damagedBlocks, digest, offset, bytes });
   }
 
-  /** First 8 bytes of the block's digest, in hex. */
+  /** Returns the first 8 bytes of the block's digest, in hex. */
   #shown(node: NodeId): string {
     return toHex(this.#store.table.digestOf(node).subarray(0, DIGEST_SHOWN_BYTES));
   }
 
   /**
-   * Removes the block from RAM. Readers keep the slot until they release it; later requests get a
-   * miss.
+   * Removes the block from RAM. Readers keep the slot until they release it; later requests for the
+   * block are misses.
    */
   #drop(node: NodeId, found: RamFinder, span: { offset: number; bytes: number }): void {
     const store = this.#store;
     const { table, ram, ssd } = store;
     this.stats.damaged[found]++;
-    // The node may be removed with its last copy.
+    // Read the digest first: if this was the block's last copy, the node is removed with it.
     const digest = this.#shown(node);
     ssd?.writer.sourceDamaged(node);
     const isLost = table.isKept(node) && !table.isResident(node, Tier.ssd);
@@ -253,7 +264,10 @@ export class RamCheck {
 
 const IDLE_MS = 1_000;
 
-/** Verifies blocks in rounds, one at a time, at a limited average rate. */
+/**
+ * Base class of the scrubs: verifies stored blocks in rounds, one block at a time, at a limited
+ * average rate.
+ */
 export abstract class Scrub {
   protected readonly clock: Clock;
   readonly #stop = new AbortController();
@@ -264,7 +278,10 @@ export abstract class Scrub {
     this.clock = clock;
   }
 
-  /** Verifies the next block. Returns its bytes, or 0 if there is nothing to do now. */
+  /**
+   * Verifies the next block. Returns the number of bytes verified, or 0 if there is nothing to
+   * verify now.
+   */
   protected abstract next(): Promise<number>;
 
   /** Sets the rate in bytes per second; 0 pauses the scrub. */
@@ -282,19 +299,19 @@ export abstract class Scrub {
     }
   }
 
-  /** Ends the scrub. Resolves when the block under way is done. */
+  /** Stops the scrub. Resolves when the block being verified is done. */
   protected async end(): Promise<void> {
     this.#stop.abort();
     await this.#running;
   }
 }
 
-/** Table entries visited in one turn of the event loop. */
+/** Block table entries visited in one turn of the event loop. */
 const IDS_AT_ONCE = 65_536;
 
 /**
- * Hashes all blocks in RAM on a native thread, to find damaged memory before a reader does. Slots
- * that are being written are not checked.
+ * Hashes all blocks in RAM on a native thread, to find damaged memory before a reader does. Skips
+ * slots that are being written.
  */
 export class RamScrub extends Scrub implements AsyncDisposable {
   readonly #store: TieredStore;

@@ -10,9 +10,9 @@ import type { TieredStore } from "./tiered-store.ts";
 const TRANSIENT = 1;
 
 /**
- * Describes the blocks in RAM for the process that takes over the arena. Null if a slot is still in
- * use or the arena is not fully populated: the arena is then not handed over. `holds`: the pins and
- * leases, if no ledger stores them.
+ * Returns a record of the blocks in RAM for the process that takes over the arena. Returns null if
+ * a slot is still in use or the arena is not fully populated; the arena then cannot be handed over.
+ * `holds`: the pins and leases, if no retention ledger stores them.
  */
 export function describeRam(
   store: TieredStore,
@@ -43,7 +43,10 @@ export function describeRam(
   return record;
 }
 
-/** The aliases of blocks, by which engines request them. */
+/**
+ * Returns the aliases of the blocks, the names by which engines request them, as rows of
+ * `ALIAS_ROW_BYTES`.
+ */
 function aliasRows({ table }: TieredStore, nodes: readonly NodeId[]): Uint8Array {
   const names = nodes.flatMap((node, block) =>
     table.aliasesOf(node).map((name) => ({ block, name })),
@@ -89,9 +92,9 @@ function describeBlock(
 }
 
 /**
- * Restores the blocks of a record into an empty store over the same memory. False if the record
- * does not match the store. The caller must then discard memory and store, since some blocks may
- * have been restored.
+ * Restores the blocks of a record into an empty store over the same memory. Returns false if the
+ * record does not match the store. The caller must then discard the memory and the store, since
+ * some blocks may have been restored.
  */
 export function adoptRam(store: TieredStore, namespaces: Namespaces, record: RamRecord): boolean {
   const { slots } = store;
@@ -140,23 +143,28 @@ function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord
   slots.publish(slot);
 }
 
-/** State of the RAM tier for a planned restart, beside the memory itself. */
+/**
+ * State of the RAM tier that a planned restart passes to the next process together with the memory.
+ */
 export type RamRecord = ReturnType<typeof createRamRecord>;
 
-/** The part of a record that is not one entry per block. */
+/** The fields of a record that do not have one entry per block. */
 interface AboutRam {
-  /** Identifies the arena to the caller. */
+  /** Identifier of the arena, assigned by the caller. */
   readonly arena: string;
   readonly arenaBytes: number;
   readonly extentBytes: number;
-  /** Namespace keys in hex; `namespaces` contains indices into this list. */
+  /** Namespace keys in hex. The column `namespaces` contains indices into this list. */
   readonly namespaceKeys: readonly string[];
-  /** Identifier of each namespace's MAC key; null if it has none or is unknown. */
+  /** Identifier of each namespace's MAC key; null if the namespace has none or it is unknown. */
   readonly macKeyIds: readonly (string | null)[];
   readonly count: number;
-  /** `ALIAS_ROW_BYTES` per row: block as u32, length of the alias as u32 (8 or 32), the alias. */
+  /**
+   * Aliases of the blocks in rows of `ALIAS_ROW_BYTES`: block index as u32, length of the alias as
+   * u32 (8 or 32), the alias.
+   */
   readonly aliases: Uint8Array;
-  /** Pins and leases; null if a ledger stores them, or there are none. */
+  /** Pins and leases; null if a retention ledger stores them or there are none. */
   readonly holds: RememberedPins | null;
 }
 
@@ -164,13 +172,19 @@ const ALIAS_ROW_BYTES = 40;
 
 const MAGIC = "HEARTHRM";
 const VERSION = 3;
-/** Oldest readable version. Version 1 has no holds, version 2 no MACs. */
+/**
+ * Oldest record version that this agent can read. Version 1 has no pins and leases, version 2 has
+ * no MACs.
+ */
 const OLDEST_VERSION = 1;
 const HEAD_BYTES = 16;
 const SUM_BYTES = 8;
 const ALIGN = 8;
 
-/** Columns in the order of the file. Widths are multiples of four bytes. */
+/**
+ * Columns of a record, with bytes per entry, in the order of the file. Entry sizes are multiples of
+ * four bytes.
+ */
 const COLUMNS = [
   ["checksums", 8],
   ["offsets", 8],
@@ -187,7 +201,7 @@ const COLUMNS = [
 
 type Column = (typeof COLUMNS)[number];
 
-/** The columns of a version. */
+/** Returns the columns that a record of this version has. */
 function columnsOf(version: number): readonly Column[] {
   return version >= 3 ? COLUMNS : COLUMNS.filter(([name]) => name !== "macs");
 }
@@ -201,9 +215,9 @@ function createRamRecord(about: AboutRam) {
   return {
     ...about,
     checksums: new BigUint64Array(count),
-    /** In ascending order. */
+    /** Byte offsets of the blocks in the arena, ascending. */
     offsets: new Float64Array(count),
-    /** 32 bytes per block; all zero in `parents` means no parent. */
+    /** 32 bytes per block. All zero in `parents` means that the block has no parent. */
     digests: new Uint8Array(count * 32),
     parents: new Uint8Array(count * 32),
     layers: new Uint32Array(count),
@@ -211,16 +225,16 @@ function createRamRecord(about: AboutRam) {
     bytes: new Uint32Array(count),
     lastSeen: new Uint32Array(count),
     uses: new Uint32Array(count),
-    /** Bit 0: transient. */
+    /** Bit 0: the block is transient. */
     flags: new Uint32Array(count),
-    /** 16 bytes per block; all zero means no MAC. */
+    /** MACs, 16 bytes per block; all zero means no MAC. */
     macs: new Uint8Array(count * 16),
   };
 }
 
 /**
- * Layout: magic, version, length of the JSON part, JSON, columns, aliases, blocks of holds, and
- * XXH3-64 of all preceding bytes.
+ * Encodes a record. Layout: magic, version, length of the JSON part, JSON, columns, aliases, blocks
+ * of the pins and leases, XXH3-64 of all preceding bytes.
  */
 export function encodeRamRecord(record: RamRecord): Uint8Array {
   const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
@@ -255,7 +269,7 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
   return out;
 }
 
-/** Null if the record is damaged: every bit is covered by the checksum. */
+/** Decodes a record. Returns null if it is damaged; the checksum covers every byte. */
 export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   if (from.length < HEAD_BYTES + SUM_BYTES) return null;
   const bytes = from.slice();
@@ -289,8 +303,8 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
 }
 
 /**
- * Pins and leases in the JSON part. Their blocks follow as binary; the JSON has only their byte
- * count.
+ * Pins and leases as the JSON part stores them. Their blocks follow in binary form; the JSON has
+ * only their byte counts.
  */
 interface WrittenHolds {
   readonly lastSeen: RememberedPins["lastSeen"];
@@ -321,13 +335,16 @@ function readHolds(
 }
 
 type About = Omit<AboutRam, "aliases" | "holds" | "macKeyIds"> & {
-  /** Absent in earlier versions. */
+  /** Absent in records of versions 1 and 2. */
   readonly macKeyIds?: RamRecord["macKeyIds"];
   readonly aliasBytes: number;
   readonly holds?: WrittenHolds | null;
 };
 
-/** Throws INTERNAL if the JSON is invalid: its checksum matched, so an agent wrote it. */
+/**
+ * Parses the JSON part. Throws INTERNAL if it is invalid: the checksum matched, so a faulty agent
+ * wrote it.
+ */
 function aboutOf(json: Uint8Array): About {
   try {
     return JSON.parse(new TextDecoder().decode(json));

@@ -5,20 +5,26 @@ import type { Sessions } from "./pins/index.ts";
 import type { VictimOrder } from "./policy/victim-order.ts";
 import type { SsdTier } from "./ssd/ssd-tier.ts";
 
-/** Extents examined when a size class needs room that another class occupies. */
+/** Maximum number of extents examined when a size class needs room that another class occupies. */
 const EXTENTS_TRIED = 4;
-/** Blocks examined to find one of the right size. */
+/** Maximum number of blocks examined to find one of a given size. */
 const NODES_LOOKED_AT = 256;
-/** Paths moved to the newest end of the order by one request. Further paths keep their place. */
+/**
+ * Maximum number of tree paths that one request moves to the newest end of the table's recency
+ * order. Further paths keep their positions.
+ */
 const PATHS_TOUCHED = 64;
-/** Pins or leases ended for one block. Several may protect the same blocks. */
+/**
+ * Maximum number of pins or leases ended to make room for one block. Several may protect the same
+ * blocks.
+ */
 const PIN_EVICTIONS_MAX = 16;
-/** Blocks sent to the tier below for one writer that needs room. */
+/** Maximum number of blocks sent to SSD for one writer that needs room in RAM. */
 const SENT_DOWN_AT_ONCE = 16;
-/** Blocks dropped at once to empty an extent: about a millisecond of work. */
+/** Maximum number of blocks dropped at once to empty an extent: about a millisecond of work. */
 const DROPS_AT_ONCE = 1024;
 
-/** The tier below RAM, to which RAM offers blocks before it drops them. */
+/** The tier below RAM (SSD). RAM offers blocks to it before dropping them. */
 type TierBelow = Pick<SsdTier, "leaving" | "catchUp" | "leavingBytes" | "used">;
 
 interface RamTierParts {
@@ -26,47 +32,53 @@ interface RamTierParts {
   readonly slots: SlotAllocator;
   readonly order: VictimOrder;
   readonly stats: StoreStats;
-  /** Unix time in seconds, recorded in the table as the time of a block's latest use. */
+  /** Unix time in seconds. Recorded in the block table as the time of a block's latest use. */
   nowSeconds(): number;
   readonly departures: Departures;
   /**
-   * Called when every block is protected. Ends one pin or lease and logs `why`; false if there is
-   * none to end.
+   * Ends one pin or lease and logs `why`. Called when every block is protected. Returns false if
+   * there is none to end.
    */
   evictPins(why: string): boolean;
 }
 
 /**
- * Manages room in RAM: reserves slots and frees them by dropping the order's victims. Dropping a
- * block takes a microsecond and no I/O. A writer that finds no free slot therefore takes the next
- * victim's immediately and never waits.
+ * Manages room in RAM: reserves slots, and frees slots by dropping the blocks that the eviction
+ * order names. Dropping a block takes a microsecond and no I/O, so a writer that finds no free slot
+ * drops a block immediately instead of waiting.
  */
 export class RamTier {
   readonly #parts: RamTierParts;
   #below: TierBelow | null = null;
-  /** Blocks read from the tier below, until the request that caused the read is answered. */
+  /**
+   * Blocks read from SSD for a request that is not answered yet. They are not in the eviction
+   * order.
+   */
   readonly #fresh = new Set<NodeId>();
-  /** Blocks that leave RAM when the request that caused the read or fetch releases them. */
+  /**
+   * Blocks that are dropped from RAM as soon as the request that had them read or fetched releases
+   * them.
+   */
   readonly #passing = new Set<NodeId>();
 
   constructor(parts: RamTierParts) {
     this.#parts = parts;
   }
 
-  /** Sets the tier to which blocks are offered before they leave RAM. */
+  /** Sets the tier (SSD) to which blocks are offered before they leave RAM. */
   setBelow(below: TierBelow): void {
     this.#below = below;
   }
 
-  /** Bytes in use that become free without further drops. */
+  /** Bytes of RAM that become free without further drops, when writes to SSD in progress end. */
   get leavingBytes(): number {
     return this.#below?.leavingBytes ?? 0;
   }
 
   /**
-   * Reserves a slot of at least `bytes`; NO_SLOT if no block may be dropped for it. `mayEvictPins`:
-   * pins and leases may be ended for it. `zone`: preferred allocator zone; a slot freed by a drop
-   * keeps the zone of the dropped block.
+   * Reserves a slot of at least `bytes`. Returns NO_SLOT if no block may be dropped to make room.
+   * `mayEvictPins`: whether pins and leases may be ended. `zone`: preferred allocator zone; a slot
+   * freed by a drop keeps the zone of the dropped block.
    */
   takeSlot(bytes: number, mayEvictPins = true, zone: number = ANY_ZONE): number {
     const slot = this.#parts.slots.reserve(bytes, zone);
@@ -81,10 +93,10 @@ export class RamTier {
       this.drop(victim);
       return slots.reserve(bytes);
     }
-    // The memory belongs to another size class: free a whole extent of that class.
+    // Another size class may occupy the memory: empty one of its extents.
     if (this.#emptyExtentFor(bytes)) return slots.reserve(bytes);
-    // If no extent can be freed, drop the oldest block of the right size, though other blocks are
-    // older.
+    // If no extent can be emptied, drop the oldest block of the right size, even if blocks of other
+    // sizes are older.
     return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
@@ -95,7 +107,7 @@ export class RamTier {
     while (true) {
       const victim = order.victim();
       if (victim === NO_NODE) {
-        // Blocks being written are locked only briefly: do not end pins for that.
+        // Blocks being written to SSD are protected only briefly: end no pins for them.
         if (this.#below?.catchUp() || pinEvictions++ === PIN_EVICTIONS_MAX || !mayEvictPins)
           return NO_NODE;
         if (!this.#parts.evictPins(this.#shortage(bytes))) return NO_NODE;
@@ -118,7 +130,8 @@ export class RamTier {
   }
 
   /**
-   * Whether the block may be dropped now. Sends the block to the tier below if that tier wants it.
+   * Returns whether the block may be dropped now. If SSD wants the block, sends it there and
+   * returns false.
    */
   #mayGo(node: NodeId): boolean {
     const { table } = this.#parts;
@@ -161,7 +174,10 @@ export class RamTier {
     return all;
   }
 
-  /** False if the extent has more blocks than one call may drop. The next writer drops the rest. */
+  /**
+   * Drops the blocks of an extent. Returns false if the extent has more blocks than one call may
+   * drop; the next writer continues.
+   */
   #empty(extent: number): boolean {
     const { slots } = this.#parts;
     let slot = NO_SLOT;
@@ -174,8 +190,8 @@ export class RamTier {
   }
 
   /**
-   * Drops the order's next victim, or sends it to the tier below. `none`: every block is protected,
-   * or the tier below is busy.
+   * Drops the block that the eviction order names next, or sends it to SSD. Returns `none` if every
+   * block is protected or SSD is busy.
    */
   dropOne(): "dropped" | "sent" | "none" {
     const victim = this.#parts.order.victim();
@@ -185,7 +201,10 @@ export class RamTier {
     return answer === "go" ? "dropped" : answer === "sent" ? "sent" : "none";
   }
 
-  /** Removes an unprotected block from RAM and frees its slot. May remove the node. */
+  /**
+   * Removes an unprotected block from RAM and frees its slot. If this was its last copy, the node
+   * is removed from the table.
+   */
   drop(node: NodeId, cause: Cause = EVICTED): void {
     const { table, slots, stats } = this.#parts;
     stats.evictedBlocks++;
@@ -194,14 +213,14 @@ export class RamTier {
   }
 
   /**
-   * Removes a damaged block from RAM, protected or not. Its slot is freed when its readers have
-   * released it. May remove the node.
+   * Removes a damaged block from RAM, even if it is protected. Its slot is freed when its readers
+   * have released it. If this was its last copy, the node is removed from the table.
    */
   condemn(node: NodeId): void {
     this.#parts.slots.condemn(this.#leave(node, { reason: "quarantined", by: null }));
   }
 
-  /** Removes the block from the table's RAM tier. Returns its slot, which the caller frees. */
+  /** Marks the block in the table as not in RAM. Returns its slot, which the caller frees. */
   #leave(node: NodeId, cause: Cause): number {
     const { table, order, departures } = this.#parts;
     const slot = table.slotOf(node);
@@ -213,32 +232,36 @@ export class RamTier {
   }
 
   /**
-   * Call when a block has been read from the tier below. `touch` follows when the request is
-   * answered.
+   * Reports that a block was read from SSD into RAM. The caller reports its use with `touch` when
+   * the request is answered.
    */
   promoted(node: NodeId): void {
     this.#fresh.add(node);
   }
 
-  /** Marks a block that was read or fetched: it leaves RAM when its last user releases it. */
+  /**
+   * Marks a block that was read or fetched: it is dropped from RAM when its last user releases it.
+   */
   passes(node: NodeId): void {
     this.#passing.add(node);
   }
 
   /**
-   * Call when a user releases the block. Drops it if it is marked by `passes`. May remove the node.
+   * Reports that a user has released the block. Drops the block if `passes` marked it and nothing
+   * protects it.
    */
   letGo(node: NodeId): void {
     const { table } = this.#parts;
     if (!this.#passing.has(node) || table.isProtected(node, Tier.ram)) return;
     this.#passing.delete(node);
-    // A stored descendant could not be found without this block.
+    // Keep a block with stored descendants: they could not be found without it.
     if (table.isLeafOn(node, Tier.ram)) this.drop(node);
   }
 
   /**
-   * Counts a use of each node and moves it to the newest end of the order, the first node newest.
-   * `nodes` are a request's blocks from first to last; usually each is the parent of the next.
+   * Counts a use of each block and moves it to the newest end of the eviction order. `nodes` are
+   * the blocks of a request from first to last, usually each the parent of the next; the first
+   * becomes the newest.
    */
   touch(nodes: readonly NodeId[], event: "stored" | "used"): void {
     const { table, order, nowSeconds } = this.#parts;
@@ -251,10 +274,10 @@ export class RamTier {
       const node = nodes[i]!;
       const before = table.lastUsedOf(node);
       table.markUsed(node, now);
-      // A block that leaves RAM after this request is not worth a copy on the tier below.
+      // Do not copy a block to SSD if it leaves RAM after this request anyway.
       const isHere = event === "used" && !this.#passing.has(node);
       if (isHere) this.#below?.used(node, before, now);
-      // Touching a block touches its ancestors: one walk covers the whole chain.
+      // Touching a block's path includes its ancestors: one walk covers the whole chain.
       const touched = below !== NO_NODE && table.parentOf(below) === node;
       below = node;
       if (!touched && paths++ < PATHS_TOUCHED) table.touchPath(node);
@@ -262,8 +285,8 @@ export class RamTier {
   }
 
   /**
-   * Adds blocks adopted with the memory of a previous process to the order, path by path, the path
-   * whose last block was used longest ago first.
+   * Adds the blocks that were taken over from a previous process to the eviction order, path by
+   * path. The path whose last block has been unused longest comes first.
    */
   adopt(nodes: readonly NodeId[]): void {
     const { table, order } = this.#parts;
@@ -279,16 +302,16 @@ export class RamTier {
   }
 
   /**
-   * Call when no request waits any longer for a block read from below: the block enters the order
-   * alone.
+   * Adds a block that was read from SSD to the eviction order. Call when no request waits for it
+   * any longer.
    */
   settleFresh(node: NodeId): void {
     if (this.#fresh.delete(node)) this.#parts.order.stored([node]);
   }
 
   /**
-   * Reports blocks read for this request to the order as stored, and the others as used. Blocks
-   * that are not in RAM are left out.
+   * Reports the blocks to the eviction order: those read from SSD for this request as stored, the
+   * others as used. Leaves out blocks that are not in RAM.
    */
   #used(nodes: readonly NodeId[]): void {
     const { order, table } = this.#parts;
@@ -305,7 +328,7 @@ export class RamTier {
   }
 }
 
-/** Shares of the arena in use: eviction starts above `high` and stops at `low`. */
+/** Shares of the arena in use, 0 to 1. Eviction starts above `high` and stops at `low`. */
 export interface WaterMarks {
   readonly high: number;
   readonly low: number;
@@ -319,12 +342,12 @@ interface EvictorParts {
   readonly sessions: Sessions;
 }
 
-/** Blocks dropped before the loop yields: a fraction of a millisecond of work. */
+/** Blocks dropped before the event loop is yielded to: a fraction of a millisecond of work. */
 const DROPS_A_SLICE = 128;
 
 /**
- * Frees room in the background. Checks the arena every `intervalMs`, and immediately when woken by
- * a writer that found it above the high-water mark.
+ * Frees room in RAM in the background. Checks the arena every `intervalMs`, and immediately when a
+ * writer finds it above the high-water mark.
  */
 export class Evictor implements AsyncDisposable {
   readonly #parts: EvictorParts;
@@ -352,7 +375,7 @@ export class Evictor implements AsyncDisposable {
     this.wake();
   }
 
-  /** Call when the arena does not grow further, complete or not. */
+  /** Reports that the arena does not grow further, whether or not it is complete. */
   growthIsOver(): void {
     this.#growthOver = true;
   }
@@ -367,8 +390,8 @@ export class Evictor implements AsyncDisposable {
   }
 
   /**
-   * Compares usage with the final arena size while the arena grows, so that growth does not cause
-   * drops.
+   * Returns whether usage exceeds this share of the arena. While the arena grows, the share is
+   * taken of its final size, so that growth causes no drops.
    */
   #above(share: number): boolean {
     const { usedBytes, readyBytes, arenaBytes } = this.#parts.slots;
@@ -392,13 +415,15 @@ export class Evictor implements AsyncDisposable {
   }
 }
 
-/** Store counters since the start. Read by metrics and status; written only by the store. */
+/**
+ * Counters of the store since the agent started. Written by the store, read by metrics and status.
+ */
 export class StoreStats {
   matchBlocks = 0;
   acquireHits = 0;
-  /** Acquired blocks that were read from SSD. Included in `acquireHits`. */
+  /** Acquired blocks that were read from SSD. Also counted in `acquireHits`. */
   acquireHitsSsd = 0;
-  /** Acquired blocks that were fetched from peers. Included in `acquireHits`. */
+  /** Acquired blocks that were fetched from peers. Also counted in `acquireHits`. */
   acquireHitsPeer = 0;
   acquireMisses = 0;
   reservedBlocks = 0;
@@ -413,13 +438,13 @@ export class StoreStats {
   evictionRuns = 0;
   quarantinedSlots = 0;
   /**
-   * Blocks received from peers that passed verification, and those that failed it and were
-   * discarded.
+   * Blocks and bytes received from peers that passed verification, and blocks that failed it and
+   * were discarded.
    */
   pulledBlocks = 0;
   pulledBytes = 0;
   peerCorruptBlocks = 0;
-  /** Blocks served to peers. */
+  /** Blocks sent to peers. */
   lentBlocks = 0;
   lentBytes = 0;
 }

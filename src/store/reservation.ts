@@ -19,18 +19,21 @@ import {
 import type { SlotRef, SlotRefs } from "./engine-session.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** Maximum number of evictions per block to free a table entry. */
+/** Maximum number of evictions per block to free a block table entry. */
 const TABLE_RETRIES = 4;
 
-/** Finds room for the blocks of a frame and inserts them as being written. */
+/**
+ * Reserves slots for the blocks of one request frame and inserts the blocks into the table as being
+ * written.
+ */
 export class Reservation {
   readonly #store: TieredStore;
   readonly #holder: SlotRefs;
-  /** Namespace of the current frame. */
+  /** Namespace of the request frame being processed. */
   #namespace = 0 as NamespaceIndex;
-  /** Smallest block size, in bytes, for which the current frame found no room. */
+  /** Smallest block size, in bytes, for which no room was found in the frame being processed. */
   #fullFrom = Number.POSITIVE_INFINITY;
-  /** In the current frame, evicting blocks did not free a table entry. */
+  /** True if eviction did not free a table entry in the frame being processed. */
   #tableFull = false;
 
   constructor(store: TieredStore, holder: SlotRefs) {
@@ -53,7 +56,7 @@ export class Reservation {
     this.#store.evictor.wake();
   }
 
-  /** Records a use of blocks that are present already, as a read does. */
+  /** Unlocks blocks that were already present and records a use of each, as a read does. */
   #use(known: readonly NodeId[]): void {
     const { ram, table } = this.#store;
     for (let i = known.length - 1; i >= 0; i--) table.unlock(known[i]!);
@@ -67,12 +70,12 @@ export class Reservation {
     if (bytes > blockBytesMax) return BlockOutcome.tooLarge;
     const found = table.find(batch.keys, i * 8);
     if (found !== NO_NODE) {
-      // A client must not be able to distinguish a block of another namespace from a lack of room.
+      // Answer `full`, so that the client cannot learn whether another namespace has the block.
       if (table.namespaceOf(found) !== this.#namespace) return BlockOutcome.full;
       if (table.isWriting(found)) return BlockOutcome.pending;
       if (table.isResident(found, Tier.ram)) {
         stats.presentBlocks++;
-        // Locked until the end of the frame, so that no other block of the frame evicts it.
+        // Lock until the end of the frame, so that no other block of the frame evicts it.
         if (table.lock(found)) known.push(found);
         return BlockOutcome.present;
       }
@@ -85,8 +88,9 @@ export class Reservation {
   }
 
   /**
-   * For a block that is not in RAM: `present` if SSD has it. An entry that cannot be read from SSD
-   * is removed.
+   * Returns the outcome for a block that is not in RAM: `present` if SSD has it, `pending` while an
+   * unusable copy on SSD is in use, or null if a slot has to be reserved. Discards a copy on SSD
+   * that cannot be read or has another length.
    */
   #reserveKnownBelow(node: NodeId, bytes: number, known: NodeId[]): number | null {
     const { table, ssd, stats } = this.#store;
@@ -96,7 +100,7 @@ export class Reservation {
       if (table.lock(node)) known.push(node);
       return BlockOutcome.present;
     }
-    // A read under way still uses the block's length.
+    // A read in progress still uses the old length of the block.
     if (table.isProtected(node, Tier.ssd)) return BlockOutcome.pending;
     ssd.replaced(node);
     return null;
@@ -105,7 +109,7 @@ export class Reservation {
   #take(batch: AddressBatch, i: number, out: HandleBatch): number {
     const { slots, table } = this.#store;
     const parent = hasParent(batch, i) ? this.#foundParent(batch, i) : NO_NODE;
-    // Making room for a block must not evict its parent.
+    // Lock the parent: making room for a block must not evict its parent.
     if (parent !== NO_NODE && !table.lock(parent)) return BlockOutcome.rejected;
     const slot = this.#takeSlot(batch, i, parent !== NO_NODE || !hasParent(batch, i));
     const outcome = slot === NO_SLOT ? BlockOutcome.full : this.#fill(batch, i, slot, out);
@@ -114,7 +118,10 @@ export class Reservation {
     return outcome;
   }
 
-  /** The block's parent if it is stored on any tier or being written; otherwise NO_NODE. */
+  /**
+   * Returns the node of the block's parent if it is stored on any tier or being written; otherwise
+   * NO_NODE.
+   */
   #foundParent(batch: AddressBatch, i: number): NodeId {
     const { table } = this.#store;
     const node = table.find(batch.parentKeys, i * 8);
@@ -123,8 +130,9 @@ export class Reservation {
   }
 
   /**
-   * A block whose parent is absent cannot be found by its prefix. It may take a free slot, but no
-   * reachable block is evicted for it.
+   * Reserves a slot for block `i`. `reachable`: false if the block's parent is absent, so that
+   * prefix lookups cannot find the block. Such a block may take a free slot, but no other block is
+   * evicted for it.
    */
   #takeSlot(batch: AddressBatch, i: number, reachable: boolean): number {
     const { ram, slots } = this.#store;
@@ -132,13 +140,15 @@ export class Reservation {
     if (bytes >= this.#fullFrom) return NO_SLOT;
     const { zone } = this.#holder;
     const slot = reachable ? ram.takeSlot(bytes, true, zone) : slots.reserve(bytes, zone);
-    // A frame only takes slots: a size that does not fit now does not fit later in the frame
-    // either.
+    // Slots are only taken during a frame, so a size that does not fit now will not fit later.
     if (slot === NO_SLOT && reachable) this.#fullFrom = bytes;
     return slot;
   }
 
-  /** Inserts the block for the slot. On any outcome but `ok` the caller keeps the slot. */
+  /**
+   * Inserts block `i` into the table with this slot. On any outcome but `ok`, the caller still owns
+   * the slot.
+   */
   #fill(batch: AddressBatch, i: number, slot: number, out: HandleBatch): number {
     const { slots, table, stats } = this.#store;
     const node = this.#insert(batch, i);
@@ -152,7 +162,7 @@ export class Reservation {
     table.setSlot(node, slot, generation);
     slots.setNode(slot, node);
     const flags = batch.flags[i]!;
-    // The flag is only set here, never cleared: a command may have set it before.
+    // Set the flag, but never clear it: a command may have set it before.
     if ((flags & BlockFlag.transient) !== 0) table.setFlag(node, NodeFlag.transient, true);
     if ((flags & BlockFlag.aliasGiven) !== 0) {
       table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
@@ -171,15 +181,15 @@ export class Reservation {
   #insert(batch: AddressBatch, i: number): InsertResult {
     const tries = this.#tableFull ? 0 : TABLE_RETRIES;
     const node = insertWithRoom(this.#store, batch, i, this.#namespace, tries);
-    // More evictions for other blocks of the frame would not free an entry either.
+    // More evictions for other blocks of this frame would not free a table entry either.
     this.#tableFull = node === InsertRefusal.full;
     return node;
   }
 }
 
 /**
- * Inserts block `i` as being written. If the table is full, evicts up to `tries` old blocks, but
- * not its parent if the parent is locked.
+ * Inserts block `i` into the table as being written. If the table is full, evicts up to `tries` old
+ * blocks. A locked parent is not evicted.
  */
 export function insertWithRoom(
   store: TieredStore,
@@ -197,21 +207,24 @@ export function insertWithRoom(
   return node;
 }
 
-/** SSD first: a block on SSD keeps its entry when it leaves RAM. */
+/**
+ * Evicts a block to free a table entry. Tries SSD first, because a block that leaves RAM keeps its
+ * entry while SSD has it.
+ */
 function dropForEntry({ ram, ssd }: TieredStore): boolean {
   return ssd?.dropOldest() === true || ram.dropOne() === "dropped";
 }
 
 /**
- * Up to this size, hashing on the event loop takes about ten microseconds, less than waking a
- * thread.
+ * Total bytes up to which a commit is hashed on the event loop. Takes about ten microseconds, less
+ * than waking a thread.
  */
 const INLINE_BYTES = 256 * 1024;
 
 /**
- * Verifies and publishes written slots. `refs[i]` belongs to handle `i`; null if the handle was
- * stale. Calls `forget` as soon as a slot no longer belongs to its writer. Null if the commit
- * finished synchronously.
+ * Verifies and publishes written slots and sets the outcomes in `handles`. `refs[i]` belongs to
+ * handle `i`; null if the handle was stale. Calls `forget` when a slot no longer belongs to its
+ * writer. Returns null if the commit finished synchronously.
  */
 export function commitSlots(
   store: TieredStore,
@@ -219,7 +232,7 @@ export function commitSlots(
   refs: readonly (SlotRef | null)[],
   forget: (ref: SlotRef) => void,
 ): Promise<void> | null {
-  // In the frame's order, in whatever order the hashes finish.
+  // Kept in the order of the frame, although hashes finish in any order.
   const stored: NodeId[] = refs.map(() => NO_NODE);
   const finish = (ref: SlotRef, i: number, checksum: bigint | null, macFault: string | null) => {
     forget(ref);
@@ -258,7 +271,7 @@ function macOf({ mac }: HandleBatch, i: number): Uint8Array {
   return mac.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES);
 }
 
-/** The block of a node at `offset` of the arena, for MAC functions. */
+/** Returns the block at `offset` of the arena as input for MAC functions. */
 export function macBlockOf(
   { table, region }: Pick<TieredStore, "table" | "region">,
   node: NodeId,
@@ -268,7 +281,7 @@ export function macBlockOf(
   return { region, offset, bytes, digest: table.digestOf(node), layer: table.layerOf(node) };
 }
 
-/** XXH3-64 of the bytes, computed on a native thread; null if the agent is stopping. */
+/** Computes XXH3-64 of the bytes on a native thread. Resolves to null if the agent is stopping. */
 export async function checksumLater(
   store: TieredStore,
   { offset, bytes }: Pick<SlotRef, "offset" | "bytes">,
@@ -277,12 +290,12 @@ export async function checksumLater(
     const done = await store.queue.checksum(store.region, offset, bytes);
     if (done.ok) return done.result;
     if (done.status !== "full") return null;
-    // All places of the ring are in use by other commits: wait for one of them.
+    // Other commits occupy the whole submission ring: wait until there is room.
     await store.queue.room();
   }
 }
 
-/** Whether the bytes at `offset` match the node's committed checksum. */
+/** Returns whether the bytes at `offset` match the node's committed checksum. */
 export async function isWhole(
   store: TieredStore,
   node: NodeId,
@@ -297,7 +310,7 @@ export async function isWhole(
 
 function publish(store: TieredStore, ref: SlotRef, checksum: bigint, mac: Uint8Array): NodeId {
   const { table, slots, stats } = store;
-  // The bytes on SSD under this key are replaced by those in RAM.
+  // Discard the copy on SSD under this key: the new bytes in RAM replace it.
   if (table.isResident(ref.node, Tier.ssd)) store.ssd?.replaced(ref.node);
   const lo = Number(checksum & 0xffff_ffffn);
   table.setChecksum(ref.node, lo, Number(checksum >> 32n));
@@ -315,7 +328,7 @@ function publish(store: TieredStore, ref: SlotRef, checksum: bigint, mac: Uint8A
 function giveUp(store: TieredStore, ref: SlotRef): void {
   const { table, slots, stats } = store;
   stats.corruptBlocks++;
-  // A device copy that cannot be stopped occupies its slot until the process exits.
+  // A device copy that cannot be stopped may write to the slot until the process exits.
   if (ref.copies?.leaked) slots.quarantine(ref.slot);
   else slots.release(ref.slot);
   table.endWrite(ref.node);
@@ -323,7 +336,8 @@ function giveUp(store: TieredStore, ref: SlotRef): void {
 }
 
 /**
- * Releases the writers' locks only now, so that no block of the frame is evicted for another one.
+ * Unlocks the stored blocks and records them as stored. Runs after all blocks of the frame are
+ * published, so that no block of the frame is evicted for another one.
  */
 function settle(store: TieredStore, nodes: readonly NodeId[]): void {
   const stored = nodes.filter((node) => node !== NO_NODE);

@@ -7,38 +7,47 @@ import {
 } from "../observability/activity/index.ts";
 import { type TableView, Tier } from "./blocks/index.ts";
 
-/** Maximum number of collected events of one kind before they are turned into changes. */
+/** Maximum number of events of one kind that are collected before they are turned into changes. */
 const NOTES = 4_096;
-/** Blocks announced by one call of `drain` after a restart: about a millisecond of work. */
+/**
+ * Maximum number of blocks announced by one call of `drain` after a restart: about a millisecond of
+ * work.
+ */
 const ANNOUNCED_A_SLICE = 2_048;
-/** Maximum number of nodes of a path that are announced from first to last. */
+/** Maximum number of blocks of a tree path that are announced together, parents before children. */
 const PATH_MAX = 4_096;
-/** Table entries visited for one slice. */
+/** Maximum number of block table entries visited for one slice. */
 const LOOKS_A_SLICE = 262_144;
 
-/** Slowest tier first: a block that moves down is stored below before it is removed above. */
+/**
+ * Slowest tier first, so that a block that moves to a slower tier is published as stored there
+ * before it is published as removed from the faster one.
+ */
 const TIERS: readonly { readonly bit: Tier; readonly name: ResidencyTier }[] = [
   { bit: Tier.ssd, name: "disk" },
   { bit: Tier.ram, name: "host" },
   { bit: Tier.gpu, name: "device" },
 ];
 const ALL = Tier.gpu | Tier.ram | Tier.ssd;
-/** Bits of `announced`: announced on the tier; shifted by GATHERED, still being collected. */
+/**
+ * Number of bits per state in `#announced`. Low bits: tiers on which the block is announced. The
+ * same bits shifted by GATHERED: tiers whose `stored` event is still being collected.
+ */
 const GATHERED = 4;
 
 export interface ResidencySlice {
   readonly changes: readonly ResidencyChange[];
-  /** Table entry at which the next slice begins; null at the end. */
+  /** Block table entry at which the next slice begins; null after the last slice. */
   readonly next: number | null;
 }
 
 /**
- * Publishes residency changes of whole blocks (all layers in one) on the tiers of this host.
- * Applied in order, the changes yield the set of resident blocks. Before `start` this costs
- * nothing; afterwards each change costs a few stores and is collected until `drain`.
+ * Collects residency changes of whole blocks (stored with all layers in one) on the tiers of this
+ * host, for publishers. The changes applied in order yield the set of resident blocks. Before
+ * `start` no work is done per change; after it, each change is collected until `drain`.
  *
- * The announced state of every block is recorded. It can therefore restart at any time: it emits
- * `cleared` and then all resident blocks in slices, interleaved with live changes.
+ * The class records which blocks it has announced. Therefore it can restart at any time: it emits
+ * `cleared` and then all resident blocks in slices, mixed with live changes.
  */
 export class StoreResidency {
   readonly #table: TableView;
@@ -49,7 +58,7 @@ export class StoreResidency {
   #stored: StoredNotes[] = [];
   #removed: RemovedNotes[] = [];
   readonly #digests = TIERS.map(() => new RunningDigest());
-  /** Nodes whose `GATHERED` bits are set. */
+  /** Nodes whose upper bits in `#announced` (`GATHERED`) are set. */
   #marked = new Int32Array(0);
   #markedCount = 0;
   #sealed: ResidencyChange[] = [];
@@ -60,14 +69,18 @@ export class StoreResidency {
   #restarts = 0;
 
   /**
-   * `blocksMax`: maximum number of hashes that wait for `drain`. If there are more, it restarts.
+   * `blocksMax`: maximum number of hashes that wait for `drain`. Above it, the waiting changes are
+   * discarded and publishing restarts.
    */
   constructor(table: TableView, blocksMax = 2 ** 20) {
     this.#table = table;
     this.#blocksMax = blocksMax;
   }
 
-  /** `wake` is called once when there are changes to drain, and again only after `drain`. */
+  /**
+   * Starts collecting and announces all resident blocks. Calls `wake` once when there are changes
+   * to drain, and again only after the next `drain`.
+   */
   start(wake: () => void): void {
     this.#announced = new Uint8Array(this.#table.nodesMax + 1);
     this.#stored = TIERS.map(() => new StoredNotes(NOTES));
@@ -85,22 +98,28 @@ export class StoreResidency {
     this.#announceFrom = null;
   }
 
-  /** Digests of all announced blocks, drained or not, in the order of RESIDENCY_TIERS. */
+  /**
+   * Digest of the set of announced blocks for each tier, drained or not, in the order of
+   * RESIDENCY_TIERS.
+   */
   get digests(): readonly ResidencyDigest[] {
     return this.#digests.map(({ value }) => value).reverse();
   }
 
-  /** Whether resident blocks are still being announced after a start or restart. */
+  /** True while resident blocks are being announced after a start or restart. */
   get isAnnouncing(): boolean {
     return this.#announceFrom !== null;
   }
 
-  /** Restarts because too many changes waited for `drain`. */
+  /** Number of restarts because too many changes waited for `drain`. */
   get restarts(): number {
     return this.#restarts;
   }
 
-  /** Callback of the table: the node was stored on the tier or left it. Only reads the table. */
+  /**
+   * Records that a block was stored on a tier (`on`) or removed from it. The block table calls this
+   * function, which must not change the table.
+   */
   readonly noted = (node: NodeId, tier: Tier, on: boolean): void => {
     const announced = this.#announced;
     if (announced === null) return;
@@ -111,7 +130,10 @@ export class StoreResidency {
     if (!this.#isAwake) this.#stir();
   };
 
-  /** The changes since the last call, and after a restart a slice of the resident blocks. */
+  /**
+   * Returns the changes since the last call. After a start or restart, includes a slice of the
+   * resident blocks.
+   */
   drain(): readonly ResidencyChange[] {
     this.#isAwake = false;
     if (this.#announceFrom !== null) this.#announce(this.#announceFrom);
@@ -123,7 +145,7 @@ export class StoreResidency {
     return changes;
   }
 
-  /** Emits `cleared`, then all resident blocks. */
+  /** Discards the waiting changes and starts over: emits `cleared`, then all resident blocks. */
   restart(): void {
     if (this.#announced === null) return;
     this.#announced.fill(0);
@@ -137,8 +159,9 @@ export class StoreResidency {
   }
 
   /**
-   * A slice of the announced blocks, drained or not, from table entry `from` on. Start with 0 and
-   * continue with `next`: each block that stays is in exactly one slice. Call `drain` first.
+   * Returns a slice of the announced blocks, drained or not, beginning at table entry `from`. Start
+   * with 0 and continue with `next`. A block that stays resident is in exactly one slice. Call
+   * `drain` first.
    */
   slice(from: number, entries: number): ResidencySlice {
     const table = this.#table;
@@ -200,7 +223,10 @@ export class StoreResidency {
     return this.#table.isResident(node, tier) && this.#table.layerOf(node) === LAYER_ALL;
   }
 
-  /** The node and its ancestors while `isWanted` is true, from first to last. */
+  /**
+   * Returns the node and its ancestors as long as `isWanted` returns true, ordered from the topmost
+   * ancestor to the node.
+   */
   #collect(node: NodeId, isWanted: (step: NodeId) => boolean): Int32Array {
     const path = this.#path;
     let at = PATH_MAX;
@@ -225,10 +251,11 @@ export class StoreResidency {
 
   #remove(announced: Uint8Array, node: NodeId, tier: Tier): void {
     const notes = this.#removed[indexOf(tier)]!;
-    // Removals are emitted before blocks stored meanwhile, so they must not name the same block.
+    // Removals are emitted before the collected `stored` events. If one of these names the block,
+    // turn the collected events into changes first.
     const isGathered = (announced[node]! & (tier << GATHERED)) !== 0;
     if (isGathered || notes.count === NOTES) this.#seal();
-    // After a restart the block may not have been announced yet.
+    // After a restart the block may not be announced yet: there is nothing to remove.
     if ((announced[node]! & tier) === 0) return;
     this.#table.readKeyStart(node, this.#words, 0);
     notes.add(this.#words);
@@ -236,7 +263,9 @@ export class StoreResidency {
     announced[node] = announced[node]! & ~tier;
   }
 
-  /** Reads the node's hash and its parent's. */
+  /**
+   * Reads the hash of the node and the hash of its parent into `#words`; zeros if it has no parent.
+   */
   #read(node: NodeId): void {
     const words = this.#words;
     const parent = this.#table.parentOf(node);
@@ -245,7 +274,7 @@ export class StoreResidency {
     else this.#table.readKeyStart(parent, words, 2);
   }
 
-  /** Turns the collected events into changes. */
+  /** Turns the collected events into changes. Restarts if too many changes wait for `drain`. */
   #seal(): void {
     const announced = this.#announced;
     if (announced === null) return;
@@ -272,7 +301,7 @@ export class StoreResidency {
   }
 }
 
-/** Index in `TIERS`. */
+/** Returns the index of the tier in `TIERS`. */
 function indexOf(tier: Tier): number {
   return tier === Tier.ssd ? 0 : tier === Tier.ram ? 1 : 2;
 }
@@ -280,7 +309,7 @@ function indexOf(tier: Tier): number {
 /** Maximum number of hashes in one change. */
 const CHANGE_HASHES_MAX = 4_096;
 
-/** Hashes of blocks that left a tier. */
+/** Collects the hashes of blocks that were removed from a tier. */
 class RemovedNotes {
   protected readonly hashes: Uint32Array;
   count = 0;
@@ -289,7 +318,10 @@ class RemovedNotes {
     this.hashes = new Uint32Array(capacity * 2);
   }
 
-  /** `words`: the hash, then the parent's; two zeros if it has no parent. */
+  /**
+   * Adds a block. `words`: low and high word of its hash, then of its parent's hash; two zeros if
+   * it has no parent.
+   */
   add(words: Uint32Array): void {
     const at = this.count++ * 2;
     this.hashes[at] = words[0]!;
@@ -300,7 +332,7 @@ class RemovedNotes {
     this.count = 0;
   }
 
-  /** Moves the changes since the last call into `into`. */
+  /** Moves the collected events into `into` as changes. */
   take(tier: ResidencyTier, into: ResidencyChange[]): void {
     for (let from = 0; from < this.count; from += CHANGE_HASHES_MAX) {
       const end = Math.min(this.count, from + CHANGE_HASHES_MAX);
@@ -310,7 +342,9 @@ class RemovedNotes {
   }
 }
 
-/** Blocks stored on a tier, joined to chains of consecutive blocks. */
+/**
+ * Collects blocks that were stored on a tier and joins consecutive blocks of a path into chains.
+ */
 class StoredNotes extends RemovedNotes {
   readonly #parents: Uint32Array;
 
@@ -349,7 +383,7 @@ class StoredNotes extends RemovedNotes {
   }
 }
 
-/** Low word first, as in memory. */
+/** Converts pairs of words to 64-bit hashes. The low word comes first, as in memory. */
 function wordsToHashes(words: Uint32Array, from: number, end: number): BigUint64Array {
   const hashes = new BigUint64Array(end - from);
   new Uint32Array(hashes.buffer).set(words.subarray(from * 2, end * 2));

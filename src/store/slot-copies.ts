@@ -1,31 +1,34 @@
 /**
- * End of a device copy. `leaked`: the copy could not be stopped and may access the slot until this
- * process exits.
+ * How a device copy ended. `leaked`: the copy could not be stopped, and the device may access the
+ * slot until this process exits.
  */
 export type CopyEnd = "done" | "failed" | "leaked";
 
-/** A slot that a device copies to or from. The slot is not reused before `end`. */
+/** A slot that a device copies to or from. The slot is not reused before `end` is called. */
 export interface CopySlot {
-  /** Bytes from the arena's start. */
+  /** Byte offset of the slot in the arena. */
   readonly offset: number;
-  /** Length of the block. */
+  /** Length of the block in bytes. */
   readonly bytes: number;
-  /** Call once, when the device no longer accesses the slot. */
+  /**
+   * Reports how the copy ended. Call once, when the device no longer accesses the slot or the copy
+   * is `leaked`.
+   */
   end(how: CopyEnd): void;
 }
 
 /** The source of a device copy. The block is locked until `end`, even if its reader releases it. */
 export interface CopySource extends CopySlot {
-  /** Whether the bytes match the block's checksum. Call before `end`. */
+  /** Checks whether the bytes match the block's checksum. Call before `end`. */
   isWhole(): Promise<boolean>;
 }
 
-/** Device copies into a slot that is being written. */
+/** State of the device copies into one slot that is being written. */
 export class SlotCopies {
-  /** A copy failed: the slot does not contain what the writer intended. */
+  /** True if a copy did not end with `done`: the content of the slot is unusable. */
   failed = false;
   leaked = false;
-  /** The writer has aborted the slot meanwhile. */
+  /** True if the writer aborted the slot during a copy. The slot is released when the copy ends. */
   aborted = false;
   #underWay = 0;
   #waiting: (() => void)[] = [];
@@ -45,7 +48,7 @@ export class SlotCopies {
     if (this.#underWay === 0) for (const tell of this.#waiting.splice(0)) tell();
   }
 
-  /** Resolves when no copy is under way. */
+  /** Resolves when no copy is in progress. */
   async over(): Promise<void> {
     while (this.#underWay > 0) {
       await new Promise<void>((resolve) => this.#waiting.push(resolve));

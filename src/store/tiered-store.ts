@@ -42,40 +42,43 @@ export interface TieredStoreOptions {
   readonly queue: Queue;
   readonly clock: Clock;
   readonly random: Random;
-  /** Maximum number of table entries, all tiers together. */
+  /** Maximum number of block table entries, for all tiers together. */
   readonly blocksMax: number;
-  /** Maximum number of mirrored GPU blocks, all engines together. */
+  /** Maximum number of GPU blocks recorded from engine reports, for all engines together. */
   readonly gpuWindowBlocks: number;
   readonly marks: WaterMarks;
-  /** Parts of the arena by NUMA node. Default: none, any slot may lie anywhere. */
+  /** Parts of the arena by NUMA node. Default: one part, without a NUMA preference. */
   readonly parts?: readonly ArenaPart[];
-  /** Eviction order of RAM. */
+  /** Name of the eviction order of the RAM tier. */
   readonly policy: PolicyName;
-  /** Limits of RAM reservations by engines. Default: `claimLimits` of the whole arena. */
+  /**
+   * Limits of RAM reservations by engines. Default: the shares of the arena that `claimLimits`
+   * sets.
+   */
   readonly claims?: ClaimLimits;
-  /** Time budget of lookups on the event loop. Default: `loopTurns`. */
+  /** Limits how long lookups occupy the event loop. Default: `loopTurns`. */
   readonly turns?: TurnBudget;
-  /** Namespaces of the process. Required if blocks are fetched from peers. */
+  /** Namespaces known to this process. Required if blocks are fetched from peers. */
   readonly namespaces?: Namespaces;
   /** MAC keys of namespaces by identifier, 16 bytes each. Default: none. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
-/** Parts and settings of the SSD tier, beyond those of its store. */
+/** Parts and settings of the SSD tier, in addition to `SsdSettings`. */
 export interface SsdOptions extends SsdSettings {
   readonly disk: BlockDisk;
   readonly index: BlockIndex;
   readonly namespaces: Namespaces;
   readonly capacityBytes: number;
   readonly writeQueueBytes: number;
-  /** Upper limit of every wait for SSD, in milliseconds, whatever deadline the reader gives. */
+  /** Maximum wait for a read from SSD, in milliseconds, even if the reader's deadline is later. */
   readonly readDeadlineMs: number;
   readonly incarnation: bigint;
   readonly health: HealthSink;
   readonly log: SsdParts["log"];
   /**
-   * Called after recovery and before the SSD tier may evict. Pins and leases must be restored when
-   * the promise resolves.
+   * Restores pins and leases. Called after recovery; the SSD tier does not evict before the promise
+   * resolves.
    */
   readonly beforeStart?: () => Promise<void>;
 }
@@ -84,7 +87,9 @@ export type EvictPins = (tier: "ram" | "ssd", why: string, level: PinEvictionLev
 
 type ReportLost = (node: NodeId, why: string) => void;
 
-/** The agent's block store: one table, one arena in RAM, and an optional SSD tier below it. */
+/**
+ * The agent's block store: one block table, one arena in RAM, and an optional SSD tier below it.
+ */
 export class TieredStore implements AsyncDisposable {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
@@ -92,12 +97,12 @@ export class TieredStore implements AsyncDisposable {
   readonly queue: Queue;
   readonly ram: RamTier;
   readonly sessions: Sessions;
-  /** Detects blocks that were damaged in RAM. */
+  /** Checks of blocks in RAM for damage. */
   readonly checks: RamCheck = new RamCheck(this);
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly departures = new Departures(() => this.nowSeconds());
-  /** Residency changes of all tiers, for publishers. */
+  /** Residency changes on all tiers, for publishers. */
   readonly residency: StoreResidency;
   readonly stats = new StoreStats();
   readonly ssdStats = new SsdStats();
@@ -105,16 +110,19 @@ export class TieredStore implements AsyncDisposable {
   readonly macs: NamespaceMacs;
   readonly incoming: IncomingBlocks;
   readonly arrivals = new ArrivalStats();
-  /** RAM reservations and announcements of engines. */
+  /** Engines of this host, with their RAM reservations and announcements of blocks. */
   readonly engines: Engines;
-  /** Block access for fetching from peers and for serving them. */
+  /** Access to blocks for fetching from peers and for sending to them. */
   readonly peerBlocks: StorePeerBlocks;
-  /** Upper limit of every wait for SSD, in milliseconds. */
+  /** Maximum wait for a read from SSD, in milliseconds; 0 without an SSD tier. */
   readDeadlineMs = 0;
   readonly arena: ArenaAccess;
   /** Maximum block size in bytes. */
   readonly blockBytesMax: number;
-  /** Nodes of the current batch. Sessions fill and read it synchronously. */
+  /**
+   * Scratch space: table nodes of the batch being processed. Sessions fill and read it within one
+   * synchronous call.
+   */
   readonly found = new Int32Array(BATCH_MAX);
   readonly #native: Native;
   readonly clock: Clock;
@@ -186,8 +194,8 @@ export class TieredStore implements AsyncDisposable {
   }
 
   /**
-   * Unix time in seconds: the wall clock at the start plus the monotonic clock since. A jump of the
-   * wall clock does not age blocks.
+   * Unix time in seconds: the wall clock at the start of the process plus the monotonic time since.
+   * A jump of the wall clock therefore does not change the age of blocks.
    */
   nowSeconds(): number {
     const elapsed = (this.clock.monotonicMs() - this.#startMs) / 1_000;
@@ -195,17 +203,17 @@ export class TieredStore implements AsyncDisposable {
   }
 
   /**
-   * Sets the callback that ends one pin or lease if every block on a tier is protected and the tier
-   * needs room. `level` selects soft pins or the others. The callback returns false if there is
-   * none to end.
+   * Sets the callback that ends one pin or lease. The store calls it if a tier needs room and every
+   * block on the tier is protected. `level` selects soft pins (`soft`) or pins and leases (`hard`).
+   * The callback returns false if there is none to end.
    */
   setPinEviction(evictPins: EvictPins): void {
     this.#evictPins = evictPins;
   }
 
   /**
-   * Sets the callback for the loss of a retained block: its last copy was damaged, removed or
-   * unreadable, and no command asked for its removal.
+   * Sets the callback that reports the loss of a pinned or leased block: its last copy was damaged,
+   * unreadable, or removed without a command.
    */
   setLossReport(lost: ReportLost): void {
     this.#lost = lost;
@@ -215,32 +223,36 @@ export class TieredStore implements AsyncDisposable {
     this.#lost(node, why);
   }
 
-  /** The tier of peers below SSD; null if the agent asks no peers. */
+  /** The tier of peers below SSD; null if this agent does not fetch from peers. */
   get peers(): PeerTier | null {
     return this.#peers;
   }
 
-  /** Later requests that allow the peer tier ask these peers for absent blocks. */
+  /** Sets the peer tier. Later requests that allow it fetch absent blocks from peers. */
   setPeers(peers: PeerTier | null): void {
     this.#peers = peers;
     this.incoming.remembers = peers !== null;
   }
 
-  /** Ends soft pins first, then sessions, then hard pins and leases. */
+  /**
+   * Ends one soft pin; if there is none, one session; if there is none, one pin or lease. Returns
+   * false if nothing could be ended.
+   */
   #evictPinsOfRam(why: string): boolean {
-    // Pins of blocks that SSD has as well do not protect them in RAM.
+    // Ending a pin frees room only if it protects a block that is in RAM and not on SSD: a pinned
+    // block that is also on SSD may leave RAM.
     const mayHelp = () => this.table.keptInRamAloneBytes > 0;
     if (mayHelp() && this.#evictPins("ram", why, "soft")) return true;
     return this.sessions.endOldest() || (mayHelp() && this.#evictPins("ram", why, "hard"));
   }
 
-  /** The SSD tier below RAM; null without one. */
+  /** The SSD tier below RAM; null if SSD is not configured. */
   get ssd(): SsdTier | null {
     return this.#ssd;
   }
 
   /**
-   * Opens the SSD tier and recovers its blocks. Call before the first engine is served. Throws
+   * Opens the SSD tier and recovers its blocks. Call before the first engine connects. Throws
    * SSD_UNAVAILABLE if the self-test fails.
    */
   async openSsd(options: SsdOptions): Promise<RecoveryReport> {
@@ -281,7 +293,7 @@ export class TieredStore implements AsyncDisposable {
     return report;
   }
 
-  /** Learns block sizes from a sample of the recovered blocks. */
+  /** Adds the sizes of a sample of the recovered blocks to the block size statistics. */
   #learnLengths(): void {
     const { table, arrivals } = this;
     let node = table.nextOn(NO_NODE, Tier.ssd);
@@ -291,7 +303,7 @@ export class TieredStore implements AsyncDisposable {
     }
   }
 
-  /** Derives `keys` from `digests` and `layer`; with `withParents`, also `parentKeys`. */
+  /** Computes `keys` from `digests` and `layer`. With `withParents`, also computes `parentKeys`. */
   deriveKeys(batch: AddressBatch, withParents: boolean): void {
     const bytes = batch.count * 32;
     const { digests, parents, keyBytes, parentKeyBytes, layer } = batch;
@@ -299,12 +311,12 @@ export class TieredStore implements AsyncDisposable {
     if (withParents) this.#native.blockKeys(parents.subarray(0, bytes), layer, parentKeyBytes);
   }
 
-  /** The allocator zone near this NUMA node; `ANY_ZONE` if the arena has no parts. */
+  /** Returns the allocator zone near this NUMA node; `ANY_ZONE` if the arena has a single part. */
   zoneNear(node: number | null): number {
     return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
 
-  /** Whether RAM or SSD has block `i` of `keys` in this namespace. */
+  /** Returns whether RAM or SSD has block `i` of `keys` in this namespace. */
   isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean {
     const { table, ssd } = this;
     const node = table.find(keys, 8 * i);
@@ -313,12 +325,15 @@ export class TieredStore implements AsyncDisposable {
     return ssd?.readable === true && table.isResident(node, Tier.ssd);
   }
 
-  /** Opens the session of one engine connection. Only this session can release its slots. */
+  /**
+   * Opens a session for one engine connection. Only this session can release the slots that it
+   * references.
+   */
   openEngineSession(options: EngineSessionOptions): EngineSession {
     return new StoreEngineSession(this, options);
   }
 
-  /** Store figures for status and metrics. */
+  /** Returns the store's figures for status and metrics. */
   snapshot() {
     const { table, slots } = this;
     return {
@@ -337,7 +352,7 @@ export class TieredStore implements AsyncDisposable {
       slotsUsed: slots.usedSlots,
       slotsQuarantined: slots.quarantinedSlots,
       classes: slots.classes(),
-      /** Null without an SSD tier. */
+      /** Null if SSD is not configured. */
       ssd: this.#ssd === null ? null : { ...this.#ssd.snapshot(), stats: { ...this.ssdStats } },
     };
   }
@@ -348,15 +363,18 @@ export class TieredStore implements AsyncDisposable {
   }
 }
 
-/** Shared memory of the RAM tier. */
+/** Shared memory that contains the RAM tier. */
 export interface ArenaAccess {
   readonly fd: number;
   readonly bytes: number;
-  /** Bytes that are backed by memory and usable for blocks. Grows up to `bytes`. */
+  /**
+   * Returns the bytes that are backed by memory and usable for blocks. The value grows up to
+   * `bytes`.
+   */
   readyBytes(): number;
 }
 
-/** The store as the engine plane uses it. */
+/** The part of the store that the engine server uses. */
 export type BlockStore = Pick<
   TieredStore,
   "arena" | "blockBytesMax" | "deriveKeys" | "isStored" | "openEngineSession"
@@ -365,8 +383,8 @@ export type BlockStore = Pick<
 export type StoreSnapshot = ReturnType<TieredStore["snapshot"]>;
 
 /**
- * Limits of RAM reservations: `share` of the arena for one engine, `shareAll` for all engines
- * together.
+ * Returns the limits on RAM reservations. `share`: share of the arena for one engine, 0 to 1.
+ * `shareAll`: for all engines together.
  */
 function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
   return {
@@ -377,18 +395,19 @@ function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimi
 
 /** Maximum number of blocks in a batch: the limit of the engine protocol. */
 const BATCH_MAX = 65_536;
-/** Recovered blocks whose sizes are sampled: about a millisecond of work. */
+/** Number of recovered blocks whose sizes are sampled: about a millisecond of work. */
 const LOOKED_AT_MAX = 4_096;
 
-/** A block's size is a u32 on the wire and in the table. */
+/** Maximum block size in bytes that fits the u32 of the engine protocol and the block table. */
 const U32_BLOCK_BYTES = 0xffff_f000;
-/** Size that any arena with enough room accepts: 512 tokens of an 8B model. */
+/** Block size, in bytes, that every arena with enough room accepts: 512 tokens of an 8B model. */
 const USUAL_BLOCK_BYTES = 64 * 2 ** 20;
 const SHARE_OF_ARENA = 1 / 64;
 
 /**
- * Maximum block size of an arena. It determines the extent size, and an extent changes its block
- * size as a whole. An arena therefore has 64 extents, or fewer of 64 MiB.
+ * Returns the maximum block size for an arena, in bytes. The result is also the extent size, and an
+ * extent changes its slot size as a whole. It is 1/64 of the arena, but at least 64 MiB, so an
+ * arena has at most about 64 extents.
  */
 function blockBytesMax(arenaBytes: number): number {
   const share = Math.floor((arenaBytes * SHARE_OF_ARENA) / SLOT_ALIGN) * SLOT_ALIGN;

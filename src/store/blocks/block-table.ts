@@ -32,12 +32,12 @@ import { isOnPath, LeafWalk, linkChild, unlinkChild, WALKS_MAX } from "./tree.ts
 
 const COUNTER_MAX = 0xffff_ffff;
 const GPU_HOLDERS_MAX = 0xffff;
-/** A tier or a writer has set the length already. A later insert must not change it. */
+/** If one of these is set, the block's length is known already and an insert must not change it. */
 const LENGTH_KNOWN = TIERS_ALL | NodeFlag.writing;
 
 /**
- * Blocks as columns: eight words per key, 32 bytes per digest, one length per block. All blocks
- * have the same layer.
+ * Blocks as columns: eight 32-bit words per key, 32 bytes per digest, one length in bytes per
+ * block. All blocks have the same layer.
  */
 export interface BlockSource {
   readonly layer: number;
@@ -47,9 +47,9 @@ export interface BlockSource {
   readonly bytes: Uint32Array;
 }
 
-/** Reasons for which an insert fails, as negative results. A node id is always positive. */
+/** Reasons why an insert fails, as negative results. A node id is always positive. */
 export const InsertRefusal = {
-  /** No free node for the block, or for the unknown parent that it names. */
+  /** The table has no free node for the block or for its unknown parent. */
   full: -1,
   /** The block or its parent exists in another namespace. */
   foreign: -2,
@@ -60,7 +60,7 @@ export const InsertRefusal = {
 } as const;
 export type InsertRefusal = (typeof InsertRefusal)[keyof typeof InsertRefusal];
 
-/** A `NodeId`, or a negative `InsertRefusal`. */
+/** Result of an insert: the `NodeId`, or a negative `InsertRefusal`. */
 export type InsertResult = NodeId | InsertRefusal;
 
 export function isRefusal(result: InsertResult): result is InsertRefusal {
@@ -91,7 +91,10 @@ export function isRefusal(result: InsertResult): result is InsertRefusal {
 export class BlockTable extends TableView {
   private readonly walks: LeafWalk[] = [];
 
-  /** Reserves address space for `nodesMax` nodes at once. Memory is used as nodes come into use. */
+  /**
+   * Reserves address space for `nodesMax` nodes. Physical memory is used only for nodes that come
+   * into use.
+   */
   constructor(options: BlockTableOptions) {
     assert(options.nodesMax >= 1 && options.nodesMax <= IDS_MAX, "a table has 1 to 2^26 nodes");
     super(options);
@@ -99,8 +102,8 @@ export class BlockTable extends TableView {
 
   /**
    * Inserts or finds block `index` of `source` and marks it as being written. Sets its length
-   * unless it is in RAM or on SSD. `hasParent`: its parent is in `parentKeys`, in the same
-   * namespace. The writer should also `lock` the node, so that its ancestors stay.
+   * unless it is in RAM or on SSD. `hasParent`: the parent's key is in `source.parentKeys`, in the
+   * same namespace. The writer should also `lock` the node, so that its ancestors stay.
    */
   insertWriting(
     source: BlockSource,
@@ -117,8 +120,8 @@ export class BlockTable extends TableView {
   }
 
   /**
-   * Inserts or finds block `index` of `source` and makes it resident on `tier` (on the GPU: adds
-   * one holder). Sets its length unless it is resident or being written.
+   * Inserts or finds block `index` of `source` and marks it as resident on `tier`; for the GPU
+   * tier, adds one GPU holder. Sets its length unless it is already resident or being written.
    */
   insertResident(
     source: BlockSource,
@@ -136,7 +139,10 @@ export class BlockTable extends TableView {
     return node;
   }
 
-  /** Ends the write, after `addResidency` if it succeeded. The node may vanish. */
+  /**
+   * Marks the node as no longer being written. Call after `addResidency` if the write succeeded;
+   * otherwise the node may be removed.
+   */
   endWrite(node: NodeId): void {
     const { meta } = this.columns;
     assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends was started");
@@ -144,21 +150,27 @@ export class BlockTable extends TableView {
     this.vanishIfUnused(node);
   }
 
-  /** Not for the GPU tier. No effect if the node is resident there already. */
+  /**
+   * Marks the node as resident on `tier`, which must not be the GPU tier. Does nothing if it is
+   * resident there already.
+   */
   addResidency(node: NodeId, tier: Tier): void {
     assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
     this.gain(node, tier);
   }
 
-  /** Not for the GPU tier. The node may vanish. The caller must free its slot. */
+  /**
+   * Marks the node as not resident on `tier`, which must not be the GPU tier. If nothing else keeps
+   * the node, it is removed. The caller must free its slot.
+   */
   removeResidency(node: NodeId, tier: Tier): void {
     assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
     this.lose(node, tier);
   }
 
   /**
-   * Counts one more engine with the block on its GPU. False if the counter is at its maximum
-   * (65,535).
+   * Counts one more engine that has the block in GPU memory. Returns false if the counter is at its
+   * maximum (65,535).
    */
   addGpuHolder(node: NodeId): boolean {
     const { gpuHolders } = this.columns;
@@ -168,7 +180,10 @@ export class BlockTable extends TableView {
     return true;
   }
 
-  /** Counts one engine fewer. The node may vanish. */
+  /**
+   * Counts one engine fewer that has the block in GPU memory. If nothing else keeps the node, it is
+   * removed.
+   */
   removeGpuHolder(node: NodeId): void {
     const { gpuHolders } = this.columns;
     assert(gpuHolders[node]! > 0, "a GPU that drops a block had it");
@@ -176,7 +191,9 @@ export class BlockTable extends TableView {
     if (gpuHolders[node] === 0) this.lose(node, Tier.gpu);
   }
 
-  /** Changes the length, and the totals of the tiers that contain the block. */
+  /**
+   * Changes the length of the block in bytes, and the totals of the tiers on which it is resident.
+   */
   setBytes(node: NodeId, bytes: number): void {
     const { columns } = this;
     const marks = columns.meta[node]!;
@@ -203,13 +220,16 @@ export class BlockTable extends TableView {
     this.columns.checksum[node * 2 + 1] = hi;
   }
 
-  /** Sets the MAC to the 16 bytes at `from[at]`. All zero: the block has no MAC. */
+  /**
+   * Sets the MAC of the block to the 16 bytes from `from[at]`. All zero means that the block has no
+   * MAC.
+   */
   setMac(node: NodeId, from: Uint8Array, at = 0): void {
     const { macs } = this.columns;
     const to = node * MAC_LENGTH;
     for (let i = 0; i < MAC_LENGTH; i++) {
       const byte = from[at + i]!;
-      // Write only bytes that differ: pages that were never written take no memory.
+      // Skip equal bytes: memory pages that are never written take no physical memory.
       if (macs[to + i] !== byte) macs[to + i] = byte;
     }
   }
@@ -220,14 +240,14 @@ export class BlockTable extends TableView {
     meta[node] = on ? meta[node]! | flag : meta[node]! & ~flag;
   }
 
-  /** Adds a lock. False if the counter is at its maximum (2^32 - 1). */
+  /** Adds a lock to the node. Returns false if the counter is at its maximum (2^32 - 1). */
   lock(node: NodeId): boolean {
     if (!this.hold(node, this.columns.locks)) return false;
     protect(this.columns, node);
     return true;
   }
 
-  /** The node may vanish. */
+  /** Removes a lock from the node. If nothing else keeps the node, it is removed. */
   unlock(node: NodeId): void {
     if (!this.decrement(node, this.columns.locks)) return;
     unprotect(this.columns, node);
@@ -240,40 +260,46 @@ export class BlockTable extends TableView {
     return true;
   }
 
-  /** The node may vanish. */
+  /** Removes a pin from the node. If nothing else keeps the node, it is removed. */
   unpin(node: NodeId): void {
     if (!this.decrement(node, this.columns.pins)) return;
     unkeep(this.columns, node);
     this.vanishIfUnused(node);
   }
 
-  /** Counts one use at `tick` (u32). Does not change the recency. */
+  /**
+   * Counts one use of the node at time `tick` (u32). Does not change its position in the recency
+   * lists.
+   */
   markUsed(node: NodeId, tick: number): void {
     const { uses, lastUsed } = this.columns;
     if (uses[node]! < USES_MAX) uses[node] = uses[node]! + 1;
     lastUsed[node] = tick;
   }
 
-  /** Restores the use counter and the latest tick from an earlier run. */
+  /** Sets the use counter and the time of the latest use to values from an earlier run. */
   setUses(node: NodeId, uses: number, tick: number): void {
     this.columns.uses[node] = Math.min(uses, USES_MAX);
     this.columns.lastUsed[node] = tick;
   }
 
   /**
-   * Makes the node, then each ancestor in turn, the newest of its lists, as if a request had used
-   * them from last to first. Protected nodes are in no list and stay out.
+   * Makes the node and then each ancestor in turn the newest of its recency lists, as if a request
+   * had used them from last to first. Protected nodes are in no list and stay out.
    */
   touchPath(node: NodeId): void {
     touchPath(this.columns, node);
   }
 
-  /** Null if `WALKS_MAX` walks are open. */
+  /** Opens a walk over the descendants of `root`. Returns null if `WALKS_MAX` walks are open. */
   openLeafWalk(root: NodeId): LeafWalk | null {
     return this.walks.length < WALKS_MAX ? new LeafWalk(this.columns, root, this.walks) : null;
   }
 
-  /** Adds an alias. `full`: the table, the node or the alias has the maximum number. */
+  /**
+   * Adds a 64-bit engine hash as alias of the node. Result `full`: the table, the node or the alias
+   * is at its maximum number of entries.
+   */
   addAlias(node: NodeId, lo: number, hi: number): AliasResult {
     assert(this.columns.meta[node] !== 0, "a node that gets an alias is live");
     return this.hashes.add(node, this.nameOfHash(lo, hi));
@@ -284,14 +310,20 @@ export class BlockTable extends TableView {
     return this.pageKeys.add(node, this.nameOfPage(bytes, at));
   }
 
-  /** Adds an alias given as bytes: 8 are an engine hash (little-endian), 32 a SHA-256 page key. */
+  /**
+   * Adds an alias given as bytes: 8 bytes are an engine hash (little-endian), 32 bytes a SHA-256
+   * page key.
+   */
   addName(node: NodeId, name: Uint8Array): AliasResult {
     if (name.length !== 8) return this.addSha256(node, name, 0);
     const words = new DataView(name.buffer, name.byteOffset, name.length);
     return this.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
   }
 
-  /** Finds or creates the node, sets what `source` knows about it, and links it to its parent. */
+  /**
+   * Finds or creates the node of block `index`, sets digest and parent if the node lacks them, and
+   * returns the node or a refusal.
+   */
   private place(
     source: BlockSource,
     index: number,
@@ -320,7 +352,10 @@ export class BlockTable extends TableView {
     return this.placeUnder(source, index, namespace, node, hash);
   }
 
-  /** Like `place` with a parent that is not linked yet. `node` may be NO_NODE. */
+  /**
+   * Implements `place` for a block whose parent is not linked yet. `node`: the block's node, or
+   * NO_NODE if it has to be created.
+   */
   private placeUnder(
     source: BlockSource,
     index: number,
@@ -365,7 +400,10 @@ export class BlockTable extends TableView {
     return this.columns.firstChild[node] !== 0 && isOnPath(this.columns, node, parent);
   }
 
-  /** Creates an indexed node without holds. NO_NODE if the table or the index is full. */
+  /**
+   * Creates a node and adds it to the key index. Nothing keeps the node yet. Returns NO_NODE if the
+   * table or the index is full.
+   */
   private create(
     words: Uint32Array,
     at: number,
@@ -386,7 +424,7 @@ export class BlockTable extends TableView {
     return node;
   }
 
-  /** Sets the digest of a ghost or of a new node. */
+  /** Sets the digest of a new node, or of a node that was known only as a parent (ghost). */
   private identify(node: NodeId, source: BlockSource, index: number): void {
     const { digests, meta } = this.columns;
     const from = index * DIGEST_LENGTH;
@@ -433,14 +471,14 @@ export class BlockTable extends TableView {
     return true;
   }
 
-  /** Decrements the counter of the node. True if it is zero now. */
+  /** Decrements the node's lock or pin counter. Returns true if the counter is zero now. */
   private decrement(node: NodeId, counter: Uint32Array): boolean {
     assert(counter[node]! > 0, "a node that is unlocked or unpinned has a lock or pin");
     counter[node] = counter[node]! - 1;
     return counter[node] === 0;
   }
 
-  /** Removes the node if nothing holds it, and then each ancestor for which the same is true. */
+  /** Removes the node if nothing keeps it, and then each ancestor that nothing keeps any more. */
   private vanishIfUnused(node: NodeId): void {
     const { columns } = this;
     const { meta, parent, firstChild, locks, pins } = columns;

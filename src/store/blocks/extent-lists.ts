@@ -1,46 +1,53 @@
 import { assert } from "../../core/index.ts";
 import type { SizeClass } from "./slot-allocator.ts";
 
-/** Maximum number of block sizes in use at once. */
+/** Maximum number of slot sizes (size classes) in use at the same time. */
 export const CLASSES_MAX = 64;
-/** Lists per class, by eighths of fullness. An extent without a free slot is in none. */
+/**
+ * Number of extent lists per zone and class, one for each eighth of fullness. An extent without a
+ * free slot is in no list.
+ */
 export const EIGHTHS = 8;
 const IN_NO_LIST = -1;
 
-/** No preferred zone. */
+/** Zone argument that means no preferred zone. */
 export const ANY_ZONE = -1;
 
 /**
- * The size class and fullness of each extent. Invariants: an extent with a free slot is in the list
- * of its zone, class and eighth. An extent without a class is in the list of returned extents of
- * its zone, or was never in use. A class without extents can be reused for another slot length.
+ * Size class and fullness of each extent. Invariants: an extent with a free slot is in the list of
+ * its zone, class and eighth. An extent without a class is in the list of returned extents of its
+ * zone, or was never in use. A class without extents can be reused for another slot length.
  */
 export class ExtentLists {
-  /** -1: no class. */
+  /** Size class of each extent; -1: none. */
   readonly classOf: Int16Array;
   readonly used: Int32Array;
   readonly capacity: Int32Array;
   /**
-   * Slots handed out at least once since the extent joined its class. The others are behind them.
+   * Number of slots of each extent that were handed out at least once since the extent joined its
+   * class. The slots behind them were never handed out.
    */
   readonly fresh: Int32Array;
-  /** Slots that are reserved or quarantined. */
+  /** Number of slots of each extent that are reserved or quarantined. */
   readonly unmovable: Int32Array;
-  /** First free slot that was handed out before. 0: none. */
+  /** First free slot of each extent that was handed out before; 0: none. */
   readonly firstFree: Int32Array;
-  /** Ends of the chain of slots that were handed out at least once. */
+  /**
+   * First (`newest`) and last (`eldest`) slot in the chain of the slots of each extent that were
+   * handed out at least once.
+   */
   readonly newest: Int32Array;
   readonly eldest: Int32Array;
-  /** `(zone × 64 + class) × 8 + eighth`. -1: in no list. */
+  /** List that contains each extent: `(zone × 64 + class) × 8 + eighth`; -1: none. */
   readonly listOf: Int16Array;
-  /** The zone of the extent. */
+  /** Zone of each extent. */
   readonly zoneOf: Uint8Array;
-  /** -1: the end of the list. */
+  /** Neighbours of each extent in its list; -1: end of the list. */
   readonly next: Int32Array;
   readonly prev: Int32Array;
   readonly heads: Int32Array;
   readonly zones: number;
-  /** Per zone. */
+  /** First extent in the list of returned extents of each zone. */
   readonly firstReturned: Int32Array;
   assigned = 0;
   readonly classBytes = new Float64Array(CLASSES_MAX);
@@ -66,18 +73,24 @@ export class ExtentLists {
     this.prev = new Int32Array(extentsMax);
   }
 
-  /** Resets the lists for an empty arena. */
+  /** Resets all lists. The arena must be empty. */
   reset(): void {
     assert(this.assigned === 0, "only an empty arena is divided anew");
     this.firstReturned.fill(-1);
   }
 
-  /** The list of the emptiest extents of a class in a zone. The lists of fuller ones follow. */
+  /**
+   * Returns the number of the list with the emptiest extents of a class in a zone. The lists of
+   * fuller ones have the next numbers.
+   */
   firstList(sizeClass: number, zone: number): number {
     return (zone * CLASSES_MAX + sizeClass) * EIGHTHS;
   }
 
-  /** The class of this slot length, created if necessary. -1: all classes are in use. */
+  /**
+   * Returns the class of this slot length in bytes, creating it if necessary. -1: all classes are
+   * in use.
+   */
   classFor(slotBytes: number): number {
     const found = this.findClass(slotBytes);
     if (found >= 0) return found;
@@ -94,7 +107,10 @@ export class ExtentLists {
     return this.classOf[extent] === -1 ? 0 : this.used[extent]! * this.slotBytesOf(extent);
   }
 
-  /** An extent of the class with a free slot, the fullest to an eighth. -1: none. */
+  /**
+   * Returns an extent of the class with a free slot, from the fullest list that is not empty. -1:
+   * none.
+   */
   fullest(sizeClass: number, zone: number): number {
     const { heads, zones } = this;
     const from = zone === ANY_ZONE ? 0 : zone;
@@ -117,7 +133,10 @@ export class ExtentLists {
     this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]!));
   }
 
-  /** Counts a slot of the extent that is handed out for the first time. */
+  /**
+   * Counts a slot of the extent that is handed out for the first time, and adds it to the extent's
+   * chain.
+   */
   addFresh(extent: number, slot: number): void {
     assert(this.fresh[extent]! < this.capacity[extent]!, "an extent with a free slot has room");
     this.fresh[extent] = this.fresh[extent]! + 1;
@@ -139,7 +158,7 @@ export class ExtentLists {
     if (list !== IN_NO_LIST) this.enter(extent, list);
   }
 
-  /** Removes an extent without slots in use from its class. */
+  /** Removes an extent without slots in use from its class and adds it to the returned extents. */
   giveBack(extent: number): void {
     const sizeClass = this.classOf[extent]!;
     this.leave(extent);
@@ -157,7 +176,10 @@ export class ExtentLists {
     this.firstReturned[zone] = extent;
   }
 
-  /** Takes the extent of the zone that was returned last, except `unfit`. -1: none. */
+  /**
+   * Takes the most recently returned extent of the zone, but not extent `unfit`. Returns -1 if
+   * there is none.
+   */
   takeReturned(unfit: number, zone: number): number {
     const { next } = this;
     const first = this.firstReturned[zone]!;

@@ -1,16 +1,19 @@
 import { assert, type Random } from "../../core/index.ts";
 
-/** Nodes that may share one alias, and aliases of one kind that a node may have. */
+/** Maximum number of nodes that share one alias, and of aliases of one kind per node. */
 export const NODES_PER_ALIAS_MAX = 64;
 export const ALIASES_PER_NODE_MAX = 64;
 
 export type AliasResult = "added" | "present" | "full";
 
 /**
- * Maximum distance of an entry from its home. A table within its load limit never comes near it.
+ * Maximum distance, in entries, of an entry from its home position. A table within its load limit
+ * never comes near it.
  */
 export const PROBE_MAX = 1024;
-/** Ids leave five bits of an entry for the tag. */
+/**
+ * Maximum id. An id takes up to 27 bits of a 32-bit entry, which leaves at least five for the tag.
+ */
 export const IDS_MAX = 2 ** 26;
 
 /**
@@ -66,10 +69,13 @@ export class HashIndex {
   private readonly seedLo: number;
   private readonly seedHi: number;
 
-  /** The words of `id` are `width` words from `words[id * width]`. Ids are 1 to `idsMax`. */
+  /**
+   * `words`: ids' words, `width` per id; those of `id` begin at `words[id * width]`. Ids are 1 to
+   * `idsMax`.
+   */
   constructor(words: Uint32Array, width: number, idsMax: number, random: Random) {
     assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 ids");
-    // The load is at most 3/4, and 3/8 after a doubling: 5.3 to 10.7 bytes per id.
+    // The load factor at `idsMax` is between 3/8 and 3/4: 5.3 to 10.7 bytes per id.
     let places = 8;
     while (places * 3 < idsMax * 4) places *= 2;
     this.words = words;
@@ -86,13 +92,19 @@ export class HashIndex {
     return keyedHash(words, at, this.width, this.seedLo, this.seedHi);
   }
 
-  /** The first inserted id with these words, or 0. `hash` must be the hash of the words. */
+  /**
+   * Returns the id with these words that was inserted first, or 0. `hash` must be the hash of the
+   * words.
+   */
   find(words: Uint32Array, at: number, hash: number): number {
     const found = this.seek(words, at, hash, 0);
     return found < 0 ? 0 : this.idAt(hash, found);
   }
 
-  /** The first step from home, at or after `from`, with an id that has these words. -1: none. */
+  /**
+   * Returns the distance from the home position to the first entry at distance `from` or more whose
+   * id has these words; -1 if there is none.
+   */
   seek(words: Uint32Array, at: number, hash: number, from: number): number {
     const { entries, mask, idMask, width, words: own, probesMax } = this;
     const tag = hash & ~idMask;
@@ -113,8 +125,8 @@ export class HashIndex {
   }
 
   /**
-   * Inserts `id`. Its words must be in place and have this hash. False if no place near its home is
-   * empty.
+   * Inserts `id`. Its words must be stored already and have this hash. Returns false if no entry
+   * near its home position is empty.
    */
   insert(id: number, hash: number): boolean {
     const { entries, mask, idMask, probesMax } = this;
@@ -127,7 +139,7 @@ export class HashIndex {
     return false;
   }
 
-  /** Removes `id`. Its words must still be in place. */
+  /** Removes `id`. Its words must still be stored. */
   remove(id: number): void {
     const { entries, mask, idMask, width, words } = this;
     let hole = this.hash(words, id * width) & mask;
@@ -137,7 +149,7 @@ export class HashIndex {
     }
     for (let place = (hole + 1) & mask; entries[place] !== 0; place = (place + 1) & mask) {
       const home = this.hash(words, (entries[place]! & idMask) * width);
-      // Move the entry into the hole unless its home is after the hole.
+      // Move the entry into the hole unless its home position is after the hole.
       if (((place - home) & mask) < ((place - hole) & mask)) continue;
       entries[hole] = entries[place]!;
       hole = place;
@@ -147,13 +159,13 @@ export class HashIndex {
 }
 
 /**
- * Aliases of nodes: an alias may have several nodes, and a node several aliases. An entry is a pair
- * (alias, node). The aliases of one node form a chain, so that they are removed together. Free
- * entries are linked by `nextOfNode`.
+ * Aliases of nodes. An alias may name several nodes, and a node may have several aliases. An entry
+ * is a pair (alias, node). The entries of one node form a chain, so that they can be removed
+ * together. Free entries are linked through `nextOfNode`.
  */
 export class AliasIndex {
   readonly entriesMax: number;
-  /** Words per alias. */
+  /** Number of 32-bit words per alias. */
   readonly width: number;
   readonly words: Uint32Array;
   readonly nodes: Int32Array;
@@ -175,7 +187,7 @@ export class AliasIndex {
     this.index = new HashIndex(words, width, entriesMax, random);
   }
 
-  /** `name` has `width` words. */
+  /** Adds an alias of `width` words to a node. */
   add(node: number, name: Uint32Array): AliasResult {
     const hash = this.index.hash(name, 0);
     let sharing = 0;
@@ -197,7 +209,7 @@ export class AliasIndex {
     return "added";
   }
 
-  /** The aliases of the node as bytes, in little-endian words. */
+  /** Returns the aliases of the node as bytes, each word in little-endian order. */
   namesGivenTo(node: number): Uint8Array[] {
     const names: Uint8Array[] = [];
     for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
@@ -208,8 +220,8 @@ export class AliasIndex {
   }
 
   /**
-   * Copies the first two words of the node's latest aliases, at most `max` of them. Returns their
-   * number.
+   * Copies the first two words of the node's latest aliases, at most `max` aliases, to `into[at]`.
+   * Returns the number of aliases copied.
    */
   readStarts(node: number, into: Uint32Array, at: number, max: number): number {
     let names = 0;
@@ -225,7 +237,7 @@ export class AliasIndex {
   /** Removes all aliases of the node. */
   removeNode(node: number): void {
     let entry = this.firstOfNode[node]!;
-    // Without aliases nothing is written, so that the page of this entry stays unused.
+    // Write nothing for a node without aliases, so that its memory page is never touched.
     if (entry === 0) return;
     this.firstOfNode[node] = 0;
     while (entry !== 0) {
@@ -274,7 +286,7 @@ export class AliasIndex {
   }
 }
 
-/** Reads 32 bytes from `bytes[at]` into eight little-endian words. Any alignment. */
+/** Reads 32 bytes from `bytes[at]` into eight little-endian words. `at` needs no alignment. */
 export function wordsOfBytes(bytes: Uint8Array, at: number, into: Uint32Array): void {
   for (let word = 0; word < 8; word++) {
     const from = at + word * 4;

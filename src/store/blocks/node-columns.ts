@@ -1,8 +1,8 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
 
 /**
- * Storage tiers as bits: a residency and a mask of allowed tiers are sums of these. The lower the
- * bit, the faster the tier. The values are those of the engine protocol.
+ * Storage tiers as bits. A node's residency and a mask of allowed tiers are sums of them. A lower
+ * bit is a faster tier. The values are those of the engine protocol.
  */
 export const Tier = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
 export type Tier = (typeof Tier)[keyof typeof Tier];
@@ -10,33 +10,33 @@ export type Tier = (typeof Tier)[keyof typeof Tier];
 const TIER_COUNT = 4;
 export const TIERS_ALL = Tier.gpu | Tier.ram | Tier.ssd | Tier.peer;
 
-/** Tiers that Hearth itself evicts from. Each has a recency list. */
+/** Tiers from which Hearth itself evicts. Each has a recency list. */
 export const RECENCY_TIERS = [Tier.ram, Tier.ssd] as const;
 export type RecencyTier = (typeof RECENCY_TIERS)[number];
 
-/** Index of a tier in per-tier counts: 0 for the GPU, 1 for RAM, and so on. */
+/** Returns the index of a tier in per-tier counts: 0 for the GPU, 1 for RAM, 2 for SSD. */
 export function tierIndex(tier: Tier): number {
   return 31 - Math.clz32(tier);
 }
 
-/** Flags of a node. The table's callers set `transient`; the table sets the others. */
+/** Flags of a node. Callers of the table set `transient`; the table itself sets the others. */
 export const NodeFlag = {
   /**
    * The node was named as a parent but never inserted: its key, namespace and layer are known, its
    * digest and parent are not.
    */
   ghost: 1 << 4,
-  /** A writer is filling in the bytes. */
+  /** An engine is writing the bytes of the block. */
   writing: 1 << 5,
   /** RAM must not evict the block. */
   ramProtected: 1 << 6,
   /** The block is never written to SSD and may be purged at any time. */
   transient: 1 << 7,
-  /** The block or a descendant is pinned. */
+  /** The block or one of its descendants is pinned. */
   kept: 1 << 9,
 } as const;
 
-/** Maximum of the use counter, at which it saturates. */
+/** Maximum of the use counter. The counter stays there. */
 export const USES_MAX = 0xffff;
 
 export const KEY_WORDS = 8;
@@ -45,13 +45,13 @@ export const MAC_LENGTH = 16;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
- * The nodes of one tier that may be evicted, doubly linked in a ring through entry 0: `older[0]` is
- * the newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in the
- * list.
+ * The nodes of one tier that may be evicted, as a ring with links in both directions through entry
+ * 0: `older[0]` is the newest node, `newer[0]` the oldest. Invariant: every node is newer than all
+ * its descendants in the list.
  */
 export interface RecencyList {
   readonly tier: RecencyTier;
-  /** Any of these flags keeps a node out of the list. */
+  /** A node with any of these flags is not in the list. */
   readonly guards: number;
   readonly newer: Int32Array;
   readonly older: Int32Array;
@@ -59,15 +59,18 @@ export interface RecencyList {
   bytes: number;
 }
 
-/** Listeners may read the table but must not change it. */
+/** Callbacks of the table. They may read the table but must not change it. */
 export interface TableListeners {
   /** Called when the protection of a node in RAM begins (`true`) or ends. */
   readonly onProtection?: (node: NodeId, on: boolean) => void;
-  /** Called when a kept node is in RAM and not on SSD, which keeps it in RAM. */
+  /**
+   * Called when a pinned node (or ancestor of one) is in RAM and not on SSD, so that RAM must keep
+   * it.
+   */
   readonly onInRamAlone?: (node: NodeId) => void;
   /**
-   * Called when a block was added to a tier or removed from it. After a removal the node may vanish
-   * when this call returns.
+   * Called when a block was added to a tier (`true`) or removed from it. After a removal the node
+   * may be removed when this call returns.
    */
   readonly onResidency?: (node: NodeId, tier: Tier, on: boolean) => void;
 }
@@ -106,26 +109,29 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners) {
       prevSibling: i32(),
       locks: u32(),
       pins: u32(),
-      /** Number of children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
+      /** Number of children of each node with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
       protectedChildren: i32(),
       keptChildren: i32(),
       gpuHolders: u16(),
       bytes: u32(),
       slot: u32(),
       slotGeneration: u32(),
-      /** Low and high word per node. */
+      /** Payload checksum of each node: low word, then high word. */
       checksum: u32(2),
-      /** `MAC_LENGTH` bytes per node. All zero: no MAC. */
+      /** MAC of each node, `MAC_LENGTH` bytes. All zero: no MAC. */
       macs: new Uint8Array(new ArrayBuffer(entries * MAC_LENGTH)),
       uses: u16(),
       lastUsed: u32(),
       ramList,
       ssdList,
-      /** The lists of RAM and SSD. */
+      /** Recency lists of RAM and SSD. */
       lists: [ramList, ssdList],
       residentBlocks: new Float64Array(TIER_COUNT),
       residentBytes: new Float64Array(TIER_COUNT),
-      /** Bytes of kept nodes in RAM or on SSD, and of those that are in RAM alone. */
+      /**
+       * Bytes of nodes with the `kept` flag in RAM or on SSD, and of those that are in RAM and not
+       * on SSD.
+       */
       keptBytes: 0,
       keptInRamAloneBytes: 0,
       listeners: {
@@ -135,7 +141,7 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners) {
       },
       /** Number of nodes in use. */
       count: 0,
-      /** Nodes above this one were never used. */
+      /** Highest node id that was ever in use. */
       highest: 0,
       firstFree: 0,
     };
@@ -148,8 +154,8 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners) {
 }
 
 /**
- * Takes a free node. The caller writes key and digest; all other columns are zero. NO_NODE: none is
- * free.
+ * Takes a free node and sets namespace and flags. The caller writes key and digest; all other
+ * columns are zero. Returns NO_NODE if none is free.
  */
 export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags: number): NodeId {
   let node = columns.firstFree;
@@ -165,7 +171,7 @@ export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags:
   return node as NodeId;
 }
 
-/** Frees a node that is in no list, has no relatives, and has nothing that keeps it alive. */
+/** Frees a node. It must be in no list and have no parent, children, locks or pins. */
 export function giveNode(columns: NodeColumns, node: number): void {
   columns.meta[node] = 0;
   columns.generation[node] = columns.generation[node]! + 1;
@@ -183,7 +189,10 @@ export function giveNode(columns: NodeColumns, node: number): void {
   columns.count--;
 }
 
-/** Writes only if there is a MAC: pages that were never written take no memory. */
+/**
+ * Clears the MAC. Writes only bytes that are not zero: memory pages that are never written take no
+ * physical memory.
+ */
 function clearMac({ macs }: NodeColumns, node: number): void {
   const start = node * MAC_LENGTH;
   for (let at = start; at < start + MAC_LENGTH; at++) if (macs[at] !== 0) macs[at] = 0;

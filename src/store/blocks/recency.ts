@@ -2,17 +2,18 @@ import type { NodeId } from "../../core/index.ts";
 import { type NodeColumns, NodeFlag, type RecencyList, Tier } from "./node-columns.ts";
 
 /**
- * How the lists keep every node newer than all its descendants, even if nodes between them (ghosts,
- * nodes on other tiers) are not in the list:
+ * Recency lists of the tiers. Invariant: every node is newer than all its descendants in the list,
+ * even if nodes between them (ghosts, nodes on other tiers) are not in the list. These rules keep
+ * it:
  *
- * - A node that comes onto a tier is linked just after its nearest listed ancestor: older than that
- *   one, newer than all other descendants of that one, and so newer than its own. Without a listed
- *   ancestor it becomes the newest of all. A guarded ancestor ends the search, because all
- *   ancestors of a guarded node are guarded and hence not listed.
- * - A path is touched from the bottom up, so that each node ends just after its parent and before
- *   all others.
- * - If a subtree gets a parent, the path from that parent upwards is touched.
- * - Nodes whose protection ends come in as the newest, the deepest first.
+ * - A node that becomes resident on a tier is inserted as the next older neighbour of its nearest
+ *   listed ancestor, so it is newer than all other descendants of that ancestor, its own included.
+ *   If no ancestor is listed, it becomes the newest of all. The search ends at a guarded
+ *   (protected) ancestor, because all ancestors of a guarded node are guarded and not listed.
+ * - A use moves a node and then each of its ancestors to the newest end, so that each node ends as
+ *   the next older neighbour of its parent.
+ * - If a subtree gets a parent, that parent and its ancestors are moved to the newest end.
+ * - Nodes whose protection ends are inserted as the newest, the deepest first.
  */
 
 function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead: number): void {
@@ -40,12 +41,12 @@ export function unlink(columns: NodeColumns, list: RecencyList, node: number): v
   list.bytes -= columns.bytes[node]!;
 }
 
-/** Whether a node with these flags must not be evicted from the list's tier. */
+/** Returns whether a node with these flags must not be evicted from the list's tier. */
 export function isGuarded(list: RecencyList, marks: number): boolean {
   return (marks & list.guards) !== 0;
 }
 
-/** Whether a node with these flags is in the list. */
+/** Returns whether a node with these flags is in the list. */
 export function isListed(list: RecencyList, marks: number): boolean {
   return (marks & (list.tier | list.guards)) === list.tier;
 }
@@ -60,7 +61,7 @@ function nearestListed(columns: NodeColumns, list: RecencyList, node: number): n
   return 0;
 }
 
-/** Call it after the node became resident on `tier`. */
+/** Adds the node to the recency list of `tier`. Call after the node became resident there. */
 export function enterTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -70,7 +71,10 @@ export function enterTier(columns: NodeColumns, node: number, tier: number): voi
   }
 }
 
-/** Call it before the node loses its residency on `tier`. */
+/**
+ * Removes the node from the recency list of `tier`. Call before the node's residency there is
+ * cleared.
+ */
 export function leaveTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -84,7 +88,6 @@ export function touchPath(columns: NodeColumns, node: number): void {
   const { meta, parent, lists } = columns;
   for (let step = node; step !== 0; step = parent[step]!) {
     const marks = meta[step]!;
-    // All ancestors of a protected node are protected, so none of them is in a list.
     if ((marks & NodeFlag.ramProtected) !== 0) return;
     for (let i = 0; i < lists.length; i++) {
       const list = lists[i]!;
@@ -114,12 +117,16 @@ function moveToNewest(list: RecencyList, node: number): void {
  * without `ramProtected` may leave RAM, because SSD has a copy.
  *
  * Invariants: both flags are exact; `keptChildren` and `protectedChildren` count the children with
- * the flag; each list contains exactly the residents that its tier may evict. All walks go upwards
- * and stop at the first ancestor whose flag does not change, so that n pins or locks on one path
- * cost n plus its length. Nodes that become evictable come in as the newest, the deepest first.
+ * the flag; each list contains exactly the resident nodes that its tier may evict. All walks go
+ * from a node to its ancestors and stop at the first one whose flag does not change, so n pins or
+ * locks on a path of m nodes take n + m steps. Nodes that become evictable are inserted as the
+ * newest, the deepest first.
  */
 
-/** Call it after the node was locked, or if it must stay in RAM. */
+/**
+ * Sets `ramProtected` on the node and its ancestors and removes them from the lists. Call after the
+ * node was locked, or if it must stay in RAM.
+ */
 export function protect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, ramList, ssdList } = columns;
   let step = node;
@@ -135,7 +142,10 @@ export function protect(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after a lock ended, or if the node need not stay in RAM. */
+/**
+ * Clears `ramProtected` on the node and its ancestors if nothing requires it any more. Call after a
+ * lock was removed, or if the node need not stay in RAM.
+ */
 export function unprotect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
   let step = node;
@@ -152,7 +162,7 @@ export function unprotect(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after the node was pinned. */
+/** Sets `kept` on the node and its ancestors. Call after the node was pinned. */
 export function keep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, ssdList } = columns;
   let step = node;
@@ -167,7 +177,10 @@ export function keep(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after the last pin of the node was removed. It may still be kept by a descendant. */
+/**
+ * Clears `kept` on the node and its ancestors if no pin requires it any more. Call after the last
+ * pin of the node was removed.
+ */
 export function unkeep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, pins, ssdList } = columns;
   let step = node;
@@ -182,7 +195,10 @@ export function unkeep(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Call it after a node with its subtree was linked under `parent`. */
+/**
+ * Passes the protection of a node to its new parent. Call after the node was linked under `parent`
+ * together with its subtree.
+ */
 export function protectParent(columns: NodeColumns, node: number, parent: number): void {
   const marks = columns.meta[node]!;
   if ((marks & NodeFlag.kept) !== 0) {
@@ -196,8 +212,8 @@ export function protectParent(columns: NodeColumns, node: number, parent: number
 }
 
 /**
- * Call it after a change of residency or of `kept`; `before`: the flags before it. Updates the
- * totals of kept bytes, and protects the node in RAM while only RAM has it.
+ * Updates the totals of kept bytes, and protects the node in RAM while it is kept and only RAM has
+ * it. Call after a change of residency or of `kept`. `before`: the node's flags before the change.
  */
 export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
   const { meta, bytes } = columns;
@@ -215,14 +231,14 @@ export function residencyChanged(columns: NodeColumns, node: number, before: num
   columns.listeners.onInRamAlone(node as NodeId);
 }
 
-/** Whether a node with these flags is kept, in RAM and not on SSD. */
+/** Returns whether a node with these flags is kept, in RAM and not on SSD. */
 export function isInRamAlone(marks: number): boolean {
   return (marks & IN_RAM_ALONE) === (NodeFlag.kept | Tier.ram);
 }
 
 const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
 
-/** 1 if a node with these flags is kept and in RAM or on SSD, else 0. */
+/** Returns 1 if a node with these flags is kept and in RAM or on SSD, otherwise 0. */
 export function keptOnTiers(marks: number): number {
   return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
 }

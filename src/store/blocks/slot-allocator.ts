@@ -2,7 +2,7 @@ import { assert, type NodeId } from "../../core/index.ts";
 import { ANY_ZONE, ExtentLists } from "./extent-lists.ts";
 
 export const SLOT_ALIGN = 4096;
-/** Maximum number of zones: parts of the arena that a caller can prefer. */
+/** Maximum number of zones. A zone is a part of the arena that a caller of `reserve` can prefer. */
 export const ZONES_MAX = 8;
 /** Result of `reserve` if no slot is free. */
 export const NO_SLOT = 0;
@@ -11,11 +11,11 @@ export const SlotState = { free: 0, reserved: 1, live: 2, quarantined: 3 } as co
 export type SlotState = (typeof SlotState)[keyof typeof SlotState];
 
 export interface SlotAllocatorOptions {
-  /** Arena size in bytes. The remainder of a division by 4096 is not used. */
+  /** Arena size in bytes. Bytes after the last multiple of 4096 are not used. */
   readonly arenaBytes: number;
-  /** Size in bytes of the largest block that must fit. */
+  /** Size in bytes of the largest block that the arena must be able to hold. */
   readonly slotBytesMax: number;
-  /** Requested extent size in bytes. Default: arena / 64, at most 64 MiB. */
+  /** Requested extent size in bytes. Default: 1/64 of the arena, at most 64 MiB. */
   readonly extentBytes?: number;
   /**
    * End offset of each zone, ascending. The last one is the end of the arena. Default: one zone.
@@ -26,22 +26,22 @@ export interface SlotAllocatorOptions {
 export interface SizeClass {
   readonly slotBytes: number;
   readonly extents: number;
-  /** Slots of these extents, and those of them that are not free. */
+  /** Number of slots in the extents of the class, and number of slots that are not free. */
   readonly slots: number;
   readonly used: number;
 }
 
-/** Positions of blocks in an arena, by ascending offset. */
+/** Positions of the blocks in an arena, by ascending offset in bytes. */
 export interface SlotLayout {
   readonly extentBytes: number;
   readonly offsets: Float64Array;
-  /** Length of each block in bytes. */
+  /** Length of each block in bytes; one entry per offset. */
   readonly bytes: Uint32Array;
 }
 
 interface Extent {
   slotBytes: number;
-  /** Indexes into the layout, ascending. */
+  /** Indexes of the extent's blocks in the layout, ascending. */
   readonly entries: number[];
 }
 
@@ -83,23 +83,26 @@ export class SlotAllocator {
   readonly records: SlotRecords;
   readonly extents: ExtentLists;
   readyBytes = 0;
-  /** Slots that are not free, their bytes, and how many of them are quarantined. */
+  /** Number of slots that are not free, their bytes, and number of quarantined slots. */
   usedSlots = 0;
   usedBytes = 0;
   quarantinedSlots = 0;
-  /** Size of an extent in bytes. 0 before the first reservation. */
+  /** Size of an extent in bytes; 0 before the first reservation. */
   extentBytes = 0;
   /** Number of extents. 0 before the first reservation. */
   extentCount = 0;
-  /** Per zone: its first extent that was never in use, and the extent after its last one. */
+  /**
+   * Per zone: the first extent that was never in use, and the extent after the last one of the
+   * zone.
+   */
   readonly unopened: Int32Array;
   readonly zoneStop: Int32Array;
   readonly #zoneEnds: readonly number[];
   private lastGeneration = 0;
 
   /**
-   * Reserves address space for the records of all slots at once. Memory is used as slots come into
-   * use.
+   * Reserves address space for the records of all slots. Physical memory is used only for slots
+   * that come into use.
    */
   constructor(options: SlotAllocatorOptions) {
     const { arenaBytes, slotBytesMax } = options;
@@ -120,7 +123,8 @@ export class SlotAllocator {
   }
 
   /**
-   * Reports that `bytes` more of the arena are backed by memory. An extent opens when all of it is.
+   * Reports that `bytes` more of the arena are backed by memory. An extent can be used when all its
+   * bytes are.
    */
   addReady(bytes: number): void {
     assert(bytes >= 0, "memory only becomes ready");
@@ -128,8 +132,8 @@ export class SlotAllocator {
   }
 
   /**
-   * Reserves a slot for `bytes`. NO_SLOT: none is free, or `bytes` exceeds `slotBytesMax`. `zone`:
-   * the preferred zone; other zones are used if it is full.
+   * Reserves a slot of at least `bytes`. Returns NO_SLOT if none is free or `bytes` exceeds
+   * `slotBytesMax`. `zone`: preferred zone; other zones are used if it is full.
    */
   reserve(bytes: number, zone: number = ANY_ZONE): number {
     const { extents, records } = this;
@@ -150,7 +154,10 @@ export class SlotAllocator {
     return this.handOut(slot, extent, slotBytes);
   }
 
-  /** An extent of the class in the zone with a free slot. Opens one if necessary. -1: none. */
+  /**
+   * Returns an extent of the class in the zone with a free slot. Opens an extent if necessary. -1:
+   * none.
+   */
   private extentWithRoom(sizeClass: number, slotBytes: number, zone: number): number {
     const fullest = this.extents.fullest(sizeClass, zone);
     if (fullest >= 0) return fullest;
@@ -172,13 +179,13 @@ export class SlotAllocator {
     return slot;
   }
 
-  /** `reserved` → `live`. */
+  /** Publishes a slot: `reserved` becomes `live`. */
   publish(slot: number): void {
     this.changeState(slot, SlotState.reserved, SlotState.live);
     this.changeUnmovable(slot, -1);
   }
 
-  /** `reserved` or `live` → `free`. */
+  /** Frees a slot: `reserved` or `live` becomes `free`. */
   release(slot: number): void {
     const state = this.stateOf(slot);
     assert(state === SlotState.reserved || state === SlotState.live, "a released slot is in use");
@@ -188,7 +195,8 @@ export class SlotAllocator {
   }
 
   /**
-   * `reserved` or `live` → `quarantined`: an engine may still access the bytes. Clears the node.
+   * Makes a slot unavailable: `reserved` or `live` becomes `quarantined`, because an engine or
+   * device may still access its bytes. Clears the slot's node.
    */
   quarantine(slot: number): void {
     const state = this.stateOf(slot);
@@ -202,7 +210,7 @@ export class SlotAllocator {
     this.quarantinedSlots++;
   }
 
-  /** `quarantined` → `free`. */
+  /** Frees a quarantined slot. */
   bury(slot: number): void {
     assert(this.stateOf(slot) === SlotState.quarantined, "a buried slot is quarantined");
     this.changeUnmovable(slot, -1);
@@ -211,8 +219,8 @@ export class SlotAllocator {
   }
 
   /**
-   * `live` → `free`, or `quarantined` while the slot has references: its bytes are damaged, and
-   * readers may still look at them. Dropping the last reference frees it. Clears the node.
+   * Frees a live slot whose bytes are damaged. While readers hold references, the slot is
+   * `quarantined` instead, and dropping the last reference frees it. Clears the slot's node.
    */
   condemn(slot: number): void {
     assert(this.stateOf(slot) === SlotState.live, "a condemned slot is live");
@@ -220,7 +228,7 @@ export class SlotAllocator {
     else this.quarantine(slot);
   }
 
-  /** Adds a reference to a `live` slot. It must not be released before `dropReference`. */
+  /** Adds a reference to a `live` slot. The slot must not be released before `dropReference`. */
   addReference(slot: number): void {
     assert(this.stateOf(slot) === SlotState.live, "a slot with a reference is live");
     this.records.changeReferences(slot, 1);
@@ -234,7 +242,7 @@ export class SlotAllocator {
     if (this.stateOf(slot) === SlotState.quarantined) this.bury(slot);
   }
 
-  /** Whether the slot is in use and has this generation. Accepts any integers. */
+  /** Returns whether the slot is in use and has this generation. Accepts any integers. */
   isCurrent(slot: number, generation: number): boolean {
     return this.stateOf(slot) !== SlotState.free && this.records.generationOf(slot) === generation;
   }
@@ -247,22 +255,22 @@ export class SlotAllocator {
     return this.records.generationOf(slot);
   }
 
-  /** Capacity in bytes of the slot that `reserve(bytes)` would return. */
+  /** Returns the capacity in bytes of the slot that `reserve(bytes)` would return. */
   slotBytesFor(bytes: number): number {
     return roundUp(bytes, this.limits.granule);
   }
 
-  /** Byte offset in the arena. */
+  /** Returns the byte offset of the slot in the arena. */
   offsetOf(slot: number): number {
     return this.records.placeOf(slot) * this.limits.granule;
   }
 
-  /** Capacity of the slot in bytes. */
+  /** Returns the capacity of the slot in bytes. */
   slotBytesOf(slot: number): number {
     return this.extents.slotBytesOf(this.extentOf(slot));
   }
 
-  /** The node whose block is in the slot. NO_NODE until it is set. */
+  /** Returns the node whose block is in the slot, or NO_NODE if none was set. */
   nodeOf(slot: number): NodeId {
     return this.records.linkOf(slot) as NodeId;
   }
@@ -281,10 +289,10 @@ export class SlotAllocator {
   }
 
   /**
-   * The extent of another class that could contain a slot for `bytes` and has the fewest
-   * bytes in use. -1: none. Extents with reserved or quarantined slots are excluded, because they
-   * cannot be emptied now. `after`: an extent returned before; continues after it in that order.
-   * Takes time linear in the number of extents.
+   * Returns the extent of another class that could hold a slot of `bytes` and has the fewest bytes
+   * in use, so that it is the cheapest to empty. -1: none. Leaves out extents with reserved or
+   * quarantined slots, which cannot be emptied now. `after`: an extent returned earlier; the result
+   * is the next one in the same order. Takes time linear in the number of extents.
    */
   cheapestExtent(bytes: number, after = -1): number {
     const { extents } = this;
@@ -305,8 +313,8 @@ export class SlotAllocator {
   }
 
   /**
-   * The slot in use after `slot` within the extent. NO_SLOT as input: the first one; as result: the
-   * end.
+   * Returns the next slot in use after `slot` within the extent, or NO_SLOT after the last one.
+   * Pass NO_SLOT to get the first.
    */
   nextUsedSlot(extent: number, slot: number): number {
     const { extents, records } = this;
@@ -316,12 +324,12 @@ export class SlotAllocator {
     return next;
   }
 
-  /** Size classes, for metrics. */
+  /** Returns figures of the size classes, for metrics. */
   classes(): SizeClass[] {
     return this.extents.classes();
   }
 
-  /** Number of extents whose bytes are all ready. Only these may be used. */
+  /** Returns the number of extents whose bytes are all backed by memory. Only these may be used. */
   openCount(): number {
     if (this.readyBytes === this.arenaBytes) return this.extentCount;
     return Math.floor(this.readyBytes / this.extentBytes);
@@ -331,21 +339,21 @@ export class SlotAllocator {
     return Math.min(this.extentBytes, this.arenaBytes - extent * this.extentBytes);
   }
 
-  /** Slots of this length that fit into the extent. */
+  /** Returns the number of slots of this length that fit into the extent. */
   capacity(extent: number, slotBytes: number): number {
     return Math.floor(this.bytesOfExtent(extent) / slotBytes);
   }
 
-  /** Cuts an empty arena into extents whose size is a multiple of this slot. */
+  /** Divides an empty arena into extents whose size is a multiple of this slot length. */
   private divide(slotBytes: number): void {
     const extentBytes = extentBytesFor(this.limits, slotBytes);
     if (extentBytes !== this.extentBytes) this.divideInto(extentBytes);
   }
 
   /**
-   * Recreates a layout in an unused arena of the same size, all of which must be ready. Returns the
-   * reserved slot of each entry. Null if the layout does not fit. In that case the caller must
-   * discard the arena unless nothing was reserved.
+   * Recreates a layout in an unused arena of the same size that is fully backed by memory. Returns
+   * the reserved slot of each entry, or null if the layout does not fit. After null the caller must
+   * discard the arena, unless nothing was reserved.
    */
   restore(layout: SlotLayout): Int32Array | null {
     if (this.usedSlots > 0 || this.readyBytes !== this.arenaBytes) return null;
@@ -356,7 +364,7 @@ export class SlotAllocator {
     this.divideInto(layout.extentBytes);
     const last = Math.max(-1, ...extents.keys());
     for (let number = 0; number <= last; number++) {
-      // An extent without blocks is opened and closed again, because extents open in order.
+      // Open and close extents without blocks too, because extents must be opened in order.
       const { slotBytes, entries } = extents.get(number) ?? { slotBytes: 0, entries: [] };
       const unit = slotBytes === 0 ? this.limits.granule : slotBytes;
       if (!this.openNext(number, unit)) return null;
@@ -372,7 +380,10 @@ export class SlotAllocator {
     return restored;
   }
 
-  /** The extents that contain the blocks, by number. Null if the layout is invalid. */
+  /**
+   * Returns the extents that contain blocks of the layout, by extent number. Null if the layout is
+   * invalid.
+   */
   private extentsOf(layout: SlotLayout): Map<number, Extent> | null {
     const { extentBytes, offsets, bytes } = layout;
     const { granule, arenaBytes, slotBytesMax, extentBytesMin } = this.limits;
@@ -396,7 +407,10 @@ export class SlotAllocator {
     return extents;
   }
 
-  /** Opens this extent for slots of this length. It must be the first unopened one of its zone. */
+  /**
+   * Opens this extent for slots of this length. It must be the first unopened extent of its zone.
+   * Returns false if the class cannot be created or the extent cannot be used.
+   */
   private openNext(extent: number, slotBytes: number): boolean {
     const sizeClass = this.extents.classFor(slotBytes);
     if (sizeClass < 0 || extent >= this.extentCount) return false;
@@ -407,19 +421,19 @@ export class SlotAllocator {
     return true;
   }
 
-  /** Reserves the slot after those of the extent that were handed out so far. */
+  /** Reserves the next slot of the extent that was never handed out. */
   private takeNext(extent: number, slotBytes: number): number {
     return this.handOut(this.takeFresh(extent, slotBytes), extent, slotBytes);
   }
 
-  /** Cuts an empty arena into extents of this size. */
+  /** Divides an empty arena into extents of this size in bytes. */
   private divideInto(extentBytes: number): void {
     this.extentBytes = extentBytes;
     this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
     this.extents.reset();
     let first = 0;
     for (const [zone, end] of this.#zoneEnds.entries()) {
-      // An extent in two zones belongs to the zone of its start.
+      // An extent that crosses the border between two zones belongs to the first one.
       const stop = Math.min(this.extentCount, Math.ceil(end / extentBytes));
       this.unopened[zone] = first;
       this.zoneStop[zone] = stop;
@@ -428,7 +442,10 @@ export class SlotAllocator {
     }
   }
 
-  /** An extent of the zone without a class that has room for the slot, or -1. */
+  /**
+   * Opens an extent of the zone that has no class and has room for the slot. Returns -1 if there is
+   * none.
+   */
   private openExtent(slotBytes: number, zone: number): number {
     const last = this.extentCount - 1;
     const unfit = this.bytesOfExtent(last) < slotBytes ? last : -1;
@@ -446,7 +463,7 @@ export class SlotAllocator {
     return -1;
   }
 
-  /** Creates and reserves the next slot of the extent. */
+  /** Creates the record of the next slot of the extent that was never handed out. */
   private takeFresh(extent: number, slotBytes: number): number {
     const { extents, records, limits } = this;
     const offset = extent * this.extentBytes + extents.fresh[extent]! * slotBytes;
@@ -482,9 +499,9 @@ export class SlotAllocator {
 }
 
 /**
- * Words of a record: the node of a slot in use, or the next free slot of the extent; the
- * generation; the next slot of the extent, or the next record in the pool; state and place in the
- * arena.
+ * 32-bit words of a slot record: the node (for a free slot: the next free slot of the extent); the
+ * generation; the next slot of the extent (or the next record in the pool); the state, with the
+ * place in the arena.
  */
 const WORDS = 4;
 const NODE = 0;
@@ -495,18 +512,18 @@ const STATE_SHIFT = 28;
 const PLACE_MASK = 2 ** STATE_SHIFT - 1;
 
 /**
- * One record per existing slot: 16 bytes, four to a cache line. The number of a slot is the number
- * of its record, from 1. Records of extents that left their class go to a pool. This keeps the
- * numbers in use dense for any slot length, so that memory follows the number of slots even if the
+ * Slot records of 16 bytes, four to a cache line. The number of a slot is the number of its record,
+ * from 1. Records of extents that left their class go to a pool of free records. The numbers in use
+ * therefore stay dense for any slot length, and memory use follows the number of slots even if the
  * kernel allocates huge pages.
  */
 class SlotRecords {
   readonly max: number;
-  /** Records above this number were never used. */
+  /** Highest record number that was ever in use. */
   highest = 0;
   pool = 0;
   private readonly words: Int32Array;
-  /** Per slot: references that keep its bytes in place. */
+  /** Number of references to each slot. A slot with references keeps its bytes in place. */
   private readonly references: Int32Array;
 
   constructor(max: number) {
@@ -515,7 +532,10 @@ class SlotRecords {
     this.references = new Int32Array(new ArrayBuffer((max + 1) * 4));
   }
 
-  /** Creates the record of a free slot at `place`, before `next` in the chain of its extent. */
+  /**
+   * Creates the record of a free slot at `place` (its offset in granules). `next`: the slot that
+   * follows it in the chain of its extent.
+   */
   take(place: number, next: number): number {
     let slot = this.pool;
     if (slot === 0) slot = ++this.highest;
@@ -526,7 +546,10 @@ class SlotRecords {
     return slot;
   }
 
-  /** Returns the chain from `first` to `last` to the pool. All of its slots must be free. */
+  /**
+   * Returns the records of the chain from slot `first` to slot `last` to the pool. All these slots
+   * must be free.
+   */
   give(first: number, last: number): void {
     this.words[last * WORDS + NEXT] = this.pool;
     this.pool = first;
@@ -540,7 +563,7 @@ class SlotRecords {
     return this.words[slot * WORDS + PLACE]! & PLACE_MASK;
   }
 
-  /** `free` for numbers without a slot. */
+  /** Returns the state of a slot; `free` for a number that no slot has. */
   stateOf(slot: number): SlotState {
     return ((this.words[slot * WORDS + PLACE] ?? SlotState.free) >>> STATE_SHIFT) as SlotState;
   }
@@ -557,7 +580,7 @@ class SlotRecords {
     this.words[slot * WORDS + GENERATION] = generation;
   }
 
-  /** The node of a slot in use, or the next free slot of a free one. */
+  /** Returns the node of a slot in use; for a free slot, the next free slot of its extent. */
   linkOf(slot: number): number {
     return this.words[slot * WORDS + NODE]!;
   }
@@ -577,9 +600,7 @@ class SlotRecords {
 
 const EXTENT_BYTES = 64 * 2 ** 20;
 const EXTENTS_WANTED = 64;
-/**
- * Maximum number of slots of an arena: the numbers and their records must fit into typed arrays.
- */
+/** Maximum number of slots of an arena. Slot numbers and records must fit into typed arrays. */
 const GRANULES_MAX = 2 ** 27;
 
 type ArenaLimits = ReturnType<typeof arenaLimits>;
@@ -592,18 +613,21 @@ function arenaLimits({ arenaBytes, slotBytesMax, extentBytes }: SlotAllocatorOpt
   const wanted = extentBytes ?? Math.min(EXTENT_BYTES, usable / EXTENTS_WANTED);
   const extentBytesMin = Math.max(roundUp(wanted, granule), longest);
   return {
-    /** A multiple of the granule. */
+    /** Usable bytes of the arena, a multiple of `granule`. */
     arenaBytes: usable,
-    /** Unit of slot sizes: 4096, or more in arenas above 512 GiB. */
+    /** Unit of slot sizes in bytes: 4096, or more in arenas above 512 GiB. */
     granule,
     slotBytesMax: longest,
-    /** Minimum size of an extent. */
+    /** Minimum size of an extent in bytes. */
     extentBytesMin,
     extentsMax: Math.ceil(usable / extentBytesMin),
   };
 }
 
-/** Extent size of an empty arena whose first slot has this length: a multiple of the slot. */
+/**
+ * Returns the extent size for an empty arena whose first slot has this length: the smallest
+ * multiple of the slot length that is at least `extentBytesMin`.
+ */
 function extentBytesFor(limits: ArenaLimits, slotBytes: number): number {
   return Math.ceil(limits.extentBytesMin / slotBytes) * slotBytes;
 }

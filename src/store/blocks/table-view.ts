@@ -21,7 +21,8 @@ const LEAF_LOOKS = 64;
 
 export interface BlockTableOptions extends TableListeners {
   /**
-   * Maximum number of nodes, including ghosts. At most 2^26. Memory is used as nodes come into use.
+   * Maximum number of nodes, at most 2^26, including nodes known only as parents (ghosts). Physical
+   * memory is used only for nodes that come into use.
    */
   readonly nodesMax: number;
   /** Maximum number of 64-bit engine hashes. Default: `nodesMax`. */
@@ -34,7 +35,7 @@ export interface BlockTableOptions extends TableListeners {
 
 /**
  * Read access to the block table, for policies, metrics and walks. Every node passed in must be
- * live: returned by this table and not vanished since. No method changes the table or allocates
+ * live: returned by this table and not removed since. No method changes the table or allocates
  * memory.
  */
 export class TableView {
@@ -44,7 +45,10 @@ export class TableView {
   readonly hashes: AliasIndex;
   readonly pageKeys: AliasIndex;
   private readonly lookup: BatchLookup;
-  /** Buffers for one alias on its way into an index: two words and eight words. */
+  /**
+   * Buffers for the alias that is being looked up: two words for an engine hash, eight for a page
+   * key.
+   */
   protected readonly hashName = new Uint32Array(2);
   protected readonly pageName = new Uint32Array(KEY_WORDS);
 
@@ -58,13 +62,13 @@ export class TableView {
     this.pageKeys = new AliasIndex(KEY_WORDS, options.sha256Max ?? nodesMax, nodesMax, random);
   }
 
-  /** Live nodes, including ghosts. */
+  /** Number of live nodes, including nodes known only as parents (ghosts). */
   get nodeCount(): number {
     return this.columns.count;
   }
 
   /**
-   * The node of the `BlockKey` whose eight words start at `words[at]`, in any namespace, or
+   * Returns the node of the `BlockKey` whose eight words begin at `words[at]`, in any namespace, or
    * NO_NODE.
    */
   find(words: Uint32Array, at: number): NodeId {
@@ -80,8 +84,9 @@ export class TableView {
   }
 
   /**
-   * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident
-   * in `namespace` on any tier of `tierMask`. Sets `best[i]` to the bit of the fastest such tier.
+   * Returns the length of the leading run of `count` keys (eight words each, from `words[0]`) that
+   * are resident in `namespace` on any tier of `tierMask`. Sets `best[i]` to the bit of the fastest
+   * such tier.
    */
   matchLeading(
     words: Uint32Array,
@@ -93,13 +98,13 @@ export class TableView {
     return this.lookup.match(words, count, namespace, tierMask & TIERS_ALL, best);
   }
 
-  /** Whether `node` is live and has this generation. Accepts any integers. */
+  /** Returns whether `node` is live and has this generation. Accepts any integers. */
   isLive(node: NodeId, generation: number): boolean {
     const { meta, generation: generations } = this.columns;
     return node > 0 && generations[node] === generation && meta[node] !== 0;
   }
 
-  /** Changes each time the id of the node is reused. */
+  /** Returns the generation of the node, which changes each time its id is reused. */
   generationOf(node: NodeId): number {
     return this.columns.generation[node]!;
   }
@@ -112,20 +117,23 @@ export class TableView {
     return this.columns.layer[node]!;
   }
 
-  /** Copies the eight words of the key to `into[at]`. */
+  /** Copies the eight words of the node's key to `into[at]`. */
   readKey(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
     for (let i = 0; i < KEY_WORDS; i++) into[at + i] = keys[node * KEY_WORDS + i]!;
   }
 
-  /** Copies the first two words of the key to `into[at]`. */
+  /** Copies the first two words of the node's key to `into[at]`. */
   readKeyStart(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
     into[at] = keys[node * KEY_WORDS]!;
     into[at + 1] = keys[node * KEY_WORDS + 1]!;
   }
 
-  /** Copies the 32 bytes of the digest to `into[at]`; zeros for a ghost. */
+  /**
+   * Copies the 32 bytes of the block's digest to `into[at]`; zeros for a node known only as a
+   * parent (ghost).
+   */
   readDigest(node: NodeId, into: Uint8Array, at: number): void {
     const { digests } = this.columns;
     const from = node * DIGEST_LENGTH;
@@ -133,14 +141,17 @@ export class TableView {
     else for (let i = 0; i < DIGEST_LENGTH; i++) into[at + i] = digests[from + i]!;
   }
 
-  /** A copy of the 32 bytes of the digest; zeros for a ghost. */
+  /**
+   * Returns a copy of the block's digest, 32 bytes; zeros for a node known only as a parent
+   * (ghost).
+   */
   digestOf(node: NodeId): Uint8Array {
     const digest = new Uint8Array(DIGEST_LENGTH);
     this.readDigest(node, digest, 0);
     return digest;
   }
 
-  /** Sum of the bits of all tiers that contain the block. */
+  /** Returns the sum of the bits of all tiers on which the block is resident. */
   residencyOf(node: NodeId): number {
     return this.columns.meta[node]! & TIERS_ALL;
   }
@@ -149,7 +160,7 @@ export class TableView {
     return (this.columns.meta[node]! & tier) !== 0;
   }
 
-  /** Whether any flag of `mask` (of `NodeFlag`) is set. */
+  /** Returns whether the node has any of the `NodeFlag`s in `mask`. */
   hasFlag(node: NodeId, mask: number): boolean {
     return (this.columns.meta[node]! & mask) !== 0;
   }
@@ -163,14 +174,18 @@ export class TableView {
   }
 
   /**
-   * Whether the tier must not evict the block. On SSD: the block or a descendant is locked or
-   * pinned. In RAM: it or a descendant is locked, or pinned and in RAM without a copy on SSD.
+   * Returns whether the tier must not evict the block. On SSD: if the block or a descendant is
+   * locked or pinned. In RAM: if it or a descendant is locked, or pinned and in RAM without a copy
+   * on SSD.
    */
   isProtected(node: NodeId, tier: RecencyTier): boolean {
     return isGuarded(this.list(tier), this.columns.meta[node]!);
   }
 
-  /** Whether the block or a descendant is pinned. Such a block must not leave this host. */
+  /**
+   * Returns whether the block or a descendant is pinned. Such a block must stay on this host, in
+   * RAM or on SSD.
+   */
   isKept(node: NodeId): boolean {
     return this.hasFlag(node, NodeFlag.kept);
   }
@@ -183,12 +198,12 @@ export class TableView {
     return this.columns.pins[node]!;
   }
 
-  /** Length of the block in bytes. 0: unknown. */
+  /** Returns the length of the block in bytes; 0 if unknown. */
   bytesOf(node: NodeId): number {
     return this.columns.bytes[node]!;
   }
 
-  /** Slot in the RAM arena (0: none), and the generation of the slot when it was set. */
+  /** Returns the block's slot in the RAM arena; 0 if it has none. */
   slotOf(node: NodeId): number {
     return this.columns.slot[node]!;
   }
@@ -197,7 +212,7 @@ export class TableView {
     return this.columns.slotGeneration[node]!;
   }
 
-  /** Low and high 32 bits of the payload checksum. */
+  /** Returns the low 32 bits of the payload checksum. */
   checksumLoOf(node: NodeId): number {
     return this.columns.checksum[node * 2]!;
   }
@@ -206,32 +221,32 @@ export class TableView {
     return this.columns.checksum[node * 2 + 1]!;
   }
 
-  /** The payload checksum: XXH3-64 of the block's bytes, as committed. */
+  /** Returns the payload checksum: XXH3-64 of the block's bytes when it was committed. */
   checksumOf(node: NodeId): bigint {
     return (BigInt(this.checksumHiOf(node)) << 32n) | BigInt(this.checksumLoOf(node));
   }
 
-  /** A copy of the block's MAC, 16 bytes. Null if the block has none. */
+  /** Returns a copy of the block's MAC, 16 bytes, or null if it has none. */
   macOf(node: NodeId): Uint8Array | null {
     const mac = new Uint8Array(MAC_LENGTH);
     this.readMac(node, mac);
     return mac.some((byte) => byte !== 0) ? mac : null;
   }
 
-  /** Writes the block's MAC, 16 bytes, to `into[at]`. All zero: the block has no MAC. */
+  /** Copies the block's MAC, 16 bytes, to `into[at]`. All zero: the block has no MAC. */
   readMac(node: NodeId, into: Uint8Array, at = 0): void {
     const { macs } = this.columns;
     const from = node * MAC_LENGTH;
-    // Copy in a loop: a subarray per block would be garbage.
+    // Copy byte by byte, because a subarray per block would be garbage to collect.
     for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
   }
 
-  /** Number of uses. Saturates at `USES_MAX`. */
+  /** Returns the number of uses of the block, at most `USES_MAX`. */
   usesOf(node: NodeId): number {
     return this.columns.uses[node]!;
   }
 
-  /** Tick of the latest use, in the caller's unit. */
+  /** Returns the time of the latest use of the block, in the unit of `markUsed`. */
   lastUsedOf(node: NodeId): number {
     return this.columns.lastUsed[node]!;
   }
@@ -240,27 +255,27 @@ export class TableView {
     return this.columns.parent[node] as NodeId;
   }
 
-  /** The child linked last, or NO_NODE. */
+  /** Returns the child of the node that was linked last, or NO_NODE. */
   firstChildOf(node: NodeId): NodeId {
     return this.columns.firstChild[node] as NodeId;
   }
 
-  /** The child of the same parent that was linked just before this one, or NO_NODE. */
+  /** Returns the sibling that was linked just before this node, or NO_NODE. */
   nextSiblingOf(node: NodeId): NodeId {
     return this.columns.nextSibling[node] as NodeId;
   }
 
   /**
-   * The node after `node` in a pre-order walk of `root`'s subtree, or NO_NODE at the end. Valid
-   * only until the table changes: a walk that pauses needs `openLeafWalk`.
+   * Returns the node after `node` in a pre-order walk of `root`'s subtree, or NO_NODE at the end.
+   * Valid only until the table changes; a walk that pauses needs `openLeafWalk`.
    */
   successorOf(node: NodeId, root: NodeId): NodeId {
     return successor(this.columns, node, root) as NodeId;
   }
 
   /**
-   * Whether no descendant is resident on `tier`. Visits at most 64 descendants and returns false if
-   * the answer is still open. `oldest(tier)` always is such a leaf.
+   * Returns whether no descendant is resident on `tier`. Visits at most 64 descendants and returns
+   * false if that does not decide. The node that `oldest(tier)` returns is always such a leaf.
    */
   isLeafOn(node: NodeId, tier: Tier): boolean {
     const { meta } = this.columns;
@@ -273,22 +288,23 @@ export class TableView {
   }
 
   /**
-   * The least recently used node of the tier that is not protected there, or NO_NODE. None of its
-   * descendants is resident on the tier, so that it may be evicted.
+   * Returns the least recently used node of the tier that is not protected there, or NO_NODE. None
+   * of its descendants is resident on the tier, so it may be evicted.
    */
   oldest(tier: RecencyTier): NodeId {
     return this.list(tier).newer[NO_NODE] as NodeId;
   }
 
-  /** The next newer unprotected node of the tier, or NO_NODE after the newest. */
+  /** Returns the next newer unprotected node of the tier, or NO_NODE after the newest. */
   newerThan(node: NodeId, tier: RecencyTier): NodeId {
     return this.list(tier).newer[node] as NodeId;
   }
 
   /**
-   * The node with the next higher id that is on any tier of `tiers`, or NO_NODE. Iterates over all
-   * of them in no particular order and may pause between calls. `node` need not be live; NO_NODE
-   * starts. Ids from `end` on are not visited, which bounds one call on a sparse table.
+   * Returns the node with the next higher id that is resident on any tier of `tiers`, or NO_NODE.
+   * Start with NO_NODE to visit all such nodes, by id; the caller may pause between calls, and
+   * `node` need not be live. Ids from `end` on are not visited, which bounds one call on a sparse
+   * table.
    */
   nextOn(node: NodeId, tiers: number, end = Number.POSITIVE_INFINITY): NodeId {
     const { meta, highest } = this.columns;
@@ -299,7 +315,7 @@ export class TableView {
     return NO_NODE;
   }
 
-  /** Like `nextOn` for nodes without a parent, including ghosts. */
+  /** Returns the next node without a parent, ghosts included; otherwise like `nextOn`. */
   nextRoot(node: NodeId, end = Number.POSITIVE_INFINITY): NodeId {
     const { meta, parent, highest } = this.columns;
     const last = Math.min(highest, end - 1);
@@ -310,8 +326,8 @@ export class TableView {
   }
 
   /**
-   * Copies of the node's aliases: 8 bytes are an engine hash (little-endian), 32 bytes a SHA-256
-   * page key.
+   * Returns copies of the node's aliases: 8 bytes are an engine hash (little-endian), 32 bytes a
+   * SHA-256 page key.
    */
   aliasesOf(node: NodeId): Uint8Array[] {
     return [...this.hashes.namesGivenTo(node), ...this.pageKeys.namesGivenTo(node)];
@@ -335,7 +351,7 @@ export class TableView {
     return this.columns.residentBytes[tierIndex(tier)]!;
   }
 
-  /** Resident blocks that are not protected on the tier. */
+  /** Returns the number of blocks that are resident and not protected on the tier. */
   evictableBlocks(tier: RecencyTier): number {
     return this.list(tier).blocks;
   }
@@ -344,7 +360,7 @@ export class TableView {
     return this.list(tier).bytes;
   }
 
-  /** Bytes of pinned blocks and their ancestors in RAM or on SSD, each counted once. */
+  /** Bytes in RAM or on SSD of pinned blocks and their ancestors. Each block counts once. */
   get keptBytes(): number {
     return this.columns.keptBytes;
   }
@@ -354,17 +370,20 @@ export class TableView {
     return this.columns.keptInRamAloneBytes;
   }
 
-  /** Fills `out` with the nodes that have this 64-bit engine hash. Returns the number written. */
+  /** Writes the nodes that have this 64-bit engine hash to `out`. Returns their number. */
   nodesOfAlias(lo: number, hi: number, out: Int32Array): number {
     return this.hashes.nodesOf(this.nameOfHash(lo, hi), out);
   }
 
-  /** Like `nodesOfAlias` for SHA-256 page keys: 32 bytes from `bytes[at]`. */
+  /**
+   * Writes the nodes that have this SHA-256 page key (32 bytes from `bytes[at]`) to `out`. Returns
+   * their number.
+   */
   nodesOfSha256(bytes: Uint8Array, at: number, out: Int32Array): number {
     return this.pageKeys.nodesOf(this.nameOfPage(bytes, at), out);
   }
 
-  /** Number of aliases of both kinds. */
+  /** Number of aliases: engine hashes and page keys. */
   get aliasCount(): number {
     return this.hashes.count + this.pageKeys.count;
   }
@@ -388,10 +407,10 @@ export class TableView {
 const CHUNK = 64;
 
 /**
- * Finds many keys at once. A lookup consists of three dependent loads that mostly miss the cache,
- * and one key after the other waits for each of them. A chunk of keys takes each step together
- * instead, in loops so tight that the processor has many cache misses in flight: 64 random keys of
- * a million take 4.4 µs instead of 11.2.
+ * Looks up many keys at once. A lookup consists of three dependent memory loads that mostly miss
+ * the cache, and separate lookups wait for each load. This class takes each step for a chunk of
+ * keys together, in loops so tight that the processor handles many cache misses at the same time:
+ * 64 random keys of a million take 4.4 µs instead of 11.2.
  */
 class BatchLookup {
   private readonly columns: NodeColumns;
@@ -430,7 +449,7 @@ class BatchLookup {
       const size = Math.min(CHUNK, count - from);
       this.fetch(words, from, size);
       for (let i = 0; i < size; i++) {
-        // Entry 0 of `meta` is zero: a key that is not found is not resident.
+        // For a key that is not found `find` returns 0, and `meta[0]` is zero: not resident.
         const marks = meta[index.find(words, (from + i) * KEY_WORDS, hashes[i]!)]!;
         const tiers = marks & tierMask;
         if (tiers === 0 || marks >>> 16 !== namespace) return from + i;
@@ -440,14 +459,14 @@ class BatchLookup {
     return count;
   }
 
-  /** Computes the hashes and loads the memory that they lead to into the cache. */
+  /** Computes the hashes of the keys and loads the memory that the lookups need into the cache. */
   private fetch(words: Uint32Array, from: number, size: number): void {
     const { hashes, fetched, index } = this;
     const { entries, mask, idMask } = index;
     const { keys, meta } = this.columns;
     for (let i = 0; i < size; i++) hashes[i] = index.hash(words, (from + i) * KEY_WORDS);
     for (let i = 0; i < size; i++) fetched[i] = entries[hashes[i]! & mask]! & idMask;
-    // The result is stored so that the compiler does not remove the loads.
+    // Store the result so that the compiler does not remove the loads.
     for (let i = 0; i < size; i++) {
       const likely = fetched[i]!;
       fetched[i] = keys[likely * KEY_WORDS]! ^ meta[likely]!;

@@ -1,7 +1,7 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { NodeColumns } from "./node-columns.ts";
 
-/** Links a node without parent under `parent`, as its first child. */
+/** Links a node that has no parent under `parent`, as its first child. */
 export function linkChild(columns: NodeColumns, node: number, parent: number): void {
   const { firstChild, nextSibling, prevSibling } = columns;
   const next = firstChild[parent]!;
@@ -24,14 +24,17 @@ export function unlinkChild(columns: NodeColumns, node: number): void {
   prevSibling[node] = 0;
 }
 
-/** Whether `node` is `below` or one of its ancestors. */
+/** Returns whether `node` is `below` or one of its ancestors. */
 export function isOnPath(columns: NodeColumns, node: number, below: number): boolean {
   const { parent } = columns;
   for (let step = below; step !== 0; step = parent[step]!) if (step === node) return true;
   return false;
 }
 
-/** The next node of `root`'s subtree in pre-order, 0 at the end. `node` must be in the subtree. */
+/**
+ * Returns the next node of `root`'s subtree in pre-order, or 0 at the end. `node` must be in the
+ * subtree.
+ */
 export function successor(columns: NodeColumns, node: number, root: number): number {
   const { firstChild, nextSibling, parent } = columns;
   if (firstChild[node] !== 0) return firstChild[node]!;
@@ -41,30 +44,30 @@ export function successor(columns: NodeColumns, node: number, root: number): num
   return 0;
 }
 
-/** Walks that may be open at once. */
+/** Maximum number of walks that are open at the same time. */
 export const WALKS_MAX = 256;
-/** Links that one call of a walk follows at most. */
+/** Maximum number of links that one call of a walk follows. */
 const LINKS_AT_ONCE = 1_024;
 
 /**
- * Visits the descendants of a node, each child before its parent, so that the visited node may be
- * removed. The walk may pause between calls while nodes come and go: nodes that exist from open to
- * end are visited exactly once, nodes added meanwhile may be missed. The work per call is bounded.
- * The caller must close the walk. It ends if its root vanishes.
+ * Visits the descendants of a node, each child before its parent, so that the caller may remove the
+ * visited node. The walk may pause between calls while nodes are added and removed: nodes that
+ * exist from open to end are visited exactly once, nodes added meanwhile may be missed. A call does
+ * a bounded amount of work. The caller must close the walk. It ends if its root is removed.
  *
- * A node that vanishes is a leaf, and a walk that would visit it next moves on. Links between nodes
- * that stay never change, so that a paused walk loses nothing.
+ * Only leaves are removed, and a walk that would visit a removed leaf next moves on. Links between
+ * remaining nodes never change, so a paused walk loses nothing.
  */
 export class LeafWalk implements Disposable {
   private readonly columns: NodeColumns;
   private readonly root: number;
   private readonly open: LeafWalk[];
-  /** The current node. 0: the end. */
+  /** The current node; 0 at the end. */
   private at: number;
-  /** Whether the descendants of `at` are still to be visited. */
+  /** True if the descendants of `at` are not visited yet. */
   private descends = true;
 
-  /** `open`: all open walks of the table, to which this one is added. */
+  /** `open`: the list of all open walks of the table, to which this walk is added. */
   constructor(columns: NodeColumns, root: number, open: LeafWalk[]) {
     this.columns = columns;
     this.root = root;
@@ -77,7 +80,10 @@ export class LeafWalk implements Disposable {
     return this.at === 0;
   }
 
-  /** The next descendant. NO_NODE: at the end (`over` is true), or the call reached its limit. */
+  /**
+   * Returns the next descendant, or NO_NODE if the walk is at its end (`over` is true) or the call
+   * reached its limit of links.
+   */
   next(): NodeId {
     const { firstChild } = this.columns;
     for (let links = 0; this.at !== 0 && links < LINKS_AT_ONCE; links++) {
@@ -92,7 +98,7 @@ export class LeafWalk implements Disposable {
     return NO_NODE;
   }
 
-  /** Moves past the node: to the next child of its parent, or else to the parent. */
+  /** Moves from the node to the next child of its parent, or to the parent after the last child. */
   private leave(node: number): void {
     const { nextSibling, parent } = this.columns;
     const sibling = nextSibling[node]!;
@@ -101,7 +107,10 @@ export class LeafWalk implements Disposable {
     this.at = at === this.root ? 0 : at;
   }
 
-  /** Call it before the node, a leaf, is unlinked and freed. */
+  /**
+   * Moves on if the walk would visit the node next. Call before the node, a leaf, is unlinked and
+   * freed.
+   */
   skip(node: number): void {
     if (this.at === node) this.leave(node);
   }

@@ -2,41 +2,41 @@ import type { NodeId } from "../../core/index.ts";
 import { Tier } from "../blocks/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 
-/** Limits of the arena bytes that reservations protect from eviction. */
+/** Limits on the arena bytes that RAM reservations of engines protect from eviction. */
 export interface ClaimLimits {
-  /** Per engine. */
+  /** Maximum bytes that one engine may reserve. */
   readonly bytesMax: number;
-  /** Bytes that the claims of all engines may reserve together. */
+  /** Maximum bytes that all engines together may reserve. */
   readonly bytesMaxAll: number;
 }
 
-/** Counters since the start, and current usage. */
+/** Counters of RAM reservations since the agent started, and their current use. */
 export interface ClaimStats {
   /** Bytes currently protected by reservations. */
   bytes: number;
-  /** Blocks reserved, and those of them that an engine acquired. */
+  /** Number of blocks reserved, and number of those that an engine acquired. */
   claimedBlocks: number;
   takenBlocks: number;
-  /** Reservations of blocks that ended before the block was acquired. */
+  /** Number of reserved blocks whose reservation ended before an engine acquired them. */
   unusedBlocks: number;
-  /** Blocks that were not reserved because a limit was reached. */
+  /** Number of blocks not reserved because a limit was reached. */
   refusedBlocks: number;
 }
 
-/** One reservation's share of a block. */
+/** One block within one reservation. */
 interface Share {
   readonly claim: Claim;
   readonly block: ClaimedBlock;
-  /** Acquisitions still expected. */
+  /** Number of acquisitions of the block that are still expected. */
   left: number;
-  /** Bit of the tier that the block was read or fetched from; 0 if it was in RAM. */
+  /** Bit of the tier from which the block was read or fetched; 0 if it was in RAM. */
   from: number;
 }
 
 interface ClaimedBlock {
   readonly node: NodeId;
   readonly slotBytes: number;
-  /** The oldest first. */
+  /** The entries of this block in all reservations of the engine, the oldest first. */
   readonly shares: Share[];
 }
 
@@ -67,8 +67,8 @@ export class Claim {
   }
 
   /**
-   * Reserves a block of known length, in RAM or on its way there. `full`: the limit of the engine,
-   * or of all engines, is reached.
+   * Adds a block of known length, in RAM or being read or fetched into it. Returns `full` if the
+   * limit of the engine or of all engines is reached.
    */
   add(node: NodeId, from: number): "ok" | "full" {
     if (this.#isOver) return "full";
@@ -79,7 +79,7 @@ export class Claim {
     return "ok";
   }
 
-  /** Releases the block, which did not arrive or is not needed. */
+  /** Removes a block that did not arrive or is not needed from the reservation. */
   drop(node: NodeId): void {
     const share = this.#shares.get(node);
     if (share === undefined) return;
@@ -87,14 +87,18 @@ export class Claim {
     this.#claims.dropShare(share);
   }
 
-  /** Call when all expected acquisitions of the block have happened. */
+  /**
+   * Reports that all expected acquisitions of the block have happened. Ends the reservation if it
+   * has no block left.
+   */
   usedUp(node: NodeId): void {
     this.#shares.delete(node);
     if (this.#shares.size === 0 && this.#timer !== null) this.end();
   }
 
   /**
-   * Starts the expiry: the reservation ends after `ms`, or when all of its blocks were acquired.
+   * Starts the expiry: the reservation ends after `ms` milliseconds, or when all its blocks were
+   * acquired.
    */
   settle(ms: number): void {
     if (this.#isOver) return;
@@ -103,8 +107,8 @@ export class Claim {
   }
 
   /**
-   * Releases from last to first, so that the eviction order sees parents as newer than their
-   * children.
+   * Ends the reservation. Releases its blocks from last to first, so that the eviction order sees
+   * parents as newer than their children.
    */
   end(): void {
     if (this.#isOver) return;
@@ -116,7 +120,7 @@ export class Claim {
   }
 }
 
-/** The reservations of one engine. */
+/** All reservations of one engine. */
 export class EngineClaims {
   readonly store: TieredStore;
   readonly #book: ClaimTable;
@@ -135,7 +139,7 @@ export class EngineClaims {
     return claim;
   }
 
-  /** Ends the reservation with this number; false if there is none. */
+  /** Ends the reservation with this number. Returns false if there is none. */
   endById(id: number): boolean {
     const claim = this.#claims.get(id);
     claim?.end();
@@ -147,8 +151,8 @@ export class EngineClaims {
   }
 
   /**
-   * Call when a connection of the engine has acquired the block and has a reference to it. Counts
-   * as one expected acquisition of the oldest reservation.
+   * Reports that a connection of the engine has acquired the block and has a reference to it.
+   * Counts as one of the acquisitions that the oldest reservation of the block expects.
    */
   taken(node: NodeId): void {
     const block = this.#blocks.get(node);
@@ -214,7 +218,7 @@ export class EngineClaims {
   }
 }
 
-/** State shared by the reservations of all engines. */
+/** Limits, statistics and numbering shared by the reservations of all engines. */
 export class ClaimTable {
   limits: ClaimLimits;
   readonly stats: ClaimStats = {
@@ -230,7 +234,7 @@ export class ClaimTable {
     this.limits = limits;
   }
 
-  /** A positive id that is not reused within 2^32 reservations. */
+  /** Returns a positive id that is not reused within 2^32 reservations. */
   nextId(): number {
     this.#lastId = this.#lastId === 0xffff_ffff ? 1 : this.#lastId + 1;
     return this.#lastId;

@@ -12,9 +12,9 @@ import type { TieredStore } from "../tiered-store.ts";
 import { type ClaimLimits, ClaimTable, EngineClaims } from "./claims.ts";
 import type { Lookup } from "./lookup.ts";
 
-/** The connections of one engine: a scheduler and its workers. */
+/** The connections of one engine: those of its scheduler and its workers. */
 class EngineGroup {
-  /** User of all its processes. */
+  /** User id of all processes of the engine. */
   readonly uid: number;
   readonly claims: EngineClaims;
   readonly announced: EngineAnnouncements;
@@ -27,10 +27,10 @@ class EngineGroup {
   }
 }
 
-/** One connection, and the engine it belongs to. */
+/** One connection, and the engine to which it belongs. */
 export class EngineMember {
   readonly #engines: Engines;
-  /** Reservations of a connection that has joined no engine. */
+  /** Reservations of this connection while it belongs to no engine. */
   readonly #own: EngineClaims;
   #group: EngineGroup | null = null;
   #isOver = false;
@@ -49,8 +49,9 @@ export class EngineMember {
   }
 
   /**
-   * Joins the engine `id` (16 bytes in hex). Returns the number of its members, or the reason for a
-   * refusal.
+   * Makes the connection a member of engine `id` (16 bytes in hex). Returns the number of members,
+   * `joined` if the connection has joined an engine already or is closed, or `foreign` if the
+   * engine belongs to another user.
    */
   join(id: string, uid: number): number | "joined" | "foreign" {
     if (this.#group !== null || this.#isOver) return "joined";
@@ -61,12 +62,18 @@ export class EngineMember {
     return group.members.size;
   }
 
-  /** Call when a connection of the engine has acquired the block. */
+  /**
+   * Reports that this connection has acquired the block, so that it counts for the engine's
+   * reservations.
+   */
   taken(node: NodeId): void {
     this.#group?.claims.taken(node);
   }
 
-  /** Call when the connection closes. The last member releases all reservations of the engine. */
+  /**
+   * Removes the connection from its engine. Call when it closes. When the last member leaves, all
+   * reservations of the engine are released.
+   */
   leave(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -79,7 +86,8 @@ export class EngineMember {
 }
 
 /**
- * The engines of this host: their RAM reservations and announcements, and their waiting lookups.
+ * The engines of this host: their RAM reservations, their announcements of blocks, and their
+ * waiting lookups.
  */
 export class Engines {
   readonly store: TieredStore;
@@ -118,8 +126,8 @@ export class Engines {
   }
 
   /**
-   * Call when a block was stored on a tier. Runs in the middle of a table change and must not
-   * modify the table.
+   * Reports that a block was stored on a tier. The block table calls this function in the middle of
+   * a change, so it must not modify the table.
    */
   came(node: NodeId, tier: Tier): void {
     if (tier !== Tier.ram) return;
@@ -128,14 +136,19 @@ export class Engines {
   }
 }
 
-/** Period at which waiting lookups are checked, and send a heartbeat if no block has arrived. */
+/**
+ * Milliseconds between checks of waiting lookups. A lookup for which no block has arrived sends a
+ * heartbeat after this time.
+ */
 export const HEARTBEAT_MS = 25;
 
-/** The waiting lookups of one connection. */
+/** The lookups of one connection that wait for blocks. */
 class Waiting {
   readonly lookups = new Set<Lookup>();
   readonly #source: TurnSource;
-  /** Lookups to step next, each with whether the heartbeat period has passed. */
+  /**
+   * Lookups that will run their next step. The value is true if the heartbeat period has passed.
+   */
   readonly #due = new Map<Lookup, boolean>();
   #isStepping = false;
 
@@ -150,7 +163,10 @@ class Waiting {
     void runInTurns(this.#source, this.#steps());
   }
 
-  /** Each step is bounded. A lookup with more work is queued again after the others. */
+  /**
+   * Runs one step of each due lookup. Steps are bounded; a lookup with more work is queued again
+   * after the others.
+   */
   *#steps(): Generator<void, void> {
     for (const [lookup, isTick] of this.#due) {
       this.#due.delete(lookup);
@@ -162,7 +178,7 @@ class Waiting {
   }
 }
 
-/** The waiting lookups of all connections. */
+/** The lookups of all connections that wait for blocks. */
 class Lookups {
   readonly #clock: Clock;
   readonly #turns: TurnBudget;
@@ -170,7 +186,7 @@ class Lookups {
   #size = 0;
   #timer: Disposable | null = null;
   #isDue = false;
-  /** Monotonic ms at which a block last arrived in RAM while a lookup was waiting. */
+  /** Time (monotonic ms) at which a block last arrived in RAM while a lookup was waiting. */
   lastArrivalMs = 0;
 
   constructor(clock: Clock, turns: TurnBudget) {
@@ -192,7 +208,7 @@ class Lookups {
     waiting.lookups.add(lookup);
     this.#size++;
     this.#timer ??= this.#clock.every(HEARTBEAT_MS, () => this.#stepAll(true));
-    // Last: the lookup may be finished when this returns.
+    // Must be the last statement: a step may finish the lookup.
     if (lookup.hasMore) waiting.due(lookup, false);
   }
 
@@ -206,7 +222,10 @@ class Lookups {
     this.#timer = null;
   }
 
-  /** Call when a block arrived in RAM. Steps the waiting lookups after the current table change. */
+  /**
+   * Reports that a block arrived in RAM. Schedules a step of all waiting lookups after the current
+   * table change.
+   */
   arrived(): void {
     if (this.#size === 0) return;
     this.lastArrivalMs = this.#clock.monotonicMs();
@@ -225,17 +244,17 @@ class Lookups {
   }
 }
 
-/** Maximum number of announced blocks per engine. */
+/** Maximum number of blocks that one engine may announce at a time. */
 const ANNOUNCED_MAX = 65_536;
-/** Words of a block's key. */
+/** Number of 32-bit words of a block key. */
 const KEY_WORDS = 8;
 
-/** Blocks that one engine is computing and will store. */
+/** The blocks that one engine has announced: it is computing them and will store them. */
 class EngineAnnouncements {
   readonly #all: Announcements;
-  /** Key in hex → monotonic ms at which the announcement expires. */
+  /** Expiry (monotonic ms) of each announcement, by block key in hex. */
   readonly #ends = new Map<string, number>();
-  /** Monotonic ms before which no announcement expires. */
+  /** Time (monotonic ms) before which no announcement expires. */
   #firstEndMs = 0;
   #aliveUntilMs = Number.POSITIVE_INFINITY;
 
@@ -243,7 +262,10 @@ class EngineAnnouncements {
     this.#all = all;
   }
 
-  /** Announces a block, or renews its announcement. `rejected` if the maximum is reached. */
+  /**
+   * Announces a block, or renews its announcement for `ttlMs`. Returns `rejected` if the engine has
+   * announced too many blocks.
+   */
   add(keys: Uint32Array, i: number, ttlMs: number): BlockOutcome {
     const key = hexOfKey(keys, i * KEY_WORDS);
     if (!this.#ends.has(key) && this.#ends.size >= ANNOUNCED_MAX && !this.#dropEnded()) {
@@ -257,9 +279,9 @@ class EngineAnnouncements {
   }
 
   /**
-   * Records a heartbeat of the engine. After the first one, announcements expire `ttlMs` after the
-   * last heartbeat, or at their own expiry if that is sooner. Without heartbeats only their own
-   * expiry applies.
+   * Records a heartbeat of the engine. After the first heartbeat, an announcement expires `ttlMs`
+   * after the last heartbeat or at its own expiry, whichever is sooner. Without heartbeats only its
+   * own expiry counts.
    */
   beat(ttlMs: number): void {
     this.#aliveUntilMs = this.#all.clock.monotonicMs() + ttlMs;
@@ -277,7 +299,7 @@ class EngineAnnouncements {
     if (this.#ends.delete(key)) this.#all.removed(key, this);
   }
 
-  /** Monotonic ms at which the announcement expires; 0 if there is none. */
+  /** Returns the expiry of the announcement (monotonic ms); 0 if there is none. */
   endOf(key: string): number {
     return this.#ends.get(key) ?? 0;
   }
@@ -286,7 +308,10 @@ class EngineAnnouncements {
     for (const key of [...this.#ends.keys()]) this.remove(key);
   }
 
-  /** Removes expired announcements; whether that made room. Scans only if one may have expired. */
+  /**
+   * Removes expired announcements. Returns whether the engine may announce another block. Scans
+   * only if an announcement may have expired.
+   */
   #dropEnded(): boolean {
     const now = this.#all.clock.monotonicMs();
     if (now < this.#firstEndMs) return false;
@@ -299,7 +324,10 @@ class EngineAnnouncements {
   }
 }
 
-/** Blocks that engines of this host are computing. A lookup may wait for them. */
+/**
+ * Blocks that engines of this host have announced: they are computing them. A lookup may wait for
+ * them.
+ */
 export class Announcements {
   readonly clock: Clock;
   readonly #byKey = new Map<string, Set<EngineAnnouncements>>();
@@ -317,7 +345,7 @@ export class Announcements {
     return new EngineAnnouncements(this);
   }
 
-  /** Whether a live engine has announced block `i` of `keys`. */
+  /** Returns whether a live engine has announced block `i` of `keys`. */
   has(keys: Uint32Array, i: number): boolean {
     if (this.#byKey.size === 0) return false;
     const key = hexOfKey(keys, i * KEY_WORDS);
@@ -343,7 +371,7 @@ export class Announcements {
     if (engines.size === 0) this.#byKey.delete(key);
   }
 
-  /** Call when the block has arrived in RAM: removes its announcements. */
+  /** Removes the announcements of a block that has arrived in RAM. */
   landed(table: TableView, node: NodeId): void {
     if (this.#byKey.size === 0) return;
     table.readKey(node, this.#key, 0);

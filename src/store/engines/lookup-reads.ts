@@ -7,30 +7,33 @@ import type { LookupRank } from "./lookup.ts";
 
 const KEY_WORDS = 8;
 const DIGEST_BYTES = 32;
-/** Reads started before the loop yields. */
+/** Reads started before the event loop is yielded to. */
 const READS_A_SLICE = 256;
 
 interface LookupReadsParts {
   readonly store: TieredStore;
   readonly ranks: readonly LookupRank[];
   readonly layer: number;
-  /** Reserves the blocks that arrive. Contains the nodes to read. */
+  /** Reservation of the lookup. It must already contain the nodes to read. */
   readonly claim: Claim;
-  /** Called when block `i` has arrived from a peer. The callee reserves it or not. */
+  /** Called when block `i` has arrived from a peer. The callee may reserve it. */
   readonly keep: (node: NodeId, i: number) => void;
-  /** Called when a block has arrived or failed. */
+  /**
+   * `changed`: called when a block has arrived or failed. `failed`: called with an unexpected
+   * error.
+   */
   readonly changed: () => void;
   readonly failed: (error: unknown) => void;
 }
 
-/** Reads from SSD and fetches from peers for one lookup. */
+/** The reads from SSD and fetches from peers of one lookup. */
 export class LookupReads {
   readonly #parts: LookupReadsParts;
   readonly #reading = new Set<NodeId>();
-  /** By rank: indices of blocks being fetched. */
+  /** Per rank: indices of the blocks being fetched. */
   readonly #fetching: readonly Set<number>[];
   readonly #fetches = new Set<AwaitedFetches>();
-  /** Queued until `begin`: nodes to read, and by rank the indices of blocks to fetch. */
+  /** Queued until `begin`: nodes to read, and, per rank, indices of blocks to fetch. */
   #reads: NodeId[] = [];
   #places: number[][];
   #isOver = false;
@@ -53,23 +56,26 @@ export class LookupReads {
     return this.#fetching[rank]!.has(i);
   }
 
-  /** Stops the lookup's interest. A read that is under way is completed for later requests. */
+  /**
+   * Cancels the fetches and ignores later results. A read in progress is completed, so that later
+   * requests find the block in RAM.
+   */
   stop(): void {
     this.#isOver = true;
     for (const fetched of this.#fetches) fetched.cancel();
   }
 
-  /** Queues a read from SSD of a block that the reservation contains. */
+  /** Queues a read from SSD. The reservation must contain the block. */
   addRead(node: NodeId): void {
     this.#reads.push(node);
   }
 
-  /** Queues a fetch of a block that a peer announced. */
+  /** Queues a fetch of block `i` of this rank, which a peer announced. */
   addFetch(rank: number, i: number): void {
     this.#places[rank]!.push(i);
   }
 
-  /** Starts the queued reads and fetches, with a deadline of `ms`. */
+  /** Starts the queued reads and fetches. `ms`: milliseconds until the deadline of the fetches. */
   begin(ms: number): void {
     const [reads, places] = [this.#reads, this.#places];
     [this.#reads, this.#places] = [[], places.map(() => [])];
@@ -82,7 +88,7 @@ export class LookupReads {
     for (const node of nodes) this.#reading.add(node);
     for (const [begun, node] of nodes.entries()) {
       if (begun > 0 && begun % READS_A_SLICE === 0) await yieldToLoop();
-      // Only the reservation keeps the node in the table until it is read.
+      // Skip a node that left the reservation: nothing else keeps it in the table until it is read.
       if (this.#isOver || !claim.has(node)) this.#reading.delete(node);
       else void store.ssd!.load(node).then((came) => this.#cameFromSsd(node, came));
     }
@@ -93,14 +99,15 @@ export class LookupReads {
     this.#reading.delete(node);
     const isKept = claim.has(node);
     if (came !== "ok" && isKept) claim.drop(node);
-    // If no request will acquire the block, enter it into the eviction order now.
+    // If the reservation has ended, no request will acquire the block: add it to the eviction order
+    // now.
     if (came === "ok" && !isKept) store.ram.settleFresh(node);
     changed();
   }
 
   /**
-   * Fetches blocks of one rank from `sources`, or from the peers that announced them. Calls
-   * `notCome` if the first block did not arrive.
+   * Fetches blocks of one rank from `sources`, or, without sources, from the peers that announced
+   * them. Calls `notCome` if the first block did not arrive.
    */
   fetch(
     rank: number,

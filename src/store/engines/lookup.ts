@@ -8,22 +8,25 @@ import { LookupReads } from "./lookup-reads.ts";
 import { LookupSource } from "./source.ts";
 
 const KEY_WORDS = 8;
-/** Block names, counted per rank, that one step examines: about a millisecond of work. */
+/**
+ * Maximum number of blocks, counted per rank, that one step examines: about a millisecond of work.
+ */
 const STEP_NAMES = 1_024;
-/** Minimum time between partial answers. */
+/** Minimum milliseconds between two partial results sent to the engine. */
 const PARTIAL_MS = 10;
 /**
- * A waiting lookup sends no more heartbeats if no block has arrived in RAM for this time, since a
- * disk or a writer may hang.
+ * Milliseconds without a block arriving in RAM after which a waiting lookup sends no more
+ * heartbeats, since a disk or a writer may hang.
  */
 const STALL_MS = 250;
 
 /**
- * One lookup request: finds the leading blocks of a prefix, and on request reads them into RAM and
- * reserves them.
+ * One lookup request: finds the leading blocks of a prefix and, if requested, reads them into RAM
+ * and reserves them.
  *
- * States: begun → waiting → over. `ready` grows as blocks arrive in RAM in order. `leading` grows
- * while the lookup waits for blocks that are being written or were announced.
+ * States: begun → waiting → over. `leading` counts the blocks of the prefix that are available or
+ * awaited; it grows while the lookup waits for blocks that are being written or were announced.
+ * `ready` counts those of them that have arrived in RAM, in order.
  */
 export class Lookup {
   readonly done: Promise<void>;
@@ -32,26 +35,26 @@ export class Lookup {
   readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
-  /** Null if the request does not ask for reads. */
+  /** Reads and fetches of the lookup; null if the request asks for none. */
   readonly #reads: LookupReads | null;
   readonly #scratch: Uint8Array;
   readonly #source: LookupSource | null;
   readonly #beganMs: number;
-  /** Blocks examined in one step. */
+  /** Number of blocks that one step may examine. */
   readonly #stepBlocks: number;
   #resolve!: () => void;
   #reject!: (error: unknown) => void;
   #deadline: Disposable | null = null;
   #leading = 0;
   #ready = 0;
-  /** Index from which no block is read or reserved, because a limit was reached. */
+  /** Index from which on no block is read or reserved, because a limit was reached. */
   #limit = Number.POSITIVE_INFINITY;
-  /** Whether the end of the leading run was found by the latest step. */
+  /** True if the latest step reached the end of the leading run. */
   #isEndFound = false;
-  /** Whether SSD missed its read deadline. */
+  /** True if a read from SSD missed its deadline. */
   #isSsdLate = false;
   #isOver = false;
-  /** Monotonic ms at which `leading` or `ready` last grew. */
+  /** Time (monotonic ms) at which `leading` or `ready` last grew. */
   #grewMs: number;
   #partialMs = Number.NEGATIVE_INFINITY;
   #partialReady = 0;
@@ -95,12 +98,12 @@ export class Lookup {
     return this.#isOver;
   }
 
-  /** The requesting connection. */
+  /** The connection that requested the lookup. */
   get member(): EngineMember {
     return this.#parts.member;
   }
 
-  /** Whether a step has more blocks to examine now, without waiting for arrivals. */
+  /** True if another step can examine blocks now, without waiting for arrivals. */
   get hasMore(): boolean {
     if (!this.#isEndFound) return true;
     const i = this.#ready;
@@ -118,7 +121,7 @@ export class Lookup {
     };
   }
 
-  /** Runs the first step. Afterwards `isOver` is true if there is nothing to wait for. */
+  /** Runs the first step. If `isOver` is true afterwards, there is nothing to wait for. */
   begin(): void {
     const { store, engines } = this.#parts;
     store.stats.matchBlocks += this.#query.count;
@@ -133,7 +136,10 @@ export class Lookup {
     engines.lookups.add(this);
   }
 
-  /** Call when blocks may have arrived. `isTick`: the heartbeat period has passed. */
+  /**
+   * Examines the blocks again. Call when blocks may have arrived. `isTick`: true if the heartbeat
+   * period has passed.
+   */
   step(isTick: boolean): void {
     if (this.#isOver) return;
     const before = this.#leading + this.#ready;
@@ -153,12 +159,15 @@ export class Lookup {
     }
   }
 
-  /** Ends the lookup with its current state. */
+  /** Ends the lookup with the blocks found so far as its result. */
   end(): void {
     this.#finish();
   }
 
-  /** Cancels the lookup and releases its blocks, when the answer is not needed any more. */
+  /**
+   * Cancels the lookup and releases the blocks that it reserved. Call if the result is not needed
+   * any more.
+   */
   cancel(): void {
     if (this.#isOver) return;
     this.#stop();
@@ -166,7 +175,7 @@ export class Lookup {
     this.#resolve();
   }
 
-  /** Extends the leading run, within the bounds of one step. */
+  /** Extends the leading run, examining at most one step's worth of blocks. */
   #extend(): void {
     const { ranks, count, tiers } = this.#query;
     const from = this.#leading;
@@ -187,7 +196,10 @@ export class Lookup {
     if (this.#reads !== null) this.#load(from, this.#reads);
   }
 
-  /** Reserves the blocks from `from` on that are in RAM, and reads or fetches the others. */
+  /**
+   * Reserves the blocks from index `from` on that are in RAM, and queues reads or fetches of the
+   * others.
+   */
   #load(from: number, reads: LookupReads): void {
     const { ranks } = this.#query;
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
@@ -202,11 +214,15 @@ export class Lookup {
         }
       }
     }
-    // Only after the blocks in RAM are reserved: making room for these must not evict them.
+    // Start the reads only after the blocks in RAM are reserved: making room for the reads must not
+    // evict those blocks.
     if (this.#isEndFound) reads.begin(this.#leftMs());
   }
 
-  /** RAM, SSD if it is readable, or a peer. */
+  /**
+   * Returns the fastest tier from which the block can be had: RAM, SSD if it is readable, or a
+   * peer.
+   */
   #bestTierOf(node: NodeId): number {
     const { table, ssd } = this.#parts.store;
     if (table.isResident(node, Tier.ram)) return Tier.ram;
@@ -220,7 +236,7 @@ export class Lookup {
     return false;
   }
 
-  /** Asks the peer that computes the blocks for the missing ones. */
+  /** Asks the peer that computes the prompt for the blocks that are missing here. */
   #askSource(): void {
     const [source, reads] = [this.#source, this.#reads];
     const { count, ranks } = this.#query;
@@ -247,13 +263,19 @@ export class Lookup {
     return Math.max(0, this.#query.deadlineMs - (clock.monotonicMs() - this.#beganMs));
   }
 
-  /** Rejects first, so that the `cancel` afterwards does not resolve the promise. */
+  /**
+   * Fails the lookup with `error`. Rejects before it calls `cancel`, because `cancel` would resolve
+   * the promise.
+   */
   #fail(error: unknown): void {
     this.#reject(error);
     this.cancel();
   }
 
-  /** Counts and reserves the leading blocks that are in RAM, within the bounds of one step. */
+  /**
+   * Counts and reserves the leading blocks that are in RAM, examining at most one step's worth of
+   * blocks.
+   */
   #advance(): void {
     const { ranks } = this.#query;
     const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
@@ -268,7 +290,7 @@ export class Lookup {
     }
   }
 
-  /** Whether the next block is being read or fetched. */
+  /** Returns whether the block after the ready ones is being read or fetched. */
   #isComing(): boolean {
     const i = this.#ready;
     return this.#query.ranks.some((rank, at) => {
@@ -293,21 +315,21 @@ export class Lookup {
   }
 
   /**
-   * Whether the source has delivered and promised no block for a while. Blocks from elsewhere do
-   * not count.
+   * Returns whether the source peer has neither delivered nor promised a block for a while. Blocks
+   * from elsewhere do not count.
    */
   #isSourceSilent(): boolean {
     return this.#source?.isSilent(this.#grewMs) ?? true;
   }
 
-  /** Whether no block has arrived for a while and none is expected from the source. */
+  /** Returns whether no block has arrived for a while and none is expected from the source peer. */
   #isStalled(): boolean {
     const { store, engines } = this.#parts;
     const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
     return this.#isSourceSilent() && store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
-  /** Whether block `i` is stored, being written or announced, for all ranks. */
+  /** Returns whether block `i` is stored, being written or announced, for all ranks. */
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
     return this.#query.ranks.every((rank, at) => {
@@ -319,7 +341,10 @@ export class Lookup {
     });
   }
 
-  /** Number of announced blocks, within the bounds of one step. */
+  /**
+   * Returns how many blocks after the leading run are stored, being written or announced, without
+   * a gap. Examines at most one step's worth of blocks.
+   */
   #announced(): number {
     const end = Math.min(this.#query.count, this.#leading + this.#stepBlocks);
     let i = this.#leading;
@@ -327,21 +352,21 @@ export class Lookup {
     return i - this.#leading;
   }
 
-  /** Sends a partial answer, or a heartbeat if blocks are on their way. */
+  /** Sends a partial result if blocks have arrived, or a heartbeat if blocks are expected. */
   #report(): void {
     const { store, onPartial } = this.#parts;
     const now = store.clock.monotonicMs();
     const since = now - this.#partialMs;
     const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
     const isAlive = !this.#isStalled() || this.#isAnnounced();
-    // A timer may fire early by a fraction of a millisecond.
+    // Allow for a timer that fires a fraction of a millisecond early.
     if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
     this.#partialMs = now;
     this.#partialReady = this.#ready;
     onPartial(this.state);
   }
 
-  /** Whether a live engine has announced the next block. */
+  /** Returns whether a live engine has announced the block after the leading run. */
   #isAnnounced(): boolean {
     const { announcements } = this.#parts.engines;
     const i = this.#leading;
@@ -370,7 +395,9 @@ export class Lookup {
     if (hold) this.#claim!.settle(holdMs);
   }
 
-  /** Ends the run before a block that was promised but is not available. */
+  /**
+   * Shortens the leading run so that it ends before a block that was expected but is not available.
+   */
   #cutMissing(): void {
     const { ranks } = this.#query;
     const i = this.#ready;
@@ -385,7 +412,7 @@ export class Lookup {
     this.#best.fill(0, i);
   }
 
-  /** Releases reserved blocks after the ready ones. */
+  /** Releases the reserved blocks that follow the last ready block in the prefix. */
   #release(): void {
     const { ranks, count } = this.#query;
     if (this.#claim!.size <= this.#ready * ranks.length) return;
@@ -399,8 +426,8 @@ export class Lookup {
 }
 
 /**
- * See `EngineSession.match`. Blocks of peers count only if `tiers` names the peer tier, since their
- * presence is announced, not verified.
+ * Implements `EngineSession.match`. Blocks of peers count only if `tiers` contains the peer tier,
+ * since peers announce them but this host has not verified them.
  */
 export function matchBlocks(
   store: TieredStore,
@@ -412,7 +439,7 @@ export function matchBlocks(
   const { table, ssd, peers, stats } = store;
   const { keys, count } = batch;
   stats.matchBlocks += count;
-  // Do not report blocks that cannot be read.
+  // Leave out SSD while it cannot be read, so that no block is reported that cannot be loaded.
   const within = ssd?.readable === false ? TIERS_ALL & ~Tier.ssd : TIERS_ALL;
   const mask = (tiers === 0 ? TIERS_ALL : tiers) & within;
   let leading = table.matchLeading(keys, count, namespace, mask, best);
@@ -426,12 +453,12 @@ export function matchBlocks(
     const rest = keys.subarray(leading * 8);
     leading += table.matchLeading(rest, count - leading, namespace, mask, best.subarray(leading));
   }
-  // The rest of the array is from an earlier request.
+  // Clear the rest of the array, which contains values of an earlier request.
   best.fill(0, leading, count);
   return leading;
 }
 
-/** The blocks of a lookup in the current table. */
+/** The blocks of a lookup, as the block table has them now. */
 class RankBlocks {
   readonly #store: TieredStore;
   readonly #query: LookupQuery;
@@ -441,29 +468,29 @@ class RankBlocks {
     this.#query = query;
   }
 
-  /** The node of block `i` in the rank's namespace, or NO_NODE. */
+  /** Returns the node of block `i` in the rank's namespace, or NO_NODE. */
   nodeOf({ namespace, keys }: LookupRank, i: number): NodeId {
     const { table } = this.#store;
     const node = table.find(keys, KEY_WORDS * i);
     return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
   }
 
-  /** Whether the block is on a requested tier. */
+  /** Returns whether the block is on one of the requested tiers. */
   counts(node: NodeId): boolean {
     return (this.#store.table.residencyOf(node) & this.#query.tiers) !== 0;
   }
 
-  /** Whether the block is stored on this host or being written. */
+  /** Returns whether the block is on one of the requested tiers or being written. */
   isHere(node: NodeId): boolean {
     return this.#store.table.isWriting(node) || this.counts(node);
   }
 
-  /** Whether block `i` is on a requested tier, for all ranks. */
+  /** Returns whether block `i` is on a requested tier, for all ranks. */
   arePresent(i: number): boolean {
     return i < this.#query.count && this.#areAll(i, (node) => this.counts(node));
   }
 
-  /** Whether block `i` is in RAM, for all ranks. */
+  /** Returns whether block `i` is in RAM, for all ranks. */
   areInRam(i: number): boolean {
     const { table } = this.#store;
     return this.#areAll(i, (node) => table.isResident(node, Tier.ram));
@@ -477,45 +504,48 @@ class RankBlocks {
   }
 }
 
-/** The blocks in the namespace of one rank of a model. */
+/** The blocks of one rank of a model. Each rank has a namespace of its own. */
 export interface LookupRank {
   readonly namespace: NamespaceIndex;
-  /** 32 bytes per block. */
+  /** Digests, 32 bytes per block. */
   readonly digests: Uint8Array;
-  /** Eight words per block. */
+  /** Block keys, eight 32-bit words per block. */
   readonly keys: Uint32Array;
 }
 
 export interface LookupQuery {
-  /** At least one. A block counts only if it is present for all ranks. */
+  /** The ranks, at least one. A block counts only if it is present for all of them. */
   readonly ranks: readonly LookupRank[];
   readonly layer: number;
   readonly count: number;
-  /** Requested tiers, as bits of `Tier`. */
+  /** Bit mask of the tiers to search (`Tier`). */
   readonly tiers: number;
-  /** Reserve leading blocks in RAM until the engine has acquired them. */
+  /** True: reserve the leading blocks in RAM until the engine has acquired them. */
   readonly hold: boolean;
-  /** Read or fetch blocks that are not in RAM. */
+  /** True: read or fetch blocks that are not in RAM. */
   readonly fetch: boolean;
-  /** Wait for blocks that are being written or were announced. */
+  /** True: wait for blocks that are being written or were announced. */
   readonly wait: boolean;
   readonly deadlineMs: number;
   readonly holdMs: number;
-  /** Acquisitions of a block that end its reservation. */
+  /** Number of acquisitions of a block after which its reservation ends. */
   readonly readers: number;
-  /** Worker id of the peer that computed the blocks; empty if unknown. */
+  /** Worker id of the peer that computes the blocks; empty if unknown. */
   readonly source: string;
 }
 
-/** Current state of the requested blocks. */
+/** Progress or result of a lookup. */
 export interface LookupState {
   readonly leading: number;
   readonly ready: number;
-  /** Number of the reservation; 0 for none. */
+  /** Number of the RAM reservation; 0 for none. */
   readonly hold: number;
   readonly isBudgetReached: boolean;
   readonly announced: number;
-  /** Bit of each block's fastest tier, for the rank with the slowest; 0 after `leading`. */
+  /**
+   * Bit of each block's fastest tier (for several ranks, of the slowest among them); 0 from index
+   * `leading` on.
+   */
   readonly best: Uint8Array;
 }
 
@@ -523,6 +553,6 @@ interface LookupParts {
   readonly store: TieredStore;
   readonly engines: Engines;
   readonly member: EngineMember;
-  /** Called when blocks have arrived, and periodically while more are on their way. */
+  /** Called when blocks have arrived, and as a heartbeat while more are expected. */
   readonly onPartial: (state: LookupState) => void;
 }

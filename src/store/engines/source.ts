@@ -2,19 +2,23 @@ import type { TieredStore } from "../tiered-store.ts";
 import type { LookupRank } from "./lookup.ts";
 
 const DIGEST_BYTES = 32;
-/** Maximum number of blocks in one query. */
+/** Maximum number of blocks in one query to the peer. */
 const BLOCKS_MAX = 256;
-/** Timeout of an answer. */
+/** Milliseconds after which an unanswered query has failed. */
 const ANSWER_MS = 250;
-/** Validity of an answer: longer than the timeout of the next one. */
+/** Milliseconds for which a reply is valid. Longer than the timeout of the next query. */
 const VALID_MS = 2 * ANSWER_MS;
-/** Time for which the peer may deny the next block before the lookup gives up on it. */
+/**
+ * Milliseconds for which the peer may report that it lacks the next block before the lookup gives
+ * up on it.
+ */
 const ABSENT_MS = 100;
-/** Delay after a block that the peer has did not arrive. */
+/** Milliseconds before another attempt if a block that the peer has did not arrive. */
 const RETRY_MS = 100;
 
 /**
- * Queries the peer that computes the blocks of a lookup: which ones it has, and which will follow.
+ * Queries the peer that computes the blocks of a lookup: which blocks it has, and which it is
+ * computing.
  */
 export class LookupSource {
   readonly #store: TieredStore;
@@ -23,13 +27,13 @@ export class LookupSource {
   readonly #layer: number;
   readonly #stop = new AbortController();
   #isAsking = false;
-  /** By rank: the index up to which the peer has promised blocks. */
+  /** Per rank: the index before which the peer has promised blocks. */
   readonly #comingTo: number[];
-  /**
-   * Monotonic ms at which the peer last answered that it has the next block, or is computing it.
-   */
+  /** Time (monotonic ms) of the peer's last reply that it has the next block or is computing it. */
   #promisedMs = Number.NEGATIVE_INFINITY;
-  /** Monotonic ms of the first later answer that it neither has nor expects the block. */
+  /**
+   * Time (monotonic ms) of the first reply since then that it neither has nor computes the block.
+   */
   #deniedMs = Number.POSITIVE_INFINITY;
   #retryMs = Number.NEGATIVE_INFINITY;
 
@@ -46,9 +50,9 @@ export class LookupSource {
   }
 
   /**
-   * Whether no more blocks are expected from the peer. `grewMs`: time of the latest arrival. Until
-   * then the lookup sends heartbeats, since a client that receives nothing would drop the ready
-   * blocks.
+   * Returns whether no more blocks are expected from the peer. `grewMs`: time (monotonic ms) of the
+   * latest arrival of a block. While this is false, the lookup sends heartbeats, since a client
+   * that receives nothing would drop the ready blocks.
    */
   isSilent(grewMs: number): boolean {
     const now = this.#store.clock.monotonicMs();
@@ -56,13 +60,13 @@ export class LookupSource {
     return now - Math.max(grewMs, this.#deniedMs) >= ABSENT_MS;
   }
 
-  /** Whether the peer recently promised block `i`. */
+  /** Returns whether a valid reply of the peer promises block `i`. */
   promises(rank: number, i: number): boolean {
     const now = this.#store.clock.monotonicMs();
     return i < this.#comingTo[rank]! && now - this.#promisedMs < VALID_MS;
   }
 
-  /** Call when a block that the peer has did not arrive. */
+  /** Reports that a block that the peer has did not arrive. Delays the next query. */
   failed(): void {
     this.#retryMs = this.#store.clock.monotonicMs() + RETRY_MS;
   }
@@ -72,8 +76,8 @@ export class LookupSource {
   }
 
   /**
-   * Queries the blocks from `from` to `to` for which `isWanted` is true. Returns, by rank, the
-   * number of leading blocks that the peer has; null while a query is under way or a retry is not
+   * Queries the blocks with indices `from` to `to` for which `isWanted` returns true. Returns, per
+   * rank, the leading ones that the peer has; null while a query is in progress or a retry is not
    * due.
    */
   async ask(
@@ -119,7 +123,8 @@ export class LookupSource {
     this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
     const now = clock.monotonicMs();
     if (comes > 0) [this.#promisedMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
-    // While the next block is being fetched, the answer is about later blocks.
+    // If the next block is being fetched, the reply is about later blocks and says nothing about
+    // it.
     else if (wanted[0] === from) this.#deniedMs = Math.min(this.#deniedMs, now);
     return wanted.slice(0, has);
   }

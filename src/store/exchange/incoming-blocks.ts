@@ -21,7 +21,9 @@ import {
 } from "./peer-blocks.ts";
 
 const NO_MAC = new Uint8Array(MAC_BYTES);
-/** Bytes moved at once from a slot that is too long. */
+/**
+ * Bytes copied per native call when a block moves from a slot that is too long to a shorter one.
+ */
 const MOVED_AT_ONCE = 2 ** 20;
 
 interface IncomingSlotParts {
@@ -32,9 +34,9 @@ interface IncomingSlotParts {
   readonly bytes: number;
   readonly slot: number;
   readonly awaited: TrackedFetch;
-  /** Whether the block stays in RAM after the request that fetches it. */
+  /** True if the block stays in RAM after the request that fetches it has ended. */
   readonly keep: boolean;
-  /** A batch of one block, for look-ups. */
+  /** Scratch batch of one block, for table lookups. */
   readonly batch: AddressBatch;
 }
 
@@ -89,14 +91,18 @@ export class IncomingSlot implements IncomingBlock {
     return this.#enter(block);
   }
 
-  /** Verified on the event loop, since a fetch's answer is one turn. A MiB takes some 100 µs. */
+  /**
+   * Verifies the MAC of the received block on the event loop, because the result of a fetch must be
+   * handled within one turn. Takes some 100 µs per MiB. Returns the reason to reject the block, or
+   * null.
+   */
   #faultOfMac({ digest, layer, bytes, mac }: PulledBlock): string | null {
     const { region, macs } = this.#parts.store;
     const block = () => ({ region, offset: this.offset, bytes, digest, layer });
     return macs.faultOf(this.#parts.namespace, mac ?? NO_MAC, block);
   }
 
-  /** Ends the transfer: the peer no longer writes to the slot. */
+  /** Marks the transfer as over. The peer must not write to the slot any more. */
   #end(): void {
     assert(!this.#over, "an incoming block is finished once");
     this.#over = true;
@@ -113,7 +119,7 @@ export class IncomingSlot implements IncomingBlock {
   }
 
   /**
-   * Inserts the block as resident. If it is not inserted, the slot still belongs to this object.
+   * Inserts the block into the table as resident. If that fails, this object still owns the slot.
    */
   #enter(block: PulledBlock): Committed {
     const { store, namespace, batch } = this.#parts;
@@ -130,11 +136,14 @@ export class IncomingSlot implements IncomingBlock {
     if (!isRefusal(node)) return this.#publish(node, block);
     if (node === InsertRefusal.full) return unwanted("the block table is full");
     if (node === InsertRefusal.busy) return unwanted("an engine is writing it");
-    // The conflicting parent link may as well come from an engine of this host.
+    // Blame no peer: the conflicting parent link may as well come from an engine of this host.
     return unwanted("its parent link would form a cycle");
   }
 
-  /** Locks the parent, so that making room for the block does not evict it. */
+  /**
+   * Inserts the block. Locks its parent meanwhile, so that making room for the block does not evict
+   * the parent.
+   */
   #insert(): InsertResult {
     const { store, namespace, batch } = this.#parts;
     const { table } = store;
@@ -147,7 +156,8 @@ export class IncomingSlot implements IncomingBlock {
   }
 
   /**
-   * The reason to discard the block because of commands during the fetch; null if there is none.
+   * Returns the reason to discard the block because of commands that ran during the fetch; null if
+   * there is none.
    */
   #removedMeanwhile({ parent, transient }: PulledBlock): string | null {
     const { store, awaited } = this.#parts;
@@ -158,11 +168,14 @@ export class IncomingSlot implements IncomingBlock {
     return "an ancestor was pruned during the fetch";
   }
 
-  /** Whether the block may be a descendant of a pruned block; true if that is unknown. */
+  /**
+   * Returns whether the block may be a descendant of a block below which a command pruned; true if
+   * that is unknown.
+   */
   #mayFollow(parent: Uint8Array | null): boolean {
     const { store, batch, awaited } = this.#parts;
     const { table, incoming } = store;
-    // The peer also has it as a root block: a prune of descendants does not include it.
+    // The peer has the block as a root block too, so it is not a descendant of a pruned block.
     if (parent === null) return false;
     const key = new Uint32Array(8);
     const isAnchor = (name: string) => incoming.isAnchor(name, awaited);
@@ -177,8 +190,8 @@ export class IncomingSlot implements IncomingBlock {
   }
 
   /**
-   * Resolves conflicts with an existing entry of the block; the reason to discard the received
-   * block, or null.
+   * Resolves conflicts with an existing table entry of the block. Returns the reason to discard the
+   * received block, or null.
    */
   #inTheWay(known: NodeId, { bytes, checksum }: PulledBlock): string | null {
     const { table, ssd } = this.#parts.store;
@@ -187,13 +200,16 @@ export class IncomingSlot implements IncomingBlock {
     if (ssd === null || !table.isResident(known, Tier.ssd)) return null;
     if (ssd.reader.isReading(known)) return "it is being read from SSD";
     if (table.bytesOf(known) === bytes && table.checksumOf(known) === checksum) return null;
-    // The local copy is equally good, and a copy that is retained on SSD must stay.
+    // Keep the copy on SSD: it is as good as the received one, and if it is pinned it must stay.
     if (ssd.readable || table.isProtected(known, Tier.ssd)) return "it is on SSD";
     ssd.replaced(known);
     return null;
   }
 
-  /** Moves a block that is much shorter than its slot to a slot of its own size class. */
+  /**
+   * Moves a block that is much shorter than its slot to a slot of its own size class. Returns false
+   * if that is not possible.
+   */
   #hasFittingSlot({ bytes, checksum }: PulledBlock): boolean {
     const { slots, ram, region } = this.#parts.store;
     if (slots.slotBytesFor(bytes) === slots.slotBytesOf(this.#slot)) return true;
@@ -218,8 +234,8 @@ export class IncomingSlot implements IncomingBlock {
     this.#slot = NO_SLOT;
     table.setSlot(node, slot, slots.generationOf(slot));
     slots.setNode(slot, node);
-    // The flag is only set here, never cleared: a command may have set it before. A block on SSD
-    // was not transient.
+    // Set the flag but never clear it: a command may have set it before. A block that is on SSD was
+    // not transient.
     if (block.transient && !table.isResident(node, Tier.ssd))
       table.setFlag(node, NodeFlag.transient, true);
     table.setChecksum(node, Number(block.checksum & 0xffff_ffffn), Number(block.checksum >> 32n));
@@ -257,7 +273,8 @@ export class IncomingSlot implements IncomingBlock {
       release() {
         if (isOver) return;
         isOver = true;
-        // If a request was answered with the block, the order has it already.
+        // Has no effect if a request was answered with the block: it is in the eviction order
+        // already.
         ram.settleFresh(node);
         table.unlock(node);
         ram.letGo(node);
@@ -267,37 +284,37 @@ export class IncomingSlot implements IncomingBlock {
   }
 }
 
-/** Maximum number of pruned subtrees that are tracked individually. */
+/** Maximum number of `prune` commands whose root block is tracked individually. */
 const ANCHORS_MAX = 4_096;
 
-/** The `BlockKey` of the eight words at `words[at]`, in hex. */
+/** Returns the `BlockKey` of the eight words from `words[at]`, in hex. */
 export function hexOfKey(words: Uint32Array, at: number): string {
   return new Uint8Array(words.buffer, words.byteOffset + at * 4, 32).toHex();
 }
 
-/** An engine hash in hex, little-endian like in the table. */
+/** Returns an engine hash in hex, in little-endian order as in the table. */
 export function hexOfHash(lo: number, hi: number): string {
   return new Uint8Array(new Uint32Array([lo, hi]).buffer).toHex();
 }
 
-/** A block being fetched, and the removals by commands during the fetch. */
+/** A block being fetched, and what commands removed during the fetch. */
 interface TrackedFetch {
   readonly key: string;
   readonly namespace: NamespaceIndex;
   readonly slotBytes: number;
-  /** The block was removed here, or would have been if it were resident. */
+  /** True if a command removed the block, or would have removed it if it were resident. */
   removed: boolean;
-  /** Transient blocks were removed. */
+  /** True if a command removed all transient blocks during the fetch. */
   transientsRemoved: boolean;
   /**
-   * A prune counts for this block if its number is above this, or it happened later than this time
-   * (monotonic ms).
+   * A `prune` counts for this block if its number is greater than `anchorsBefore`, or if it ran
+   * later than `anchorsSinceMs` (monotonic ms).
    */
   readonly anchorsBefore: number;
   readonly anchorsSinceMs: number;
 }
 
-/** Number and time (monotonic ms) of a prune. */
+/** Sequence number and time (monotonic ms) of a `prune` command. */
 interface Pruned {
   readonly number: number;
   readonly ms: number;
@@ -306,21 +323,25 @@ interface Pruned {
 const NEVER: Pruned = { number: 0, ms: Number.NEGATIVE_INFINITY };
 
 /**
- * Tracks blocks being fetched from peers, so that a block removed during its fetch, or shortly
- * before, does not return. Peers may still offer a block that they have yet to remove. Commands
- * report every removal, also of blocks that are not resident. Costs nothing without peers.
+ * Tracks blocks that are being fetched from peers, so that a block that a command removed during
+ * its fetch, or shortly before, does not return. Peers may still offer a block that they have yet
+ * to remove. Commands report every removal here, also of blocks that are not resident. Does nothing
+ * if there are no peers.
  */
 export class IncomingBlocks {
   readonly #clock: Clock;
   readonly #byKey = new Map<string, TrackedFetch[]>();
   readonly #lately: RecentRemovals;
-  /** Keys and aliases, in hex, of the roots of pruned subtrees, the oldest first. */
+  /**
+   * The latest `prune` by key and alias, in hex, of the block below which it removed; the oldest
+   * first.
+   */
   readonly #anchors = new Map<string, Pruned>();
   #pruned = NEVER;
-  /** The latest prune that has left individual tracking. */
+  /** The latest `prune` that was dropped from `#anchors` because there were too many. */
   #lost = NEVER;
   #remembers = false;
-  /** Bytes of the slots that wait for blocks. */
+  /** Bytes of the slots that are reserved for blocks being received. */
   slotBytes = 0;
 
   constructor(clock: Clock) {
@@ -332,18 +353,21 @@ export class IncomingBlocks {
     return this.#byKey.size === 0;
   }
 
-  /** Whether removals by commands must be reported. */
+  /** True if removals by commands must be reported here. */
   get minds(): boolean {
     return this.#remembers || !this.areNone;
   }
 
-  /** Whether removals are remembered beyond the fetches under way: true if there are peers. */
+  /**
+   * True if removals are remembered for a while even if no fetch is in progress. Set if there are
+   * peers.
+   */
   set remembers(remembers: boolean) {
     this.#remembers = remembers;
     if (!remembers) this.#lately.clear();
   }
 
-  /** Whether the block was removed here so recently that peers may still have it. */
+  /** Returns whether a command removed the block so recently that peers may still have it. */
   wasRemoved(key: string): boolean {
     return this.#remembers && this.#lately.has(key);
   }
@@ -373,7 +397,7 @@ export class IncomingBlocks {
     if (this.areNone) this.#forgetAnchors();
   }
 
-  /** Reports the removal of the block whose key begins at `words[at]`, resident or not. */
+  /** Reports that a command removed the block whose key begins at `words[at]`, resident or not. */
   removed(words: Uint32Array, at: number): void {
     if (!this.minds) return;
     const key = hexOfKey(words, at);
@@ -381,31 +405,34 @@ export class IncomingBlocks {
     for (const awaited of this.#byKey.get(key) ?? []) awaited.removed = true;
   }
 
-  /** Reports the removal of a resident block. */
+  /** Reports that a command removed a resident block. */
   removedNode(table: TableView, node: NodeId): void {
     if (this.minds) this.removed(keyOf(table, node), 0);
   }
 
-  /** Reports the removal of all blocks. */
+  /** Reports that a command removed all blocks. */
   allRemoved(): void {
     if (this.#remembers) this.#lately.addEverything();
     for (const awaited of this.#all()) awaited.removed = true;
   }
 
-  /** Reports the removal of all transient blocks. */
+  /** Reports that a command removed all transient blocks. */
   transientsRemoved(): void {
     if (this.#remembers) this.#lately.addTransients();
     for (const awaited of this.#all()) awaited.transientsRemoved = true;
   }
 
-  /** Reports that an engine of this host wrote the block: an earlier removal no longer applies. */
+  /**
+   * Reports that an engine of this host wrote the block, so that an earlier removal no longer
+   * counts.
+   */
   written(table: TableView, node: NodeId): void {
     if (!this.#lately.hasNoKeys) this.#lately.delete(hexOfKey(keyOf(table, node), 0));
   }
 
   /**
-   * Marks all descendants of the blocks with this key or alias (hex) as removed, whether or not
-   * they are resident.
+   * Reports that a command removed all descendants of the blocks with this key or alias (hex),
+   * whether or not they are resident.
    */
   prunedBelow(name: string): void {
     if (!this.minds) return;
@@ -419,14 +446,14 @@ export class IncomingBlocks {
     if (this.#remembers) this.#lately.addEverything();
   }
 
-  /** Whether any prune may concern the block. */
+  /** Returns whether any `prune` may count for the block being fetched. */
   mindsPrunes(awaited: TrackedFetch): boolean {
     return counts(this.#pruned, awaited);
   }
 
   /**
-   * Whether the descendants of a block with this key or alias (hex) were pruned, or that is
-   * unknown.
+   * Returns whether a `prune` below the block with this key or alias (hex) counts for the block
+   * being fetched; true if that is unknown.
    */
   isAnchor(name: string, awaited: TrackedFetch): boolean {
     return counts(this.#lost, awaited) || counts(this.#anchors.get(name) ?? NEVER, awaited);
@@ -437,7 +464,7 @@ export class IncomingBlocks {
     return isOn ? this.#clock.monotonicMs() - REMEMBERED_MS : Number.POSITIVE_INFINITY;
   }
 
-  /** Forgets prunes that concern no current or future fetch. */
+  /** Forgets `prune` commands that count for no current or future fetch. */
   #forgetAnchors(): void {
     let before = this.#pruned.number;
     let sinceMs = this.#rememberedSince();
@@ -466,22 +493,25 @@ function keyOf(table: TableView, node: NodeId): Uint32Array {
   return key;
 }
 
-/** Time in which all peers carry out a broadcast removal. */
+/** Milliseconds after which all peers are expected to have carried out a broadcast removal. */
 const REMEMBERED_MS = 30_000;
-/** Maximum number of keys tracked individually. Each costs some hundred bytes. */
+/** Maximum number of removed keys tracked individually. Each takes some hundred bytes. */
 const KEYS_MAX = 65_536;
 
 /**
- * Removals by commands in the last 30 seconds, whether or not the blocks were resident. Peers that
- * have not yet carried out the same command may still offer them. If there are too many keys to
- * track, every block counts as removed for 30 seconds: a miss is allowed, the return of a removed
- * block is not.
+ * Blocks that commands removed in the last 30 seconds, whether or not they were resident. Peers
+ * that have not carried out the same command yet may still offer them. If there are too many keys
+ * to track, every block counts as removed for 30 seconds, because a needless miss is allowed but
+ * the return of a removed block is not.
  */
 class RecentRemovals {
   readonly #clock: Clock;
   /** Expiry (monotonic ms) by `BlockKey` in hex, the oldest first. */
   readonly #keys = new Map<string, number>();
-  /** No key expires before this. Avoids looking up the first key, which is not always cheap. */
+  /**
+   * Time (monotonic ms) before which no key expires. Saves looking up the first key, which is not
+   * always cheap.
+   */
   #nextUntil = Number.NEGATIVE_INFINITY;
   #everythingUntil = Number.NEGATIVE_INFINITY;
   #transientsUntil = Number.NEGATIVE_INFINITY;
@@ -490,7 +520,7 @@ class RecentRemovals {
     this.#clock = clock;
   }
 
-  /** Whether no single block is tracked. */
+  /** True if no single block is tracked. */
   get hasNoKeys(): boolean {
     return this.#keys.size === 0;
   }
@@ -520,7 +550,7 @@ class RecentRemovals {
     return this.#clock.monotonicMs() < this.#everythingUntil || this.#keys.has(key);
   }
 
-  /** Call when an engine of this host has written the block again. */
+  /** Stops tracking a block. Call when an engine of this host has written it again. */
   delete(key: string): void {
     this.#keys.delete(key);
   }

@@ -1,39 +1,41 @@
 import { DIGEST_BYTES, equalBytes, type NamespaceIndex, type NodeId } from "../../core/index.ts";
 
-/** Attributes of a block received from a peer; see the frame of `src/peers`. */
+/** A block received from a peer, as described by the frame that `src/peers` received. */
 export interface PulledBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** 32 bytes. */
+  /** Namespace key, 32 bytes. */
   readonly namespace: Uint8Array;
   readonly bytes: number;
-  /** XXH3-64 computed by the sender. */
+  /** XXH3-64 of the bytes, computed by the sender. */
   readonly checksum: bigint;
-  /** 16 bytes, made with the namespace's key; null if the block has no MAC. */
+  /** 16 bytes, computed with the namespace's MAC key; null if the block has no MAC. */
   readonly mac: Uint8Array | null;
-  /** Zeros if the sender does not know the parent's digest; null if the block has no parent. */
+  /**
+   * Digest of the parent; zeros if the sender does not know it; null if the block has no parent.
+   */
   readonly parent: Uint8Array | null;
   readonly transient: boolean;
-  /** 8 bytes (engine hash) or 32 bytes (page key) each. */
+  /** Aliases: engine hashes of 8 bytes and page keys of 32 bytes. */
   readonly aliases: readonly Uint8Array[];
 }
 
 /**
- * A reserved slot for a block that is being received. It does not block local engines: if an engine
- * writes the block meanwhile, the received copy is discarded. Call `commit` or `abandon` exactly
- * once, after the transport has stopped writing to the slot.
+ * A reserved slot for a block that is being received. It does not prevent local engines from
+ * writing the block: if one does, the received copy is discarded. Call `commit` or `abandon`
+ * exactly once, after the transport has stopped writing to the slot.
  */
 export interface IncomingBlock {
-  /** Offset in the arena. */
+  /** Byte offset of the slot in the arena. */
   readonly offset: number;
   /** Length of the slot in bytes. */
   readonly bytes: number;
   /**
-   * Verifies and publishes the received block; the only place where bytes from a peer are accepted.
-   * `arrived` is the checksum of the bytes in the slot. `ok`: the block is in RAM, locked until the
+   * Verifies and publishes the received block; no other code accepts bytes from a peer. `arrived`:
+   * checksum of the bytes in the slot. Result `ok`: the block is in RAM and locked until the
    * arrival is released; it may be the copy that an engine wrote meanwhile. `corrupt`: it is not
-   * the requested block, or does not match its attributes. `unwanted`: it was removed here
-   * meanwhile, an engine is writing it, or the table is full. `why` is the reason for people.
+   * the requested block, or does not match its attributes. `unwanted`: a command removed it
+   * meanwhile, an engine is writing it, or the table is full. `why`: the reason in English.
    */
   commit(block: PulledBlock, arrived: bigint): Committed;
   abandon(): void;
@@ -43,17 +45,22 @@ export type Committed =
   | { readonly kind: "ok"; readonly arrival: Arrival }
   | { readonly kind: "corrupt" | "unwanted"; readonly why: string };
 
-/** A block in RAM that is locked until `release`. A second call has no effect. */
+/**
+ * A fetched block in RAM that is locked until `release`. A second call of `release` has no effect.
+ */
 export interface Arrival {
   readonly node: NodeId;
   /**
-   * `used`: a request was answered with the block. Otherwise the block enters the eviction order
-   * alone, as not yet requested.
+   * Unlocks the block. `used`: true if a request was answered with the block. If false, the block
+   * enters the eviction order on its own, as a block that no request has used.
    */
   release(used: boolean): void;
 }
 
-/** A block served to a peer. It is not moved, changed or evicted until `release`. */
+/**
+ * A block that is locked while it is sent to a peer. It is not moved, changed or evicted until
+ * `release`.
+ */
 export interface Loan extends Omit<PulledBlock, "namespace"> {
   readonly offset: number;
   readonly generation: bigint;
@@ -61,18 +68,18 @@ export interface Loan extends Omit<PulledBlock, "namespace"> {
 }
 
 /**
- * `absent`: not in this namespace on this host. `busy`: not available now (RAM is full, or the disk
- * is slow).
+ * A locked block, or why there is none. `absent`: this host does not have it in this namespace.
+ * `busy`: it cannot be sent now, because RAM is full or the disk is slow.
  */
 export type Lent = Loan | "absent" | "busy";
 
 export interface BlockCopies {
-  /** Bits of `Tier`: RAM, and SSD if it is readable; 0 for none. */
+  /** Bits of the tiers that have a readable copy: RAM and SSD; 0 for none. */
   readonly tiers: number;
   readonly bytes: number;
   /**
-   * Generation of the copy in RAM; 0 if there is none. 1 if `tiers` is 0 and the block is being
-   * written, or an engine of this host has announced it.
+   * Generation of the copy in RAM; 0 if RAM has none. If `tiers` is 0, 1 means that the block is
+   * being written or that an engine of this host has announced it.
    */
   readonly generation: bigint;
   readonly checksum: bigint;
@@ -84,7 +91,7 @@ export interface FoundBlock extends BlockCopies {
   readonly layer: number;
 }
 
-/** Reason why a block gets no slot. */
+/** Why no slot is reserved for a block to be received. */
 export type SlotRefusal = "present" | "full" | "tooLong" | "removed";
 
 /** Outcome of the fetch of one block from peers. */
@@ -94,27 +101,31 @@ export type FetchOutcome =
 
 export interface FetchOptions {
   readonly deadlineMs: number;
-  /** If a block is not available, the blocks after it are not needed. */
+  /** True if the blocks after an unavailable block are not needed. */
   readonly stopAtMiss: boolean;
   readonly signal: AbortSignal;
-  /** Workers that reported the blocks. They are asked in any case. */
+  /** Ids of the workers that reported the blocks. The fetch asks them in any case. */
   readonly sources?: readonly string[];
 }
 
-/** `coming`: the block is being written or computed there. */
+/** State of a block at the queried worker. `coming`: it is being written or computed there. */
 export type SourceHas = "here" | "coming" | "absent";
 
-/** Peers as a tier below SSD, implemented by `src/peers`. The store works without one. */
+/**
+ * The tier below SSD: fetches blocks from peers. Implemented by `src/peers`. The store works
+ * without one.
+ */
 export interface PeerTier {
   /**
-   * Length of the leading run of blocks, of the `count` after the first `from` keys (eight words
-   * each), that peers announced and can deliver sooner than an engine would compute them. Answers
-   * synchronously from the local index; 0 is always correct.
+   * Returns the length of the leading run of blocks that peers announced and can deliver sooner
+   * than an engine would compute them, among `count` blocks. `keys`: eight words per block; the
+   * first block has index `from`. Answers from the local index without waiting; 0 is always a
+   * correct result.
    */
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number;
   /**
-   * State of the blocks at this worker; null if the worker is unknown or did not answer. If the
-   * method is absent, workers cannot be asked.
+   * Asks a worker for the state of the blocks. Resolves to null if the worker is unknown or did not
+   * answer. Absent if workers cannot be asked.
    */
   whatHas?(
     worker: string,
@@ -123,8 +134,8 @@ export interface PeerTier {
     options: { readonly deadlineMs: number; readonly signal: AbortSignal },
   ): Promise<readonly SourceHas[] | null>;
   /**
-   * Fetches the blocks. Resolves with one outcome per block, in order, by the deadline at the
-   * latest.
+   * Fetches the blocks. Resolves with one outcome per block, in the order of `blocks`, by the
+   * deadline at the latest.
    */
   fetch(
     namespace: NamespaceIndex,
@@ -133,24 +144,24 @@ export interface PeerTier {
   ): Promise<FetchOutcome[]>;
 }
 
-/** Maximum number of aliases sent with a block. */
+/** Maximum number of aliases that are sent with a block. */
 export const NAMES_MAX = 8;
 const HASH_BYTES = 8;
 const PAGE_KEY_BYTES = 32;
 
-/** Attributes of the requested block. */
+/** Attributes of the block that was requested, to compare the received one with. */
 interface RequestedBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** 32 bytes; null if this process has no number for the namespace. */
+  /** Namespace key, 32 bytes; null if this process has assigned no number to the namespace. */
   readonly namespace: Uint8Array | null;
-  /** Length of the slot. */
+  /** Length of the reserved slot in bytes. */
   readonly bytes: number;
 }
 
 /**
- * The reason to reject a received block, or null. Checks that it is the requested block, fits its
- * slot, matches the sender's checksum and has well-formed attributes.
+ * Returns the reason to reject a received block, or null. Checks that it is the requested block,
+ * fits its slot, matches the sender's checksum and has well-formed attributes.
  */
 export function faultOfPull(
   block: PulledBlock,

@@ -21,13 +21,16 @@ import {
   type SlotRefusal,
 } from "./peer-blocks.ts";
 
-/** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
+/**
+ * Share of the arena, 0 to 1, that may be reserved for blocks being received from peers. The rest
+ * is for local engines.
+ */
 const LANDING_SHARE = 0.5;
-/** Blocks looked up at once. */
+/** Number of blocks whose keys are derived in one native call. */
 const AT_ONCE = 256;
-/** Maximum number of nodes per alias. */
+/** Maximum number of nodes per alias that are considered. */
 const NODES_A_NAME = 64;
-/** Table entries visited at once. */
+/** Block table entries visited before the event loop is yielded to. */
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
@@ -38,28 +41,33 @@ interface ServeOptions {
   readonly warm: boolean;
 }
 
-/** The copies of the node that a client can read now. */
+/** Returns the copies of the block that a peer can read now. */
 function heldCopy({ table, ssd }: TieredStore, node: NodeId): BlockCopies {
   if (node === NO_NODE) return NOTHING;
   const readable = ssd?.readable === true ? Tier.ram | Tier.ssd : Tier.ram;
   const tiers = table.residencyOf(node) & readable;
   if (tiers === 0) return NOTHING;
-  // A block only on SSD gets its slot, and with it a generation, when it is served.
+  // A block that is only on SSD gets a slot, and with it a generation, when it is read for the
+  // peer.
   const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
   return { tiers, bytes: table.bytesOf(node), generation, checksum: table.checksumOf(node) };
 }
 
-/** Generation of the copy in RAM; never 0. No slot has the same generation twice. */
+/**
+ * Returns the generation of the copy in RAM, which is never 0. No two copies have the same
+ * generation.
+ */
 function generationOf(table: TableView, node: NodeId): bigint {
   return (BigInt(table.slotOf(node)) << 32n) | BigInt(table.slotGenerationOf(node) >>> 0);
 }
 
-/** A block that is being computed; see `BlockCopies`. */
+/** State of a block that is being computed; see `BlockCopies`. */
 const COMING: BlockCopies = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
 /**
- * The store as the peer plane uses it. Blocks of other namespaces than the given one are treated as
- * absent. No call waits for room or blocks the event loop.
+ * Access of `src/peers` to the store: sends blocks to peers and receives blocks from them. Treats
+ * blocks of other namespaces than the given one as absent. No call waits for room or blocks the
+ * event loop.
  */
 export class StorePeerBlocks {
   readonly #store: TieredStore;
@@ -74,11 +82,11 @@ export class StorePeerBlocks {
   }
 
   /**
-   * Reserves a slot for a block of at most `bytes`. `present`: the block is in RAM, or readable on
-   * SSD. `full`: RAM has no room; pins and leases are not ended for it. `tooLong`: the arena does
-   * not accept this length. `removed`: a command removed the block so recently that peers may still
-   * have it. `keep` (default true): the block stays in RAM after the request; otherwise it leaves
-   * when its last user releases it.
+   * Reserves a slot for a block of at most `bytes` that will be received. Refusals: `present` (the
+   * block is in RAM, or readable on SSD); `full` (RAM has no room; pins and leases are not ended
+   * for it); `tooLong` (the arena does not accept this length); `removed` (a command removed the
+   * block so recently that peers may still have it). `keep` (default true): the block stays in RAM
+   * after the request; false: it is dropped when its last user releases it.
    */
   land(
     namespace: NamespaceIndex,
@@ -92,7 +100,7 @@ export class StorePeerBlocks {
     const batch = this.#batch;
     const node = this.#find(digest, layer);
     if (node !== NO_NODE) {
-      // A client must not be able to distinguish a block of another namespace from a lack of room.
+      // Answer `full`, so that the client cannot learn whether another namespace has the block.
       if (table.namespaceOf(node) !== namespace) return "full";
       if (table.isResident(node, Tier.ram)) return "present";
       if (ssd?.readable === true && table.isResident(node, Tier.ssd)) return "present";
@@ -111,7 +119,7 @@ export class StorePeerBlocks {
     return new IncomingSlot({ store, namespace, ...asked, slot, awaited, keep, batch });
   }
 
-  /** The block's node in any namespace. */
+  /** Returns the block's node, in whatever namespace it is, or NO_NODE. */
   #find(digest: Uint8Array, layer: number): NodeId {
     assert(digest.length === DIGEST_BYTES, "a digest has 32 bytes");
     const batch = this.#batch;
@@ -123,8 +131,9 @@ export class StorePeerBlocks {
   }
 
   /**
-   * Locks a block for a peer. Returns synchronously if the block is in RAM. A block on SSD is read
-   * first, within `deadlineMs`; with `warm` at lower priority than engines' reads.
+   * Locks a block so that it can be sent to a peer. Returns synchronously if the block is in RAM.
+   * Reads a block on SSD into RAM first, within `deadlineMs`; with `warm` at lower priority than
+   * reads for engines.
    */
   lend(
     namespace: NamespaceIndex,
@@ -142,15 +151,15 @@ export class StorePeerBlocks {
   }
 
   /**
-   * Reads a block that the caller has locked into RAM. A read that is under way continues after the
-   * deadline.
+   * Reads a block that the caller has locked from SSD into RAM. A read in progress continues after
+   * the deadline.
    */
   async #load(node: NodeId, { deadlineMs, warm }: ServeOptions): Promise<Lent> {
     const { table, ssd, ram, clock } = this.#store;
     const late = Promise.withResolvers<"late">();
     using _timer = clock.after(deadlineMs, () => late.resolve("late"));
     const read = ssd!.load(node, { warm, mayEvictPins: false }).then((outcome) => {
-      // No local request is waiting for the block: enter it into the order alone.
+      // No local request waits for the block, so add it to the eviction order here.
       if (outcome === "ok") ram.settleFresh(node);
       return outcome;
     });
@@ -191,8 +200,8 @@ export class StorePeerBlocks {
   }
 
   /**
-   * The parent's digest; zeros if the block has a parent whose digest is unknown here; null for
-   * none.
+   * Returns the digest of the block's parent; zeros if the digest is unknown here; null if the
+   * block has no parent.
    */
   #parentOf(node: NodeId): Uint8Array | null {
     const { table } = this.#store;
@@ -228,7 +237,9 @@ export class StorePeerBlocks {
     return copies;
   }
 
-  /** Whether block `i` of the current batch is being written or was announced. */
+  /**
+   * Returns whether block `i` of the current batch is being written or was announced by an engine.
+   */
   #isComing(node: NodeId, i: number): boolean {
     const { table, engines } = this.#store;
     const isWriting = node !== NO_NODE && table.isWriting(node);
@@ -236,8 +247,8 @@ export class StorePeerBlocks {
   }
 
   /**
-   * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
-   * of namespaces (keys) for which `isVisible` is true.
+   * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks,
+   * only of namespaces for whose key `isVisible` returns true.
    */
   find(
     name: Uint8Array,
@@ -266,8 +277,8 @@ export class StorePeerBlocks {
   }
 
   /**
-   * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD, in slices
-   * between which the loop yields. `each` must copy the key if it keeps it.
+   * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD. Works in
+   * slices and yields to the event loop between them. `each` must copy the key if it keeps it.
    */
   async eachKey(
     namespace: NamespaceIndex,
@@ -292,12 +303,18 @@ export class StorePeerBlocks {
     }
   }
 
-  /** Number of blocks of the namespace that have arrived on this host. Removals are not counted. */
+  /**
+   * Returns how many blocks of the namespace have been stored on this host since the start.
+   * Removals are not counted.
+   */
   changesOf(namespace: NamespaceIndex): number {
     return this.#store.arrivals.changesOf(namespace);
   }
 
-  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
+  /**
+   * Returns the length in bytes of the block of this namespace and layer that was stored last; 0 if
+   * there was none.
+   */
   usualBytes(namespace: NamespaceIndex, layer: number): number {
     return this.#store.arrivals.bytesOf(namespace, layer);
   }
@@ -306,16 +323,19 @@ export class StorePeerBlocks {
 /** The public methods of `StorePeerBlocks`. */
 export type PeerBlocks = Pick<StorePeerBlocks, keyof StorePeerBlocks>;
 
-/** Bytes of served blocks to hash, per second and in a burst. */
+/** Limits on hashing blocks that were sent to peers: bytes per second, and bytes in a burst. */
 const BYTES_PER_S = 128 * 2 ** 20;
 const BYTES_AT_ONCE = 256 * 2 ** 20;
-/** Maximum number of queued blocks. Further blocks are checked the next time they are served. */
+/**
+ * Maximum number of blocks that wait to be hashed. A further block is checked the next time it is
+ * sent.
+ */
 const WAITING_MAX = 1_024;
 
 /**
- * Hashes served blocks, one at a time on a native thread. The client verifies the bytes it receives
- * but does not report to this host. Without this check a damaged block would be served until the
- * scrub or a local reader finds it.
+ * Checks blocks that were sent to peers, one at a time on a native thread. The receiving client
+ * verifies the bytes but does not report a mismatch to this host. Without this check a damaged
+ * block would be sent until the scrub or a local reader finds it.
  */
 class ServedBlockChecks {
   readonly #store: TieredStore;
@@ -338,7 +358,7 @@ class ServedBlockChecks {
     const { table, checks } = this.#store;
     for (const node of this.#waiting) {
       this.#waiting.delete(node);
-      // The node id may have been reused: then the new block is checked.
+      // The node id may have been reused meanwhile: checking the new block instead does no harm.
       if (!table.isResident(node, Tier.ram)) continue;
       if (this.#budget.take(table.bytesOf(node))) await checks.check(node, "peer");
     }
@@ -347,11 +367,15 @@ class ServedBlockChecks {
 }
 
 /**
- * Maximum number of pairs of namespace and layer with a known length. The first seen is forgotten.
+ * Maximum number of pairs of namespace and layer for which a block length is kept. The pair that
+ * was added first is forgotten.
  */
 const LENGTHS_MAX = 16_384;
 
-/** Arrivals per namespace on this host: number of blocks, and length of blocks per layer. */
+/**
+ * Blocks that were stored on this host, per namespace: their number, and the latest block length
+ * per layer.
+ */
 export class ArrivalStats {
   readonly #changes: number[] = [];
   readonly #lengths = new Map<number, number>();
@@ -361,7 +385,7 @@ export class ArrivalStats {
     this.learn(namespace, layer, bytes);
   }
 
-  /** Records the length of a block of this namespace and layer. */
+  /** Records the length in bytes of a block of this namespace and layer. */
   learn(namespace: NamespaceIndex, layer: number, bytes: number): void {
     const pair = pairOf(namespace, layer);
     if (this.#lengths.get(pair) === bytes) return;
@@ -371,18 +395,21 @@ export class ArrivalStats {
     this.#lengths.set(pair, bytes);
   }
 
-  /** Number of blocks of the namespace that have arrived. */
+  /** Returns how many blocks of the namespace have been stored on this host since the start. */
   changesOf(namespace: NamespaceIndex): number {
     return this.#changes[namespace] ?? 0;
   }
 
-  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
+  /**
+   * Returns the length in bytes of the latest block of this namespace and layer; 0 if there was
+   * none.
+   */
   bytesOf(namespace: NamespaceIndex, layer: number): number {
     return this.#lengths.get(pairOf(namespace, layer)) ?? 0;
   }
 }
 
-/** Unique key below 2^48. */
+/** Combines namespace and layer into a unique number below 2^48. */
 function pairOf(namespace: NamespaceIndex, layer: number): number {
   return namespace * 2 ** 32 + (layer >>> 0);
 }

@@ -11,44 +11,47 @@ import {
 import { BUSY_MS, SqliteWriter, type SqliteWriterOptions } from "./sqlite-writer.ts";
 import { FIRST_RUN } from "./store/index-store.ts";
 
-/** Maximum number of pending changes: about 70 MB with their keys. */
+/** Maximum number of changes not committed yet. They take about 70 MB with their keys. */
 const PENDING_MAX = 262_144;
 
 /**
- * Rows of blocks as columns, of which `count` entries are filled. All rows have the same namespace
- * and layer.
+ * Index rows of blocks as columns. The first `count` entries are valid. All rows have the same
+ * namespace and layer.
  */
 export interface BlockRows {
   readonly count: number;
   readonly namespaceKey: Uint8Array;
   /**
-   * Identifier of the namespace's MAC key, 16 bytes. Null: no block of the namespace was stored
-   * with one.
+   * Identifier of the namespace's MAC key, 16 bytes. Null if no block of the namespace was stored
+   * with a MAC.
    */
   readonly macKeyId: Uint8Array | null;
   readonly layer: number;
-  /** 32 bytes per row. */
+  /** Digests, 32 bytes per row. */
   readonly digests: Uint8Array;
-  /** 32 bytes per row. All zero: no parent. */
+  /** Digests of the parents, 32 bytes per row. All zero: no parent. */
   readonly parents: Uint8Array;
   readonly bytes: Uint32Array;
-  /** XXH3-64 of the payload. */
+  /** XXH3-64 of each block's payload. */
   readonly checksums: BigUint64Array;
-  /** Distinguishes several files with the same short name. Usually 0. */
+  /** Number in the file name that distinguishes keys with the same short name. Usually 0. */
   readonly variants: Uint8Array;
-  /** Time of the latest use, in seconds since 1970, and number of uses (saturates at 65,535). */
+  /** Unix time of the latest use in seconds, and number of uses (at most 65,535). */
   readonly lastSeen: Uint32Array;
   readonly uses: Uint16Array;
 }
 
-/** One block on SSD. */
+/** Index row of one block on SSD. */
 export interface BlockRow {
   readonly namespaceKey: Uint8Array;
-  /** See `BlockRows`. The index keeps the latest value per namespace. */
+  /**
+   * Identifier of the namespace's MAC key; see `BlockRows`. The index keeps the latest value per
+   * namespace.
+   */
   readonly macKeyId?: Uint8Array | null;
   readonly layer: number;
   readonly digest: Uint8Array;
-  /** Null: no parent. */
+  /** Digest of the parent; null if the block has no parent. */
   readonly parent: Uint8Array | null;
   readonly bytes: number;
   readonly checksum: bigint;
@@ -56,8 +59,8 @@ export interface BlockRow {
   readonly lastSeen: number;
   readonly uses: number;
   /**
-   * Sequence number within this run of the agent, from 1, unique per block. 0: the block was found
-   * by recovery.
+   * Sequence number of the write within this run of the agent, from 1; 0 if recovery found the
+   * block.
    */
   readonly sequence: number;
 }
@@ -66,30 +69,33 @@ export interface AliasRow {
   readonly namespaceKey: Uint8Array;
   readonly layer: number;
   readonly digest: Uint8Array;
-  /** 8 bytes: an engine hash, little-endian. 32 bytes: a SHA-256 page key. */
+  /** The alias. 8 bytes: an engine hash, little-endian. 32 bytes: a SHA-256 page key. */
   readonly alias: Uint8Array;
 }
 
-/** State of the previous run. */
+/** State of the previous run of the agent, as recorded in the index. */
 export interface PreviousRun {
   /**
-   * Null: the index is new, or no run has used it. Recovery then reads the headers of all blocks.
+   * Number that identifies the previous run. Null if the index is new or no run has used it;
+   * recovery then reads the headers of all blocks.
    */
   readonly incarnation: bigint | null;
-  /** The rows of all blocks up to this sequence number were committed or removed. */
+  /** Sequence number up to which the rows of all written blocks were committed. */
   readonly flushedSequence: number;
-  /** Whether the run closed the index after all changes were committed. */
+  /** True if that run closed the index after it had committed all changes. */
   readonly clean: boolean;
 }
 
 export interface IndexState {
-  /** Reason why the index currently fails. Null: it works. */
+  /** Reason why the index cannot be written at present; null if it can. */
   readonly failing: string | null;
-  /** Changes not committed yet, and changes dropped because too many were pending. */
+  /** Number of changes not committed yet, and of changes dropped because too many were pending. */
   readonly pending: number;
   readonly dropped: number;
   readonly rows: number;
-  /** Path and reason of an unusable index that was set aside at this start. */
+  /**
+   * Path of an unusable index that was set aside at this start, and the reason; null if none was.
+   */
   readonly setAside: { readonly path: string; readonly why: string } | null;
 }
 
@@ -108,15 +114,16 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
   protected readonly log: ChangeLog;
   readonly #incarnation: bigint;
   readonly #sequences = new SequenceWatermark();
-  /** Progress to write during recovery, taken from the previous run. */
+  /** Progress of the previous run, which commits keep writing during recovery. */
   readonly #inherited: RunProgress;
   #dropped = 0;
   #droppedAtFlush = 0;
   /**
-   * The row of a block found by recovery was dropped: the next start must read all headers again.
+   * True if a row of a block found by recovery was dropped: the next start must read all headers
+   * again.
    */
   #isIncomplete = false;
-  /** The chunk that begins the run. Null before `begin`. */
+  /** Number of the chunk of changes with which this run begins; null before `begin`. */
   #beginsAt: number | null = null;
   #isLoaded = false;
 
@@ -139,9 +146,10 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
   }
 
   /**
-   * Every row as it was when the index was opened, by namespace and layer, oldest use first. Call
-   * it once, before `begin`. All rows were verified: an index with a damaged row is set aside.
-   * Throws INDEX_FAILED if reading fails midway.
+   * Yields all rows as they were when the index was opened, grouped by namespace and layer, in each
+   * group the least recently used blocks first. Call once, before `begin`. The rows were verified
+   * when the index was opened: an index with a damaged row is set aside. Throws INDEX_FAILED if
+   * reading fails midway.
    */
   async *loadBlocks(): AsyncIterable<BlockRows> {
     assert(!this.#isLoaded, "the blocks are loaded once");
@@ -163,28 +171,32 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
   }
 
   /**
-   * Ends recovery and commits its changes. From now on the index describes this run. Call it before
+   * Ends recovery and commits its changes. From now on the index describes this run. Call before
    * the first block of the run is written: until then a crash leaves the index as the previous run
-   * left it, so that the next start can recover again. False as in `flush`; the run then begins
-   * with the first commit that succeeds.
+   * left it, so that the next start can recover again. Resolves to false if the commit failed; the
+   * run then begins with the first commit that succeeds.
    */
   begin(): Promise<boolean> {
     this.#beginsAt ??= this.log.newest;
     return this.flush();
   }
 
-  /** Reports that the write with this sequence number failed, so that no row will come. */
+  /**
+   * Reports that the write with this sequence number failed, so that there will be no row for it.
+   */
   skip(sequence: number): void {
     this.#sequences.add(sequence);
   }
 
   /**
-   * Adds or replaces the row of a block. The key is digest (which covers the namespace) and layer.
+   * Adds or replaces the row of a block. Its key is the digest, which depends on the namespace, and
+   * the layer.
    */
   put(row: BlockRow): void {
     if (row.sequence > 0) this.#beginsAt ??= this.log.newest;
     if (this.#noteChange(this.log.put(row))) return;
-    // A dropped row of this run leaves a gap in the sequence numbers, which the next start notices.
+    // If a row of this run is dropped, its sequence number is missing, which the next start
+    // notices.
     if (row.sequence === 0) this.#isIncomplete = true;
   }
 
@@ -192,22 +204,24 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
     this.#noteChange(this.log.remove(digest, layer));
   }
 
-  /** Records a use of the block. */
+  /** Records the time of a block's latest use and its number of uses. */
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): void {
-    // A `touch` without room is not counted as dropped, because `flush` makes no promise about
-    // uses.
+    // Do not count a `touch` without room as dropped, because `flush` makes no promise about uses.
     if (this.log.touch(digest, layer, lastSeen, uses)) this.schedule(this.log.hasFull);
   }
 
   /**
-   * Adds an alias. Call it after the `put` of its block. The alias is removed together with the row
-   * of its block, and ignored if there is none.
+   * Adds an alias of a block. Call after `put` of the block. The alias is removed together with the
+   * block's row, and ignored if the block has none.
    */
   putAlias(row: AliasRow): void {
     this.#noteChange(this.log.putAlias(row));
   }
 
-  /** Commits all changes so far. False if the commit failed or if changes were dropped. */
+  /**
+   * Commits all changes so far. Resolves to false if the commit failed or if changes were dropped
+   * since the last `flush`.
+   */
   flush(options: { readonly durable?: boolean } = {}): Promise<boolean> {
     const hasDropped = this.#dropped > this.#droppedAtFlush;
     this.#droppedAtFlush = this.#dropped;
@@ -221,7 +235,7 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
     });
   }
 
-  /** Commits everything, then marks the run as clean. */
+  /** Commits all changes, then marks the run as cleanly closed. */
   protected async finish(): Promise<boolean> {
     this.#beginsAt ??= this.log.newest;
     if (!(await this.flush()) || !this.isOpen) return false;
@@ -270,16 +284,16 @@ export class SqliteIndex extends SqliteWriter<ChangeChunk> {
 export type BlockIndex = Pick<SqliteIndex, keyof SqliteIndex>;
 
 /**
- * Maximum number of sequence numbers that are out of order. Some hundred blocks are in flight at
- * once; more means that one of them never comes.
+ * Maximum number of sequence numbers above the watermark that are tracked. Some hundred blocks are
+ * written at the same time; more numbers mean that one never arrives.
  */
 const AHEAD_MAX = 65_536;
 
 /**
- * The highest sequence number up to which every block's row was handed over. Writes end out of
- * order, and a claim about a block that is still being written would make the next start take it
- * for a deleted one. If a sequence number never comes, because its row was dropped, the watermark
- * stays below it.
+ * The sequence number up to which the rows of all blocks were handed to the index. Writes end out
+ * of order. If the watermark covered a block that is still being written, the next start would take
+ * that block for a deleted one. If a number never arrives because its row was dropped, the
+ * watermark stays below it.
  */
 class SequenceWatermark {
   readonly #ahead = new Set<number>();
@@ -301,26 +315,29 @@ class SequenceWatermark {
 }
 
 export interface BlockIndexOptions {
-  /** Created if it does not exist. */
+  /** Folder of the index. Created if it does not exist. */
   readonly folder: string;
-  /** Identifies this run of the agent. Never reused. */
+  /** Number that identifies this run of the agent. Never reused. */
   readonly incarnation: bigint;
   readonly owner: IndexOwner;
   readonly clock: Clock;
-  /** Aborts waiting for a disk that hangs. */
+  /** Aborts the open if the disk hangs. */
   readonly signal?: AbortSignal;
-  /** Time for which another program may keep the index locked before it is set aside. */
+  /**
+   * Milliseconds for which another program may keep the index locked. After that the index is set
+   * aside.
+   */
   readonly busyMs?: number;
-  /** Maximum number of pending changes. */
+  /** Maximum number of changes not committed yet. Default: `PENDING_MAX`. */
   readonly pendingMax?: number;
 }
 
 /**
- * Opens or creates the index of a folder. An unusable index is set aside (`state.setAside`) and
- * replaced by an empty one. If the disk does not allow even that, the index is `failing`, keeps
- * changes pending and opens as soon as it can. In both cases `previous.incarnation` is null and the
- * caller reads the headers of all blocks. Throws INDEX_IN_USE if another agent uses the index,
- * INDEX_FOREIGN if it belongs to another worker or machine, ABORTED.
+ * Opens or creates the index of a folder. Sets an unusable index aside (`state.setAside`) and
+ * replaces it by an empty one. If the disk does not allow even that, the index is `failing`, keeps
+ * changes pending and opens as soon as it can. In both cases `previous.incarnation` is null, and
+ * the caller reads the headers of all blocks. Throws INDEX_IN_USE if another agent uses the index,
+ * INDEX_FOREIGN if it belongs to another worker or machine, and ABORTED.
  */
 export async function openBlockIndex(options: BlockIndexOptions): Promise<BlockIndex> {
   const { folder, incarnation, owner, clock, signal, pendingMax, busyMs = BUSY_MS } = options;

@@ -1,7 +1,9 @@
 import { assert } from "../../core/index.ts";
 import type { AliasRow, BlockRow } from "./block-index.ts";
 
-/** Maximum number of changes per batch, which is one transaction and one message. */
+/**
+ * Maximum number of changes per batch. A batch is one message to the worker and one transaction.
+ */
 export const BATCH_ROWS = 1000;
 
 export const CHANGE = { put: 0, remove: 1, touch: 2, alias: 3 } as const;
@@ -10,25 +12,26 @@ const BYTES_PER_ROW = 8 + 4 * 3 + 2 + 2 + 32 * 3 + 16;
 const BATCH_BYTES = BATCH_ROWS * BYTES_PER_ROW;
 
 /**
- * Changes as columns in one buffer, which is transferred to the worker and back without a copy. A
- * change sets only the columns of its kind; the others contain values of earlier use.
+ * Changes as columns in one buffer, which is transferred to the worker and back without a copy.
+ * Each change sets only the columns that its kind uses; the others contain values of an earlier use
+ * of the buffer.
  */
 export class ChangeBatch {
   readonly buffer: ArrayBuffer;
-  /** XXH3-64 of the payload. */
+  /** XXH3-64 of each block's payload. */
   readonly checksums: BigUint64Array;
   readonly layers: Uint32Array;
   readonly bytes: Uint32Array;
   readonly lastSeen: Uint32Array;
   readonly uses: Uint16Array;
   readonly kinds: Uint8Array;
-  /** Variant of a put; length of an alias. */
+  /** For a put: variant in the file name. For an alias: its length in bytes. */
   readonly smalls: Uint8Array;
   readonly digests: Uint8Array;
   readonly namespaceKeys: Uint8Array;
-  /** Parent of a put (all zero: none); bytes of an alias. */
+  /** For a put: digest of the parent (all zero: none). For an alias: its bytes. */
   readonly links: Uint8Array;
-  /** MAC key identifier of the namespace of a put, 16 bytes. All zero: none. */
+  /** For a put: identifier of the namespace's MAC key, 16 bytes; all zero: none. */
   readonly macKeyIds: Uint8Array;
 
   constructor(buffer: ArrayBuffer = new ArrayBuffer(BATCH_BYTES)) {
@@ -54,7 +57,7 @@ export class ChangeBatch {
   }
 }
 
-/** The 32 bytes of `row` in a column of digests or keys. A view, not a copy. */
+/** Returns a view of the 32 bytes of `row` in a column of digests or keys. */
 export function key32(column: Uint8Array, row: number): Uint8Array {
   return column.subarray(row * 32, row * 32 + 32);
 }
@@ -64,26 +67,26 @@ export interface ChangeChunk {
   readonly number: number;
   batch: ChangeBatch;
   count: number;
-  /** Per row: the key by which a later change of the same block finds it. */
+  /** Per row: the string key by which a later change of the same block finds this one. */
   readonly keys: string[];
-  /** Sequence numbers of the blocks whose rows, or removals, are in the chunk. */
+  /** Sequence numbers of the block writes whose rows, or removals, are in the chunk. */
   readonly sequences: number[];
 }
 
-/** Number of buffers kept for reuse. */
+/** Maximum number of buffers kept for reuse. */
 const SPARES = 4;
 const NO_KEY = new Uint8Array(32);
 const NO_MAC_KEY = new Uint8Array(16);
 
 /**
- * Pending changes, as columns in the layout in which they are sent. A change replaces a pending
- * change of the same block; changes of different blocks commute. At most `rowsMax` changes are
- * pending.
+ * Changes not committed yet, as columns in the layout in which they are sent to the worker. A
+ * change replaces a pending change of the same block; the order of changes of different blocks does
+ * not matter. At most `rowsMax` changes are pending.
  */
 export class ChangeLog {
   readonly #rowsMax: number;
   readonly #chunks: ChangeChunk[] = [];
-  /** Per pending change: chunk number × BATCH_ROWS + row. */
+  /** Position of each pending change: chunk number × BATCH_ROWS + row. */
   readonly #places = new Map<string, number>();
   readonly #spares: ArrayBuffer[] = [];
   readonly #keyBytes = Buffer.alloc(36 + 32);
@@ -94,7 +97,7 @@ export class ChangeLog {
     this.#rowsMax = rowsMax;
   }
 
-  /** Pending changes. */
+  /** Number of pending changes. */
   get count(): number {
     return this.#rows;
   }
@@ -103,12 +106,14 @@ export class ChangeLog {
     return this.#chunks[0]?.count === BATCH_ROWS;
   }
 
-  /** Number of the newest chunk with changes. Later changes may still be added to it. */
+  /** Number of the newest chunk that contains changes. More changes may be added to it. */
   get newest(): number {
     return this.#chunksMade;
   }
 
-  /** Takes the oldest chunk if it is full or its number is at most `upTo`. */
+  /**
+   * Takes the oldest chunk if it is full or its number is at most `upTo`; otherwise returns null.
+   */
   take(upTo: number): ChangeChunk | null {
     const chunk = this.#chunks[0];
     if (chunk === undefined) return null;
@@ -119,12 +124,12 @@ export class ChangeLog {
     return chunk;
   }
 
-  /** Reuses the buffer of a committed chunk. */
+  /** Keeps the buffer of a committed chunk for reuse. */
   recycle(buffer: ArrayBuffer): void {
     if (this.#spares.length < SPARES) this.#spares.push(buffer);
   }
 
-  /** The methods below return false if the log is full. */
+  /** Adds or replaces a block's row. Like the methods below, returns false if the log is full. */
   put(row: BlockRow): boolean {
     const at = this.#place(this.#blockKey(row.digest, row.layer), this.#rowsMax);
     if (at === null) return false;
@@ -151,7 +156,8 @@ export class ChangeLog {
   }
 
   /**
-   * The log counts as full at half its size: of all changes, the record of a use is worth least.
+   * Records a use of a block. Returns false if the log is half full, to leave room for more
+   * important changes.
    */
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): boolean {
     const at = this.#place(this.#blockKey(digest, layer), this.#rowsMax / 2);
@@ -190,7 +196,10 @@ export class ChangeLog {
     chunk.batch.digests.set(digest, row * 32);
   }
 
-  /** The place of the pending change of `key`, or a new place at the end. Null: the log is full. */
+  /**
+   * Returns the position of the pending change of `key`, or a new position at the end. Null: the
+   * log is full.
+   */
   #place(key: string, rowsMax: number): { chunk: ChangeChunk; row: number; isNew: boolean } | null {
     const known = this.#places.get(key);
     if (known !== undefined) {

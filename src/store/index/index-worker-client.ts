@@ -3,15 +3,15 @@ import type { AliasRow, BlockRows } from "./block-index.ts";
 import type { LedgerChange, LedgerContents } from "./retention/retention-ledger.ts";
 
 /**
- * In the sources the worker is beside this file. In the executable this module is at the root, and
- * the worker is an entry point at its path below `src`.
+ * In the source tree the worker is beside this file. In the executable this module is at the root,
+ * and the worker is an entry point at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
 const WORKER = isInExecutable ? "./store/index/index-worker.ts" : "./index-worker.ts";
 
 /**
- * Connection to the worker thread of one database file. Answers arrive in the order of the
- * requests. Once the worker is gone, every request is answered with `failed`.
+ * Connection to the worker thread of one database file. The worker answers requests in order. If
+ * the worker has ended, every request is answered with `failed`.
  */
 export class IndexWorkerClient {
   readonly #worker: Worker;
@@ -26,8 +26,8 @@ export class IndexWorkerClient {
   }
 
   /**
-   * Starts a worker and sends it the open order. `failed`: the disk does not allow the open. Throws
-   * HearthError if the worker refuses, ABORTED if the signal fires.
+   * Starts a worker and lets it open the file. Answer `failed`: the disk does not allow the open at
+   * present. Throws HearthError if the worker refuses, and ABORTED if the signal fires.
    */
   static async open(
     order: OpenOrder,
@@ -52,7 +52,7 @@ export class IndexWorkerClient {
     }
   }
 
-  /** Reason why the worker is gone. Null while it lives. */
+  /** Reason why the worker has ended; null while it runs. */
   get gone(): string | null {
     return this.#gone;
   }
@@ -67,8 +67,8 @@ export class IndexWorkerClient {
   }
 
   /**
-   * The next rows of a table as they were when the file was opened; null at the end. A failure
-   * throws INDEX_FAILED, because a truncated load would look like a smaller table.
+   * Returns the next rows of a table as they were when the file was opened; null at the end. Throws
+   * INDEX_FAILED on a failure, because a load that ends early would look like a smaller table.
    */
   async next<Table extends keyof Pages>(table: Table): Promise<Pages[Table] | null> {
     const answer = await this.ask({ kind: "next", table });
@@ -92,7 +92,7 @@ function failed(why: string): Answer {
   return { kind: "failed", why, columns: null };
 }
 
-/** Owner of an index. */
+/** Identifies the agent that owns an index. */
 export interface IndexOwner {
   readonly worker: string;
   readonly machine: string;
@@ -100,12 +100,12 @@ export interface IndexOwner {
   readonly store: string;
 }
 
-/** Progress of a run, committed together with the rows. */
+/** Progress of a run of the agent, committed together with the rows. */
 export interface RunProgress {
   readonly incarnation: bigint | null;
   readonly flushedSequence: number;
   readonly clean: boolean;
-  /** Whether the index has a row of every block that was on SSD at the end of recovery. */
+  /** True if the index has a row for every block that was on SSD at the end of recovery. */
   readonly complete: boolean;
 }
 
@@ -118,22 +118,25 @@ export interface OpenOrder {
   readonly kind: "open";
   readonly file: "index" | "ledger";
   readonly folder: string;
-  /** `store` is not compared for the ledger. */
+  /** Owner of the file. The retention ledger does not compare `store`. */
   readonly owner: IndexOwner;
   readonly incarnation: bigint;
-  /** Milliseconds since 1970, for the name of a file that is set aside. */
+  /** Unix time in milliseconds, for the name of a file that is set aside. */
   readonly wallMs: number;
-  /** Time for which another process may keep the file locked before it is set aside. */
+  /**
+   * Milliseconds for which another process may keep the file locked. After that the file is set
+   * aside.
+   */
   readonly busyMs: number;
   /**
-   * Whether this repeats an open that failed. The caller continued with an empty file, so a file
-   * found now is set aside.
+   * True if this repeats an open that failed. The agent has continued with an empty file since, so
+   * a file that exists now is set aside.
    */
   readonly isLate: boolean;
 }
 
 export interface IndexChanges {
-  /** A `ChangeBatch`, which is transferred, with `count` rows. */
+  /** Memory of a `ChangeBatch` with `count` rows. It is transferred to the worker. */
   readonly columns: ArrayBuffer | null;
   readonly count: number;
   readonly progress: RunProgress;
@@ -141,15 +144,15 @@ export interface IndexChanges {
 
 export interface LedgerChanges {
   readonly rows: readonly LedgerChange[];
-  /** Null: unchanged. */
+  /** Time to record in the ledger; null if it has not changed. */
   readonly lastSeen: LedgerContents["lastSeen"];
 }
 
-/** Pages of rows by table. */
+/** Type of a page of rows for each table. */
 interface Pages {
   readonly blocks: BlockRows;
   readonly aliases: readonly AliasRow[];
-  /** All rows of the ledger. */
+  /** All rows of the retention ledger. */
   readonly ledger: readonly LedgerChange[];
 }
 
@@ -159,7 +162,7 @@ export interface CommitOrder {
   readonly durable: boolean;
 }
 
-/** Requests from the main thread. Each is answered once, in order. */
+/** Requests from the main thread to the worker. The worker answers each once, in order. */
 export type Order =
   | OpenOrder
   | { readonly kind: "next"; readonly table: keyof Pages }
@@ -169,9 +172,9 @@ export type Order =
 export type Answer =
   | {
       readonly kind: "opened";
-      /** The index alone. */
+      /** Set for the block index only. */
       readonly previous: RunProgress | null;
-      /** The ledger alone. */
+      /** Set for the retention ledger only. */
       readonly lastSeen: LedgerContents["lastSeen"];
       readonly rows: number;
       readonly setAside: SetAside | null;
@@ -185,7 +188,7 @@ export type Answer =
   | { readonly kind: "page"; readonly page: Pages[keyof Pages] | null }
   | { readonly kind: "committed"; readonly rows: number; readonly columns: ArrayBuffer | null }
   | { readonly kind: "closed" }
-  /** The disk refused for now. The answer to a commit returns its columns. */
+  /** The disk refused the operation at present. The answer to a commit returns its columns. */
   | { readonly kind: "failed"; readonly why: string; readonly columns: ArrayBuffer | null };
 
 export type Opened = Extract<Answer, { kind: "opened" | "failed" }>;

@@ -6,9 +6,9 @@ import { sqliteMessage } from "./store/open-database.ts";
 import { type OpenedStore, openLocked } from "./store/open-store.ts";
 
 /**
- * Worker thread that runs all SQLite calls of one database file, so that only this thread waits for
- * the disk. It has no timers and makes no decisions: each order is answered once, in order. One
- * worker has the index open, another the ledger.
+ * Worker thread that makes all SQLite calls for one database file, so that only this thread waits
+ * for the disk. It has no timers and makes no decisions: it answers each order once, in order. One
+ * worker opens the block index, another the retention ledger.
  */
 
 declare const self: Worker;
@@ -31,7 +31,7 @@ function obey(order: Order): Answer {
   }
   if (opened === null) throw new HearthError("INTERNAL", `${order.kind} before the file is open`);
   const { store } = opened;
-  // The client that opened the file sends orders of its kind.
+  // The casts are safe: a client sends only orders that fit the file that it opened.
   if (order.kind === "next") return { kind: "page", page: store.next(order.table as never) };
   const { changes, durable } = order;
   store.commit(changes as never, durable);
@@ -54,7 +54,7 @@ function columnsOf(order: Order): ArrayBuffer | null {
   return order.kind === "commit" && "columns" in order.changes ? order.changes.columns : null;
 }
 
-/** Buffers to transfer instead of copying. */
+/** Returns the buffers of an answer that are transferred instead of copied. */
 function transfers(answer: Answer): ArrayBuffer[] {
   if (answer.kind === "committed" || answer.kind === "failed") {
     return answer.columns === null ? [] : [answer.columns];

@@ -13,14 +13,14 @@ import { DamagedIndex, isAboutFile, openDatabase, sqliteMessage } from "./store/
 import { lockFolder } from "./store/open-store.ts";
 import { u64Of } from "./store/seal.ts";
 
-/** State of an index that no agent uses, for tools. */
+/** Result of inspecting an index while no agent uses it, for tools. */
 export type IndexInspection =
   | { readonly kind: "none" }
   | { readonly kind: "damaged"; readonly why: string }
   | { readonly kind: "sound"; readonly index: InspectedIndex };
 
 /**
- * Reads the index of a folder without changing the folder. It reads a copy in a temporary folder,
+ * Inspects the index of a folder without changing the folder. Reads a copy in a temporary folder,
  * because even a read makes SQLite write its log back.
  */
 export function inspectIndex(folder: string): IndexInspection {
@@ -65,7 +65,7 @@ const FIND = `SELECT ${COLUMNS} FROM blocks WHERE digest = ? AND layer = ?`;
 const ALL = `SELECT ${COLUMNS} FROM blocks ORDER BY id`;
 const NAME = "SELECT digest, layer FROM blocks WHERE id = ?";
 
-/** A verified copy of an index. */
+/** A copy of an index in which every row was verified. */
 export class InspectedIndex implements IndexedBlocks, Disposable {
   readonly #folder: string;
   readonly #copies: string;
@@ -73,7 +73,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
   readonly #keys: NamespaceKeys;
   readonly #owner: IndexOwner;
 
-  /** Throws DamagedIndex or the error of SQLite. */
+  /** Opens and verifies the copy. Throws DamagedIndex or the error of SQLite. */
   constructor(folder: string, copies: string) {
     this.#folder = folder;
     this.#copies = copies;
@@ -88,7 +88,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
       }
       this.#owner = record.owner;
       this.#keys = new NamespaceKeys(this.#db);
-      // Each load verifies its whole table.
+      // Loading a table verifies all its rows.
       new BlockLoad(this.#db, this.#keys, record.blocks);
       new AliasLoad(this.#db, this.#keys, record.aliases);
     } catch (thrown) {
@@ -116,7 +116,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
     return { ...row, namespaceKey, checksum: sum };
   }
 
-  /** Removes rows and their aliases from the index itself. The record of the last run stays. */
+  /** Removes rows and their aliases from the original index. The record of the last run stays. */
   drop(rowIds: readonly number[]): void {
     if (rowIds.length === 0) return;
     using lock = lockFolder(this.#folder);

@@ -9,53 +9,60 @@ import type {
   SetAside,
 } from "./index-worker-client.ts";
 
-/** Changes that no caller waits for are committed within this time. */
+/** Milliseconds after which changes are committed even if no caller waits for them. */
 const COMMIT_EVERY_MS = 100;
 const RETRY_FIRST_MS = 100;
 const RETRY_MAX_MS = 5_000;
 const DISPOSE_MS = 5_000;
-/** Time for which another program may keep the file locked before it is set aside. */
+/**
+ * Milliseconds for which another program may keep the file locked. After that the file is set
+ * aside.
+ */
 export const BUSY_MS = 2_000;
 
-/** Changes that go to the worker in one transaction. */
+/** Changes that are sent to the worker together and committed in one transaction. */
 interface Batch {
-  /** Number of the batch, or of its last part. Numbers ascend. */
+  /** Number of the batch; if it consists of several parts, of its last part. Numbers ascend. */
   readonly number: number;
   readonly count: number;
 }
 
-/** A caller that waits until the changes up to a number are committed. */
+/** A caller that waits until all changes up to a batch number are committed. */
 interface Waiter {
   readonly upTo: number;
   readonly durable: boolean;
   readonly resolve: (isCommitted: boolean) => void;
 }
 
-/** Pending changes, oldest first. */
+/** Changes that were not sent to the worker yet, oldest first. */
 interface PendingChanges<Of extends Batch> {
   /** Number of pending changes. */
   readonly count: number;
-  /** Takes the oldest batch if it is full or its number is at most `upTo`. */
+  /**
+   * Takes the oldest batch if it is full or its number is at most `upTo`; otherwise returns null.
+   */
   take(upTo: number): Of | null;
 }
 
 export interface SqliteWriterOptions {
   readonly clock: Clock;
-  /** The order that opened the file. If it failed it is repeated, as a late order. */
+  /** The order that opened the file. If the open failed, the order is repeated with `isLate`. */
   readonly openOrder: OpenOrder;
-  /** A request that takes longer means that the disk hangs. Default: no limit. */
+  /**
+   * Milliseconds after which an unanswered request means that the disk hangs. Default: no limit.
+   */
   readonly hungMs?: number;
 }
 
 /**
- * The event loop's side of a database file: collects changes, and keeps one batch in flight to the
- * worker. While the disk refuses, changes wait and the file is retried.
+ * Writes a database file from the event loop: collects changes and sends them to the worker, one
+ * batch at a time. While the disk refuses, changes wait and the open or commit is retried.
  */
 export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable {
   protected readonly worker: IndexWorkerClient;
   protected readonly clock: Clock;
   protected readonly waiters: Waiter[] = [];
-  /** The batch that is in flight, or that the worker returned after a failure. */
+  /** The batch that was sent to the worker, or that the worker returned after a failure. */
   protected inFlight: Of | null = null;
   /** Number of the last committed batch. */
   protected committed = 0;
@@ -65,7 +72,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
   protected isHung = false;
   protected failing: string | null;
   readonly #options: SqliteWriterOptions;
-  /** Batches up to this one are sent even if they are not full. */
+  /** Number of the batch up to which batches are sent even if they are not full. */
   #dueUpTo = 0;
   #failures = 0;
   #timer: Disposable | null = null;
@@ -79,30 +86,39 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     this.isOpen = opened.kind === "opened";
     this.failing = opened.kind === "failed" ? opened.why : null;
     if (opened.kind === "opened") this.#noteOpened(opened);
-    // Retry a failed open even if there are no changes to write.
+    // Retry a failed open even if no changes are pending.
     else this.#retryLater();
   }
 
   protected abstract readonly log: PendingChanges<Of>;
 
-  /** Number of the newest change, after those that belong to it are added. */
+  /**
+   * Returns the number of the batch with the newest change. May first add changes that belong to
+   * it.
+   */
   protected abstract newest(): number;
 
-  /** The message for the batch in flight; null: only what goes with every commit. */
+  /**
+   * Returns the message that commits `batch`. For null, the message contains only the data that
+   * every commit writes.
+   */
   protected abstract changesOf(batch: Of | null): IndexChanges | LedgerChanges;
 
-  /** Called with each commit. `columns`: the memory that was sent with it. */
+  /** Called after each commit. `columns`: the memory that was sent with it. */
   protected abstract onCommitted(columns: ArrayBuffer | null): void;
 
-  /** Commits everything and closes the file. */
+  /** Commits all changes and closes the file. Resolves to false if that failed. */
   protected abstract finish(): Promise<boolean>;
 
-  /** Changes not committed yet. */
+  /** Number of changes not committed yet. */
   protected get pending(): number {
     return this.log.count + (this.inFlight?.count ?? 0);
   }
 
-  /** Closes the file after all changes are committed. False if that took longer than `ms`. */
+  /**
+   * Commits all changes and closes the file. Resolves to false if that takes longer than `ms`
+   * milliseconds.
+   */
   close(ms: number): Promise<boolean> {
     this.#closing ??= this.#close(ms);
     return this.#closing;
@@ -127,9 +143,9 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     return (await this.worker.ask({ kind: "close" })).kind === "closed";
   }
 
-  /** Sends a full batch at once if `isFull`, others within COMMIT_EVERY_MS. */
+  /** Schedules a commit: immediately if `isFull`, otherwise within COMMIT_EVERY_MS. */
   protected schedule(isFull = false): void {
-    // A failing file has its own timer.
+    // While the file fails, the retry timer starts the next commit.
     if (this.failing !== null || this.#isPumping || this.#closing !== null) return;
     if (isFull) void this.pump();
     else this.#timer ??= this.clock.after(COMMIT_EVERY_MS, () => this.#onTimer());
@@ -142,8 +158,9 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
   }
 
   /**
-   * Sends due changes, one order at a time, until none is left or the disk refuses. After an answer
-   * the loop must not await until it ends, or a caller that arrives in between would be missed.
+   * Sends due changes, one order at a time, until none is left or the disk refuses. After the last
+   * answer the loop must not await before it ends, or a caller that arrives in between would be
+   * missed.
    */
   protected async pump(): Promise<void> {
     if (this.#isPumping) return;
@@ -158,7 +175,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     if (this.log.count > 0) this.schedule();
   }
 
-  /** False if nothing is to be done. */
+  /** Selects the batch to send. Returns false if there is nothing to do. */
   #takeWork(): boolean {
     this.inFlight ??= this.log.take(
       Math.max(this.#dueUpTo, ...this.waiters.map((waiter) => waiter.upTo)),
@@ -166,7 +183,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     return this.inFlight !== null || this.waiters.length > 0 || !this.isOpen;
   }
 
-  /** Number of the last batch that is committed when the one in flight is. */
+  /** Number of the batch up to which changes are committed once the current batch is. */
   protected get through(): number {
     return this.inFlight?.number ?? this.committed;
   }
@@ -177,7 +194,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     const changes = this.changesOf(this.inFlight);
     const answer = await this.#ask(() => this.worker.ask({ kind: "commit", changes, durable }));
     if (answer.kind !== "committed") {
-      // If the worker is gone its columns are lost, but then nothing is sent again.
+      // If the worker has ended, its columns are lost, but then nothing is sent any more.
       if (answer.kind === "failed") this.onReturned(answer.columns);
       return this.#noteFailed(answer);
     }
@@ -195,7 +212,7 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     return true;
   }
 
-  /** Called if a commit failed: `columns` is the memory of the batch in flight. */
+  /** Called after a failed commit. `columns`: the memory of the batch that was sent. */
   protected onReturned(_columns: ArrayBuffer | null): void {}
 
   async #openLate(): Promise<boolean> {
@@ -208,7 +225,10 @@ export abstract class SqliteWriter<Of extends Batch> implements AsyncDisposable 
     return true;
   }
 
-  /** If the disk hangs, no caller waits for it any longer. */
+  /**
+   * Sends a request to the worker. If the disk hangs, answers all waiting callers with a failure
+   * and continues to wait alone.
+   */
   async #ask(ask: () => Promise<Answer>): Promise<Answer> {
     const { hungMs } = this.#options;
     if (hungMs === undefined) return await ask();

@@ -27,23 +27,25 @@ type Named = Extract<ExplainQuery, { names: unknown }>;
 type Prompt = Exclude<ExplainQuery, Named>;
 export type Hashing = Pick<Native, "prefixDigests" | "chainDigests" | "blake3Keyed">;
 
-/** Blocks looked up at once. */
+/** Number of blocks looked up together. */
 const AT_ONCE = 256;
-/** Other namespaces in which the first missing block is looked up: the latest ones. */
+/**
+ * Number of other namespaces, those described last, in which the first missing block is looked up.
+ */
 const NAMESPACES_TRIED = 64;
-/** Bytes hashed before the loop yields. */
+/** Bytes hashed before the event loop is yielded to. */
 const BYTES_A_SLICE = 256 * 1024;
 
-/** A block as a reader would find it. */
+/** Availability of a block, as an engine's request would find it. */
 interface Found {
   readonly namespace: NamespaceIndex;
-  /** Null for a miss. */
+  /** Fastest tier that has the block; null for a miss. */
   readonly tier: TierLabel | null;
-  /** Reason of a miss; null if unknown. */
+  /** Reason for a miss; null if it is unknown. */
   readonly why: MissReason | null;
 }
 
-/** Dependencies of an explanation. All are only read. */
+/** Dependencies of an explanation, which changes none of them. */
 interface Explainer {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
@@ -53,7 +55,10 @@ interface Explainer {
   readonly pulls: PullInsight | null;
 }
 
-/** The block as a reader would find it now; null for a ghost, whose state is unknown. */
+/**
+ * Returns the availability of a block now. Null for a node that is known only as a parent, since
+ * its state is unknown.
+ */
 function look({ store }: Explainer, node: NodeId): Found | null {
   const { table, ssd } = store;
   if (node === NO_NODE || table.isGhost(node)) return null;
@@ -81,8 +86,8 @@ function departed(store: TieredStore, words: Uint32Array, at: number): MissReaso
 }
 
 /**
- * Explains a prompt given by its tokens. Each block has one digest per namespace. The first missing
- * block is looked up in other namespaces.
+ * Explains which blocks of a prompt, given as tokens, are available. A block has a different digest
+ * in each namespace, so the first missing block is also looked up in other namespaces.
  */
 export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promise<Explanation> {
   const { store, native, slices, namespaces } = explainer;
@@ -121,8 +126,8 @@ export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promi
 }
 
 /**
- * The namespace under which the prompt up to the end of block `index` is stored, if there is
- * another.
+ * Returns another namespace under which the prompt up to the end of block `index` is stored, if
+ * there is one.
  */
 async function elsewhere(
   explainer: Explainer,
@@ -154,8 +159,8 @@ async function elsewhere(
 }
 
 /**
- * Explains blocks given by name. A name may resolve to blocks in several namespaces; the result is
- * the longest leading run within one namespace.
+ * Explains which blocks, given by name, are available. A name may resolve to blocks in several
+ * namespaces; the result is the longest leading run of available blocks within one namespace.
  */
 export async function explainNames(explainer: Explainer, { names }: Named): Promise<Explanation> {
   const found: (readonly Found[])[] = [];
@@ -176,7 +181,8 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   if (leading === names.length) return { leading, blocks, miss: null };
   const why = whyMissing(explainer, names[leading]!, found[leading]!, inRun);
   const rest = names.slice(leading);
-  // Engine hashes cannot be looked up in other namespaces: their meaning there is unknown.
+  // Engine hashes cannot be looked up in other namespaces, where the same hash may mean another
+  // block.
   const known = rest.findIndex(({ kind }) => kind !== "key");
   const wanted = rest
     .slice(0, known < 0 ? rest.length : known)
@@ -186,7 +192,7 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   return { leading, blocks, miss: { index: leading, why }, ...peers };
 }
 
-/** The namespace of the run, or the only one; null if it is ambiguous. */
+/** Returns the namespace of the leading run, or the only namespace; null if it is ambiguous. */
 function theirNamespace(
   { namespaces }: Explainer,
   run: ReadonlySet<NamespaceIndex> | null,
@@ -195,7 +201,10 @@ function theirNamespace(
   return first ?? (namespaces.size === 1 ? (1 as NamespaceIndex) : null);
 }
 
-/** The longest run and the namespaces that have all of it; null if the first name is a miss. */
+/**
+ * Returns the length of the longest leading run of available blocks, and the namespaces that have
+ * all of it; null if the first block is a miss.
+ */
 function leadingRun(found: readonly (readonly Found[])[]): {
   leading: number;
   run: ReadonlySet<NamespaceIndex> | null;
@@ -231,8 +240,8 @@ function whyMissing(
 }
 
 /**
- * Finds the departure of a block by name. First by alias, since departures are stored by alias too;
- * then by digest: the name itself, or the digest derived from a chain hash in each namespace.
+ * Returns the removal record of a block given by name. Looks it up by alias first, then by digest:
+ * the name itself, or the digest derived from it as a chain hash in each namespace.
  */
 function departedByName(
   { store, namespaces, native }: Explainer,
@@ -270,9 +279,9 @@ function u64Bytes({ lo, hi }: { readonly lo: number; readonly hi: number }): Uin
   return new Uint8Array(Uint32Array.of(lo, hi).buffer);
 }
 
-/** Maximum number of blocks to explain, like in a request. */
+/** Maximum number of blocks to explain, the same as in an engine's request. */
 const ASKED_MAX = 4_096;
-/** Maximum number of blocks whose fetch cost is computed. */
+/** Maximum number of blocks for which the cost of a fetch is computed. */
 const PRICED_MAX = 64;
 
 interface Wanted {
@@ -281,8 +290,8 @@ interface Wanted {
 }
 
 /**
- * The part of a run of blocks that a request would fetch from peers. Sets `blocks[from]` and its
- * successors to `peer` if no local tier has them.
+ * Returns which part of a run of blocks a request would fetch from peers. Sets `blocks[from]` and
+ * the following blocks to `peer` if no local tier has them.
  */
 function elsewhereThan(
   { store, pulls }: { readonly store: TieredStore; readonly pulls: PullInsight | null },

@@ -15,56 +15,56 @@ import { explainNames, explainPrompt, type Hashing } from "./explain.ts";
 import { allRoots, type Roots, TreeWalk, theseRoots, type WalkPosition } from "./tree-walk.ts";
 
 export type TierLabel = "gpu" | "ram" | "ssd";
-/** Tier that can provide a block; `peer`: a peer announced it. */
+/** Tier that can provide a block. `peer`: a peer announced it. */
 export type HitLabel = TierLabel | "peer";
 
-/** One block of the tree, for people and tools. */
+/** Description of one block of the tree, for display. */
 export interface TreeBlock {
-  /** Hex; null if the block is known only as a parent. */
+  /** Digest in hex; null if the block is known only as a parent. */
   readonly digest: string | null;
   readonly layer: number;
   /** Namespace key in hex. */
   readonly namespace: string;
-  /** Digest of the parent in hex; null if there is none or it is unknown. */
+  /** Digest of the parent in hex; null if the block has no parent or the digest is unknown. */
   readonly parent: string | null;
-  /** Depth below the root of the answer, which has depth 0. */
+  /** Number of levels below the root of the listing, which has depth 0. */
   readonly depth: number;
   readonly bytes: number;
   readonly tiers: readonly TierLabel[];
   readonly pins: number;
   readonly locks: number;
-  /** Owners that lock or retain the block or a descendant. */
+  /** Owners, leases, sessions or connections that lock or pin the block or a descendant. */
   readonly heldBy: readonly HeldBy[];
   readonly transient: boolean;
   readonly uses: number;
-  /** Seconds since the last use; null if it was never used. */
+  /** Seconds since the last use; null if the block was never used. */
   readonly idleSeconds: number | null;
-  /** Number of children; counting stops at 1,000. */
+  /** Number of children, counted up to 1,000. */
   readonly children: number;
   /** Engine hashes in decimal, page keys in hex. */
   readonly aliases: readonly string[];
 }
 
 export interface TreeQuery {
-  /** Null for all blocks without a parent. */
+  /** Block below which to list; null for all blocks without a parent. */
   readonly root: BlockName | null;
   readonly depthMax: number;
   readonly limit: number;
-  /** `next` of the previous page; null for the first page. */
+  /** Cursor: `next` of the previous page; null for the first page. */
   readonly after: string | null;
 }
 
 export interface TreePage {
-  /** Parents before their children. */
+  /** Parents come before their children. */
   readonly blocks: readonly TreeBlock[];
   /**
    * Cursor of the next page; null at the end. Blocks may be stored and removed between pages. No
-   * block appears twice, except descendants of a root that has received a parent meanwhile. If the
-   * last block of a page was removed, the next page begins at the nearest of the eight blocks after
-   * it, or if all of those were removed, after the subtree of the nearest remaining ancestor.
+   * block appears twice, except descendants of a root that got a parent meanwhile. If the last
+   * block of a page was removed, the next page begins at the nearest of the eight blocks that
+   * followed it; if all of those were removed, after the subtree of the nearest remaining ancestor.
    */
   readonly next: string | null;
-  /** The root is unknown here, or `after` is not a cursor of this process. */
+  /** True if the root is unknown here, or `after` is not a cursor of this process. */
   readonly missing: boolean;
 }
 
@@ -72,7 +72,7 @@ export type ExplainQuery =
   | { readonly names: readonly BlockName[] }
   | {
       readonly tokens: Uint32Array;
-      /** 32 bytes. */
+      /** Namespace key, 32 bytes. */
       readonly namespace: Uint8Array;
       readonly blockTokens: number;
       readonly layer: number;
@@ -80,41 +80,50 @@ export type ExplainQuery =
 
 /** Reason why the first missing block is missing. */
 export type MissReason =
-  /** No departure is known. Departures are forgotten after a while and at a restart. */
+  /**
+   * No removal of the block is on record. Removal records are overwritten by newer ones and do not
+   * survive a restart.
+   */
   | { readonly kind: "never_stored" }
   | { readonly kind: "departed"; readonly departure: Departure }
-  /** The block is on no tier of this host: an engine is writing it, or only a GPU has it. */
+  /**
+   * The block is in neither RAM nor SSD of this host: an engine is writing it, or only a GPU has
+   * it.
+   */
   | { readonly kind: "being_written" | "gpu_only" }
-  /** The same prompt is stored under another namespace (key in hex). */
+  /** The same prompt is stored under this other namespace (key in hex). */
   | { readonly kind: "other_namespace"; readonly namespace: string }
-  /** The block is on SSD, which is not readable now. */
+  /** The block is on SSD, which cannot be read at present. */
   | { readonly kind: "ssd_unavailable"; readonly why: string };
 
 export interface Explanation {
-  /** Number of leading blocks in RAM or on SSD, in one namespace. */
+  /** Number of leading blocks that are in RAM or on SSD, all in one namespace. */
   readonly leading: number;
   readonly blocks: readonly {
     readonly name: string;
-    /** The fastest tier; null for a miss. */
+    /** Fastest tier that has the block; null for a miss. */
     readonly tier: HitLabel | null;
   }[];
-  /** The first block that is not on this host; null if all hit. */
+  /** The first block that is not on this host; null if all blocks are. */
   readonly miss: { readonly index: number; readonly why: MissReason } | null;
-  /** Absent if all blocks hit, or no peers are known. */
+  /** Absent if all blocks are on this host, or no peers are known. */
   readonly peers?: PeersExplained;
 }
 
-/** Availability of the missing blocks at peers, from the first miss on. */
+/** Availability at peers of the blocks from the first missing one on. */
 interface PeersExplained {
-  /** Leading blocks that a request would fetch. */
+  /** Number of leading ones of these blocks that a request would fetch from peers. */
   readonly promised: number;
-  /** Reason why no more would be fetched; null if none is missing or the reason is unknown. */
+  /**
+   * Reason why a request would not fetch more blocks; null if none is missing or the reason is
+   * unknown.
+   */
   readonly whyNot: string | null;
 }
 
-/** Fetch decisions of the peer plane. */
+/** Access to the rules by which blocks are fetched from peers. */
 export interface PullInsight {
-  /** Reason why these blocks would not be fetched now; null if they would be. */
+  /** Returns the reason why these blocks would not be fetched now, or null if they would be. */
   whyNot(
     namespace: NamespaceIndex,
     blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
@@ -124,20 +133,23 @@ export interface PullInsight {
 export interface InspectorParts {
   readonly namespaces: Namespaces;
   readonly native: Hashing;
-  /** Owners that retain a block. Called only for protected blocks. */
+  /** Returns who protects a block. Called only for protected blocks. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
-  /** Called for each explanation; null if there are no peers. */
+  /** Called for each explanation. Returns null if there are no peers. */
   readonly pulls?: () => PullInsight | null;
 }
 
 const UNKNOWN: TreePage = Object.freeze({ blocks: [], next: null, missing: true });
 
-/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
+/** Read-only inspection of the block tree. Long walks yield to the event loop between slices. */
 export class Inspector {
   readonly #store: TieredStore;
   readonly #parts: InspectorParts;
   readonly #names: NameResolver;
-  /** Identifies this process in cursors: node generations restart with each process. */
+  /**
+   * Number, taken from the wall clock, that identifies this process in cursors, because node
+   * generations begin anew with each process.
+   */
   readonly #run: number;
 
   constructor(store: TieredStore, parts: InspectorParts) {
@@ -172,7 +184,7 @@ export class Inspector {
     while (walk.step() || (await walk.stepToRoot(turn))) {
       blocks.push(treeBlock(facts, walk.node, walk.depth));
       if (blocks.length === limit) {
-        // Before the next step: at its end the walk has no position.
+        // Take the cursor before the next step, since the walk has no position at its end.
         const next = cursorText(this.#run, walk.position());
         const isMore = walk.step() || (await walk.stepToRoot(turn));
         return { blocks, next: isMore ? next : null, missing: false };
@@ -194,7 +206,7 @@ export class Inspector {
   }
 }
 
-/** Encodes a position as a cursor. `run` identifies the process. */
+/** Encodes a walk's position as a cursor. `run`: number that identifies this process. */
 function cursorText(run: number, position: WalkPosition): string {
   const words = Uint32Array.of(run, ...position);
   return Buffer.from(words.buffer).toString("base64url");
@@ -203,7 +215,7 @@ function cursorText(run: number, position: WalkPosition): string {
 const WORDS_MIN = 5;
 const WORDS_MAX = 64;
 
-/** Null if the text is invalid or from another process. */
+/** Decodes a cursor. Returns null if the text is invalid or the cursor is from another process. */
 function positionOf(run: number, text: string): WalkPosition | null {
   if (text.length > WORDS_MAX * 6) return null;
   const bytes = Buffer.from(text, "base64url");
@@ -226,7 +238,7 @@ interface BlockFacts {
   readonly table: TableView;
   readonly namespaces: Namespaces;
   readonly nowSeconds: number;
-  /** Called only if the block is protected. */
+  /** Returns who protects a block. Called only if the block is protected. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
 }
 
@@ -258,7 +270,7 @@ function digestOf(table: TableView, node: NodeId): string | null {
   return table.isGhost(node) ? null : table.digestOf(node).toHex();
 }
 
-/** Fastest tier first. */
+/** Returns the tiers that have the block, fastest first. */
 function tiersOf(table: TableView, node: NodeId): TierLabel[] {
   return LABELS.flatMap(([tier, label]) => (table.isResident(node, tier) ? [label] : []));
 }

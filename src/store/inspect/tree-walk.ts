@@ -1,30 +1,37 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { TableView } from "../blocks/index.ts";
 
-/** Following nodes that a position stores. */
+/**
+ * Number of nodes following the latest one that a position stores, in case the latest one is
+ * removed.
+ */
 const AHEAD = 8;
-/** Ancestors at distances 1, 2, 4, ... that a position stores. */
+/** Number of ancestors, at distances 1, 2, 4, ..., that a position stores. */
 const ABOVE = 12;
-/** Ids examined for a root before the loop yields: about a millisecond of work. */
+/**
+ * Block table entries examined for a root before the event loop is yielded to: about a millisecond
+ * of work.
+ */
 const IDS_A_SLICE = 2 ** 19;
 
 /**
- * Position of a walk, as pairs of a node and its generation: the root, the latest node, then the
- * following nodes; after a separator the ancestors. The separator is a pair of zeros.
+ * Position of a walk, as pairs of node id and generation: the root, the latest node, the nodes that
+ * follow it, a separator (two zeros), the ancestors.
  */
 export type WalkPosition = readonly number[];
 
-/** The roots of a walk, in the order of their ids. */
+/** The roots of a walk, ordered by node id. */
 export interface Roots {
-  /** Whether a walk may continue below this root. */
+  /** Returns whether a walk may continue below this root. */
   has(node: NodeId): boolean;
   /**
-   * The next root, NO_NODE at the end, or the id up to which there is none, from which to continue.
+   * Returns the next root after `node`, or NO_NODE at the end. `unknownTo`: the ids up to this one
+   * contain none; call again with it.
    */
   after(node: NodeId): NodeId | { readonly unknownTo: NodeId };
 }
 
-/** The nodes of this list that are not below another one. */
+/** Returns the nodes of the list that are not below another node of the list, as roots. */
 export function theseRoots(table: TableView, nodes: readonly NodeId[]): Roots {
   const isBelow = (node: NodeId): boolean => {
     for (let up = table.parentOf(node); up !== NO_NODE; up = table.parentOf(up)) {
@@ -39,10 +46,10 @@ export function theseRoots(table: TableView, nodes: readonly NodeId[]): Roots {
   };
 }
 
-/** All nodes without a parent. */
+/** Returns all nodes without a parent, as roots. */
 export function allRoots(table: TableView): Roots {
   return {
-    // Finish the subtree of a root that has received a parent meanwhile.
+    // Finish the subtree of a root that has got a parent meanwhile.
     has: () => true,
     after(node) {
       const end = node + IDS_A_SLICE + 1;
@@ -54,9 +61,10 @@ export function allRoots(table: TableView): Roots {
 }
 
 /**
- * Visits nodes, parents first, down to a maximum depth below each root. The walk can pause at any
- * time: `resume` continues from a `position` although nodes were stored and removed. A node that
- * exists throughout is visited once, except in the two cases described at `resume`.
+ * Visits nodes, parents before children, down to a maximum depth below each root. The walk can
+ * pause at any time: `resume` continues from a `position` although nodes were stored and removed
+ * meanwhile. A node that exists all the time is visited once, except in the two cases described at
+ * `resume`.
  */
 export class TreeWalk {
   readonly #table: TableView;
@@ -65,7 +73,10 @@ export class TreeWalk {
   #root: NodeId = NO_NODE;
   #node: NodeId = NO_NODE;
   #depth = 0;
-  /** Next move of `step`: to the node itself, to its follower, or past its subtree. */
+  /**
+   * Which node `step` visits next: the latest node itself, the node after it, or the node after its
+   * subtree.
+   */
   #next: "itself" | "after" | "past" = "after";
 
   constructor(table: TableView, roots: Roots, depthMax: number) {
@@ -74,17 +85,17 @@ export class TreeWalk {
     this.#depthMax = depthMax;
   }
 
-  /** The latest visited node. */
+  /** The node that was visited last. */
   get node(): NodeId {
     return this.#node;
   }
 
-  /** Depth of the node below its root. */
+  /** Levels of the node below its root. */
   get depth(): number {
     return this.#depth;
   }
 
-  /** Moves to the next node below this root; false at the end. */
+  /** Moves to the next node below this root. Returns false at the end. */
   step(): boolean {
     if (this.#node === NO_NODE) return false;
     if (this.#next !== "itself") {
@@ -96,7 +107,7 @@ export class TreeWalk {
     return this.#node !== NO_NODE;
   }
 
-  /** Moves to the next root; false at the end. */
+  /** Moves to the next root. Returns false at the end. */
   async stepToRoot(turn: () => Promise<void>): Promise<boolean> {
     let next = this.#roots.after(this.#root);
     while (typeof next === "object") {
@@ -111,7 +122,10 @@ export class TreeWalk {
     return next !== NO_NODE;
   }
 
-  /** The position, for `resume` of this walk or another one with the same roots. */
+  /**
+   * Returns the position of the walk, for `resume` of this walk or of another one with the same
+   * roots.
+   */
   position(): WalkPosition {
     const table = this.#table;
     const position: number[] = [];
@@ -133,10 +147,10 @@ export class TreeWalk {
   }
 
   /**
-   * Resumes after the latest visited node. If that node was removed, the walk resumes at the
-   * nearest of the next eight nodes; if those were removed, after the subtree of the nearest stored
-   * ancestor, which may skip part of that subtree; otherwise at the next root. A root that has
-   * received a parent meanwhile is visited again if the parent comes later.
+   * Resumes after the node that was visited last. If that node was removed, resumes at the nearest
+   * of the eight nodes that followed it; if those were removed too, after the subtree of the
+   * nearest remaining ancestor, which may skip part of that subtree; otherwise at the next root. A
+   * root that got a parent meanwhile is visited again if the parent comes later in the walk.
    */
   resume(position: WalkPosition): void {
     const table = this.#table;
@@ -151,7 +165,7 @@ export class TreeWalk {
       const node = position[at] as NodeId;
       if (node === NO_NODE) next = "past";
       else if (isThere(at)) {
-        // A node's ancestors exist as long as the node.
+        // The depth can be computed, because a node's ancestors exist as long as the node.
         const depth = at === 2 && node === wasAt ? this.#depth : this.#depthOf(node);
         if (depth >= 0) {
           [this.#node, this.#depth, this.#next] = [node, depth, next];
@@ -162,7 +176,10 @@ export class TreeWalk {
     }
   }
 
-  /** The node after this one, with or without its subtree. */
+  /**
+   * Returns the node after this one in the walk and its depth. `down`: whether to visit the node's
+   * subtree.
+   */
   #follower(node: NodeId, depth: number, down: boolean): { node: NodeId; depth: number } {
     const table = this.#table;
     const child = down && depth < this.#depthMax ? table.firstChildOf(node) : NO_NODE;
@@ -176,7 +193,7 @@ export class TreeWalk {
     return { node: NO_NODE, depth: 0 };
   }
 
-  /** Depth below the root; -1 if the node is not below it. */
+  /** Returns the depth of the node below the root, or -1 if the node is not below it. */
   #depthOf(node: NodeId): number {
     let depth = 0;
     for (let at = node; at !== this.#root; at = this.#table.parentOf(at)) {

@@ -33,13 +33,13 @@ import {
   verifyHeader,
 } from "./header.ts";
 
-/** Repair of a finding. `next_start`: the agent repairs it at its next start. */
+/** How a finding is repaired. `next_start`: the agent repairs it at its next start. */
 type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
 
 interface Kind {
   readonly meaning: string;
   readonly remedy: Remedy;
-  /** False: reported, but the folder does not count as damaged. */
+  /** False if the finding is only reported and does not make the folder count as damaged. */
   readonly isProblem: boolean;
 }
 
@@ -93,22 +93,22 @@ export type FindingKind = keyof typeof FINDING_KINDS;
 
 export interface Finding {
   readonly kind: FindingKind;
-  /** Relative to the SSD folder. */
+  /** Path relative to the SSD folder. */
   readonly path: string;
-  /** Description that completes "PATH: ...". */
+  /** Description of the problem that completes "PATH: ...". */
   readonly why: string;
-  /** Row of the index to drop with the finding, or null. */
+  /** Id of the index row to drop when the finding is repaired, or null. */
   readonly rowId: number | null;
 }
 
-/** A row of the index, with the fields that a file is compared with. */
+/** Row of the block index, with the fields to compare a file with. */
 export interface IndexedBlock extends ExpectedBlock {
-  /** Small integer. */
+  /** Id of the row, a small integer. */
   readonly rowId: number;
   readonly variant: number;
 }
 
-/** Read access to the index of the folder. */
+/** Read access to the block index of the folder. */
 export interface IndexedBlocks {
   find(digest: Uint8Array, layer: number): IndexedBlock | null;
   all(): Iterable<IndexedBlock>;
@@ -117,9 +117,9 @@ export interface IndexedBlocks {
 export interface FolderTally {
   files: number;
   fileBytes: number;
-  /** Disk usage as reported by the file system. */
+  /** Bytes of disk space allocated by the file system. */
   allocatedBytes: number;
-  /** Payload bytes of sound blocks. */
+  /** Payload bytes of the undamaged blocks. */
   payloadBytes: number;
   sound: number;
   rows: number;
@@ -129,14 +129,14 @@ export interface FolderTally {
 export interface FolderCheck {
   readonly dir: string;
   readonly native: Pick<Native, "blockKeys">;
-  /** Whether to verify the payloads too. */
+  /** True to verify the payloads too. */
   readonly deep: boolean;
-  /** Null: check the files alone. */
+  /** Index of the folder; null to check the files alone. */
   readonly index: IndexedBlocks | null;
-  /** Updated during the check. */
+  /** Counts that are updated during the check. */
   readonly tally: FolderTally;
   readonly signal?: AbortSignal;
-  /** Called every few files. */
+  /** Called after every few files. */
   readonly onSlice?: () => void;
 }
 
@@ -152,10 +152,10 @@ export function emptyTally(): FolderTally {
   };
 }
 
-/** Files between two yields to the event loop. */
+/** Number of files checked before the event loop is yielded to. */
 const SLICE = 64;
 
-/** Yields every problem of an SSD folder as it is found. Changes nothing. */
+/** Yields the problems of an SSD folder as they are found. Changes nothing. */
 export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> {
   const walk = new Walk(check);
   yield* walk.root();
@@ -163,7 +163,7 @@ export async function* checkFolder(check: FolderCheck): AsyncGenerator<Finding> 
   yield* walk.rows();
 }
 
-/** A file that is sound on its own, kept until all files of its shard are known. */
+/** An undamaged file, kept until all files of its shard folder are known. */
 interface SoundFile {
   readonly path: string;
   readonly name: BlockName;
@@ -174,9 +174,9 @@ class Walk {
   readonly #check: FolderCheck;
   readonly #inspector = new FileInspector();
   readonly #key = new Uint8Array(32);
-  /** Rows whose block has a sound file. */
+  /** Ids of rows whose block has an undamaged file. */
   readonly #seenRows = new Set<number>();
-  /** Files with a problem. */
+  /** Paths of files with a problem. */
   readonly #blamed = new Set<string>();
   #sinceYield = 0;
   shards: string[] = [];
@@ -269,7 +269,10 @@ class Walk {
     return blockPath(this.#key, layer, variant);
   }
 
-  /** Compares all sound files of one block. Usually there is one. */
+  /**
+   * Compares the undamaged files of one block, usually one, with each other and with the index row,
+   * and yields the problems.
+   */
   *#block(files: SoundFile[]): Generator<Finding> {
     const { index, tally } = this.#check;
     const { digest, layer } = files[0]!.header;
@@ -296,7 +299,7 @@ class Walk {
     tally.payloadBytes += kept.header.payloadBytes;
   }
 
-  /** Yields the rows without a sound file. */
+  /** Yields the index rows that have no undamaged file. */
   async *rows(): AsyncGenerator<Finding> {
     const { index, tally } = this.#check;
     if (index === null) return;
@@ -312,7 +315,7 @@ class Walk {
   }
 }
 
-/** Whether the row describes this file. */
+/** Returns whether the row describes this file. */
 function fits({ header, name }: SoundFile, row: IndexedBlock | null): boolean {
   return row !== null && row.variant === name.variant && verifyHeader(header, row) === null;
 }
@@ -324,12 +327,12 @@ function isKnown(entry: Dirent): boolean {
   return entry.isDirectory() ? KNOWN_FOLDERS.has(entry.name) : KNOWN_FILES.has(entry.name);
 }
 
-/** Faults of a block file that do not depend on its name. */
+/** Faults of a block file that can be found without knowing its name. */
 type FileFault = "unreadable" | "size" | "header" | "payload" | "padding";
 
 interface FileSize {
   readonly fileBytes: number;
-  /** Disk usage as reported by the file system. */
+  /** Bytes of disk space allocated by the file system. */
   readonly allocatedBytes: number;
 }
 
@@ -352,7 +355,9 @@ export class FileInspector {
   readonly #header = new Uint8Array(HEADER_BYTES);
   #buffer = new Uint8Array(BUFFER_BYTES);
 
-  /** Checks header and size; with `deep` also the checksum of the payload and the padding. */
+  /**
+   * Checks header and size of a file; with `deep` also the checksum of the payload and the padding.
+   */
   inspect(path: string, deep: boolean): Inspection {
     let size: FileSize = { fileBytes: 0, allocatedBytes: 0 };
     let fd = -1;
@@ -396,7 +401,7 @@ export class FileInspector {
   }
 }
 
-/** False if the file ends before the buffer is full. */
+/** Fills the buffer from the file. Returns false if the file ends before the buffer is full. */
 function readAll(fd: number, into: Uint8Array, position: number): boolean {
   let filled = 0;
   while (filled < into.length) {

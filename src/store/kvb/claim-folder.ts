@@ -30,22 +30,22 @@ export interface FolderClaim {
   readonly native: Native;
   readonly dir: string;
   readonly worker: WorkerId;
-  /** See `readMachineId`. */
+  /** Id of this machine; see `readMachineId`. */
   readonly machine: string | null;
   readonly clock: Clock;
 }
 
-/** An SSD folder owned by this worker, locked until disposed. */
+/** An SSD folder that this worker owns and that is locked until disposed. */
 export interface ClaimedFolder extends Disposable {
   readonly owner: FolderOwner;
 }
 
 const FOLDER_MODE = 0o700;
-/** Entries allowed in a folder without an owner: those of the file system and of Hearth. */
+/** Names allowed in a folder that has no owner yet: those of the file system and of Hearth. */
 const OURS = new Set(["lost+found", LOCK_FILE, INDEX_FOLDER, QUARANTINE_FOLDER]);
 
 /**
- * Claims the folder for this worker on this machine, locks it, and creates it and its subfolders if
+ * Claims the folder for this worker on this machine, and locks it. Creates it and its subfolders if
  * necessary. Throws SSD_FOREIGN, SSD_IN_USE, or SSD_UNAVAILABLE for errors of the system. A refused
  * folder is not changed.
  */
@@ -53,7 +53,7 @@ export function claimFolder(claim: FolderClaim): ClaimedFolder {
   const { dir, native } = claim;
   try {
     const made = mkdirSync(dir, { recursive: true, mode: FOLDER_MODE });
-    // mkdir applies the mode to the parents too, and the umask to all of them.
+    // mkdir applies its mode to new parent folders too, and the umask to all of them.
     if (made !== undefined) chmodSync(dir, FOLDER_MODE);
     mayTake(claim, readOwner(dir));
     const lock = lockFolder(native, dir);
@@ -90,7 +90,10 @@ function isRoot(): boolean {
   return process.geteuid?.() === 0;
 }
 
-/** Under the lock: reads the owner again, creates missing folders and the owner file. */
+/**
+ * Reads the owner again and creates missing folders and the owner file. Call while the folder is
+ * locked.
+ */
 function takeOver(claim: FolderClaim): FolderOwner {
   const { dir, worker, machine, clock } = claim;
   const there = new Set(readdirSync(dir));
@@ -129,7 +132,8 @@ function mayTake({ dir, worker, machine }: FolderClaim, found: OwnerFile): void 
   if (owner.worker !== worker) {
     throw foreign(`${dir} belongs to worker ${owner.worker}, this is ${worker}`, takeOver);
   }
-  // A host without a machine id, as in some containers, is identified by its worker name alone.
+  // If either machine id is unknown, as in some containers, only the worker name identifies the
+  // owner.
   if (owner.machine !== null && machine !== null && owner.machine !== machine) {
     throw foreign(
       `${dir} belongs to worker ${worker} of machine ${owner.machine}, this is ${machine}`,
@@ -142,12 +146,12 @@ function isOurs(name: string): boolean {
   return OURS.has(name) || isShard(name) || isLeftover(name);
 }
 
-/** Owner of an SSD folder, as recorded in `owner.json`. */
+/** Owner of an SSD folder, as recorded in its `owner.json`. */
 export interface FolderOwner {
   readonly worker: string;
-  /** Content of /etc/machine-id. Null: the host had none. */
+  /** Content of /etc/machine-id; null if the host had none. */
   readonly machine: string | null;
-  /** Time of the first use, ISO 8601 in UTC. */
+  /** Time of the first use of the folder, ISO 8601 in UTC. */
   readonly created: string;
 }
 
@@ -159,7 +163,7 @@ export type OwnerFile =
 const OWNER_FORMAT = 1;
 const MACHINE = /^[0-9a-f]{32}$/;
 
-/** Id of the machine. Null if it has none. */
+/** Returns the id of this machine, or null if it has none. */
 export function readMachineId(path = "/etc/machine-id"): string | null {
   try {
     const text = readFileSync(path, "latin1").trim();
@@ -186,7 +190,10 @@ function parseOwner(text: string): OwnerFile {
   return { kind: "owned", owner: { worker, machine, created } };
 }
 
-/** Throws the error of the system if the file exists and cannot be read. */
+/**
+ * Reads the owner file of a folder. Throws the system's error if the file exists and cannot be
+ * read.
+ */
 export function readOwner(dir: string): OwnerFile {
   try {
     return parseOwner(readFileSync(join(dir, OWNER_FILE), "utf8"));
@@ -196,12 +203,12 @@ export function readOwner(dir: string): OwnerFile {
   }
 }
 
-/** Whether Hearth has used the folder: it has an owner file or a shard. */
+/** Returns whether Hearth has used the folder: it has an owner file or a shard folder. */
 export function isSsdFolder(dir: string): boolean {
   return readOwner(dir).kind !== "none" || readdirSync(dir).some(isShard);
 }
 
-/** Writes the file atomically and durably. */
+/** Writes the owner file atomically and durably. */
 function writeOwner(dir: string, owner: FolderOwner): void {
   const path = join(dir, OWNER_FILE);
   const { worker, machine, created } = owner;
@@ -229,7 +236,7 @@ function withFile(path: string, flags: "r" | "w", use: (fd: number) => void): vo
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR } = constants;
 const LOCK_MODE = 0o600;
 
-/** Creates an empty file with the owner of the folder, unless it exists. */
+/** Creates an empty file with the owner of the folder, unless the file exists. */
 function createForOwner(dir: string, path: string): void {
   let fd: number;
   try {
@@ -241,14 +248,15 @@ function createForOwner(dir: string, path: string): void {
   give(dir, fd);
 }
 
-/** Gives a new folder within `dir` the owner of `dir`. */
+/** Gives a new folder within `dir` the same owner as `dir`. */
 export function giveFolderToOwner(dir: string, path: string): void {
   give(dir, openSync(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
 }
 
 /**
- * Sets the owner: a file that root leaves in an agent's folder would lock the agent out. Uses the
- * descriptor, because the folder's owner may replace the file of that name meanwhile. Closes `fd`.
+ * Gives an open file or folder the owner of `dir`, because a file that root leaves in an agent's
+ * folder would lock the agent out. Uses the descriptor, because the folder's owner may replace the
+ * file of that name meanwhile. Closes `fd`.
  */
 function give(dir: string, fd: number): void {
   try {

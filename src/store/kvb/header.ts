@@ -3,40 +3,48 @@ import { HEADER_BYTES } from "../../native/index.ts";
 
 export { HEADER_BYTES };
 
-/** Files are padded to a multiple of this. */
+/** Block files are padded to a multiple of this many bytes. */
 const PAGE_BYTES = 4096;
 
-/** The length of a block is a u32 in the protocol and in the table. */
+/** Maximum payload in bytes: the engine protocol and the block table store it as u32. */
 export const PAYLOAD_BYTES_MAX = 0xffff_ffff;
 
-/** Length of the file for a payload: header, payload, zeros up to a multiple of 4096. */
+/**
+ * Returns the length in bytes of the file for a payload: header, payload, zeros up to a multiple of
+ * 4096.
+ */
 export function fileBytesOf(payloadBytes: number): number {
   return HEADER_BYTES + Math.ceil(payloadBytes / PAGE_BYTES) * PAGE_BYTES;
 }
 
-/** Content of the header, the first 4096 bytes of a `.kvb` file. The payload follows it. */
+/** Fields of the header, which is the first 4096 bytes of a `.kvb` file. The payload follows it. */
 export interface KvbHeader {
-  /** 32 bytes. Together with `layer` the full address of the block. */
+  /** 32 bytes. Digest and `layer` together are the full address of the block. */
   readonly digest: Uint8Array;
   readonly layer: number;
-  /** Digest of the previous block of the prompt. Null: this is the first block. */
+  /** Digest of the previous block of the prompt; null if this is the first block. */
   readonly parent: Uint8Array | null;
-  /** 32 bytes. */
+  /** Key of the block's namespace, 32 bytes. */
   readonly namespaceKey: Uint8Array;
-  /** 1 to 2^32 - 1, without the padding of the file. */
+  /** Length of the payload in bytes, 1 to 2^32 - 1, without the padding of the file. */
   readonly payloadBytes: number;
-  /** XXH3-64 of the payload without padding. */
+  /** XXH3-64 of the payload, without padding. */
   readonly payloadChecksum: bigint;
-  /** 16 bytes, computed with the key of the block's namespace. Null: no MAC. */
+  /** 16 bytes, computed with the MAC key of the block's namespace; null if the block has no MAC. */
   readonly mac: Uint8Array | null;
-  /** Incarnation of the run that wrote the file, and its number among the blocks of that run. */
+  /**
+   * Number that identifies the run of the agent that wrote the file, and sequence number of the
+   * write in that run.
+   */
   readonly incarnation: bigint;
   readonly sequence: number;
-  /** Milliseconds since 1970: the age of the block if nothing else is known. */
+  /**
+   * Unix time of the write in milliseconds. It is the age of the block if nothing else is known.
+   */
   readonly writtenMs: number;
 }
 
-/** The first fault of a header, in the order of the checks. */
+/** The first fault found in a header, in the order of the checks. */
 export type HeaderFault =
   | "magic"
   | "version"
@@ -51,15 +59,15 @@ export type DecodedHeader =
   | { readonly ok: true; readonly header: KvbHeader }
   | { readonly ok: false; readonly fault: HeaderFault; readonly why: string };
 
-/** "HEARTHKV". */
+/** "HEARTHKV" as a little-endian number. */
 export const MAGIC = 0x564b_4854_5241_4548n;
-/** Version of blocks without a MAC, and of blocks with one. Nothing else differs. */
+/** Format version of files of blocks without a MAC (1), and with one (2). Nothing else differs. */
 export const FORMAT_VERSION = 1;
 export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
 const HAS_MAC = 2;
 
-/** Offset of each field. `docs/internals/on-disk-format.md` has the same table. */
+/** Byte offset and length of each field. `docs/internals/on-disk-format.md` has the same table. */
 export const HEADER_FIELDS = {
   magic: { at: 0, bytes: 8 },
   version: { at: 8, bytes: 4 },
@@ -84,8 +92,8 @@ type Field = keyof typeof HEADER_FIELDS;
 const at = (field: Field) => HEADER_FIELDS[field].at;
 
 /**
- * A private copy of a header. Headers are validated and read from a copy, never from memory that
- * another process may write to. There is one instance, so that a call creates no garbage.
+ * Private copy of a header. Headers are validated and read from this copy, never from memory to
+ * which another process may write. There is a single instance, so that a call creates no garbage.
  */
 class Scratch {
   readonly bytes = new Uint8Array(HEADER_BYTES);
@@ -101,7 +109,7 @@ class Scratch {
     return Bun.hash.xxHash3(this.#summed);
   }
 
-  /** Whether the reserved bytes are zero. */
+  /** Returns whether the reserved bytes are zero. */
   isReservedClear(): boolean {
     const words = this.#reserved;
     let set = 0;
@@ -123,7 +131,7 @@ class Scratch {
     return this.view.getBigUint64(at(field), true);
   }
 
-  /** The value of a u64 field if it is at most 2^53 - 1, else -1. */
+  /** Returns the value of a u64 field if it is at most 2^53 - 1, otherwise -1. */
   safe(field: Field): number {
     const value = Number(this.u64(field));
     return Number.isSafeInteger(value) ? value : -1;
@@ -138,7 +146,7 @@ class Scratch {
 const encoding = new Scratch();
 const decoding = new Scratch();
 
-/** Writes the 4096 bytes of a header. `into` may be any memory of that length. */
+/** Writes the 4096 bytes of a header to `into`, which may be any memory of that length. */
 export function encodeHeader(header: KvbHeader, into: Uint8Array): void {
   assert(into.length === HEADER_BYTES, "a header has 4096 bytes");
   assert(header.digest.length === 32 && header.namespaceKey.length === 32, "32-byte names");
@@ -173,7 +181,7 @@ function refused(fault: HeaderFault, why: string): DecodedHeader {
   return { ok: false, fault, why };
 }
 
-/** The fault of the header in `decoding`, or null. */
+/** Returns the fault of the header in `decoding`, or null. */
 function judge(): DecodedHeader | null {
   const it = decoding;
   if (it.u64("magic") !== MAGIC) return refused("magic", "does not begin with HEARTHKV");
@@ -231,18 +239,18 @@ export function decodeHeader(from: Uint8Array): DecodedHeader {
   return { ok: true, header };
 }
 
-/** Fields of the block that the table expects in a file. */
+/** Fields that a file must have according to the block table. */
 export interface ExpectedBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
   readonly namespaceKey: Uint8Array;
-  /** Undefined: unknown. Null: the block has no parent. */
+  /** Digest of the parent. Undefined: unknown. Null: the block has no parent. */
   readonly parent: Uint8Array | null | undefined;
   readonly bytes: number;
   readonly checksum: bigint;
 }
 
-/** The field of a sound header that differs from the expected block. */
+/** The first field of a valid header that differs from the expected block. */
 export type HeaderMismatch = "digest" | "layer" | "namespace" | "parent" | "bytes" | "checksum";
 
 function sameParent(a: Uint8Array | null, b: Uint8Array | null): boolean {
@@ -250,7 +258,7 @@ function sameParent(a: Uint8Array | null, b: Uint8Array | null): boolean {
 }
 
 /**
- * Compares a sound header with the expected block. Returns the first field that differs, or null.
+ * Compares a valid header with the expected block. Returns the first field that differs, or null.
  * Detects files of another block, of another namespace, and of an earlier payload of this block.
  */
 export function verifyHeader(header: KvbHeader, expected: ExpectedBlock): HeaderMismatch | null {

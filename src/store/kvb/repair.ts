@@ -15,33 +15,35 @@ import { QUARANTINE_FOLDER, quarantinePath } from "./folder-layout.ts";
 
 export interface ReportOptions extends Omit<FolderCheck, "tally" | "onSlice"> {
   readonly clock: Clock;
-  /** Null: change nothing. Otherwise repair, and drop these rows of the index. */
+  /**
+   * Null: change nothing. Otherwise repair the findings, and drop their index rows with `dropRow`.
+   */
   readonly repair: { dropRow(rowId: number): void } | null;
-  /** Findings made before the check begins. */
+  /** Findings that were made before the check. */
   readonly findings: readonly Finding[];
-  /** Number of findings to keep. All are counted. */
+  /** Maximum number of findings to return. All are counted. */
   readonly keepMax: number;
   onProgress(tally: FolderTally, problems: number): void;
 }
 
 export interface ReportedFinding extends Finding {
-  /** Null: no repair was requested. */
+  /** The repair and its result; null if no repair was requested. */
   readonly repair: Repair | null;
 }
 
 export interface FolderReport {
   readonly tally: FolderTally;
-  /** Number of findings per kind, for kinds that occurred. */
+  /** Number of findings per kind; kinds without findings are absent. */
   readonly counts: Partial<Record<FindingKind, number>>;
   /** Number of repairs per action. */
   readonly repairs: Partial<Record<Repair["action"], number>>;
   readonly problems: number;
-  /** Problems that neither this repair nor the next start of the agent solves. */
+  /** Number of problems that neither this repair nor the next start of the agent solves. */
   readonly unsolved: number;
   readonly first: readonly ReportedFinding[];
 }
 
-/** Checks a folder, repairs it if requested, and sums up. */
+/** Checks a folder, repairs it if requested, and returns the counts and the first findings. */
 export async function reportFolder(options: ReportOptions): Promise<FolderReport> {
   const { dir, clock, repair, keepMax, onProgress } = options;
   const tally = emptyTally();
@@ -77,8 +79,8 @@ export interface RepairTools {
 }
 
 /**
- * Repairs one finding as its kind prescribes. Files that contain or may contain a block are moved
- * to quarantine and never removed. Does not throw: an error becomes `failed`.
+ * Repairs one finding as its kind prescribes. A file that contains or may contain a block is moved
+ * to quarantine, never removed. Does not throw: an error becomes the action `failed`.
  */
 export function repairFinding(tools: RepairTools, finding: Finding): Repair {
   try {
@@ -94,7 +96,7 @@ function repairFile({ dir, clock }: RepairTools, { kind, path }: Finding): Repai
   const { remedy } = FINDING_KINDS[kind];
   switch (remedy) {
     case "quarantine":
-      // An unreadable shard needs the fsck of the file system.
+      // Leave a shard folder that cannot be read: it needs a check of the file system.
       if (!path.includes("/")) return { action: "left" };
       return { action: "quarantined", to: moveAway(dir, path, clock.wallMs()) };
     case "remove":

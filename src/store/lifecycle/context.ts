@@ -6,11 +6,14 @@ import type { TieredStore } from "../tiered-store.ts";
 import type { BlockSourcePort, GpuSink } from "./lifecycle.ts";
 import { NameResolver } from "./resolve-names.ts";
 
-/** Limits that can change at run time. */
+/** Limits of lifecycle commands. They can change at run time. */
 export interface LifecycleLimits {
-  /** Maximum duration of a lease, and the default duration. */
+  /** Maximum time to live of a lease in milliseconds, and the default if a command sets none. */
   readonly leaseTtlMaxMs: number;
-  /** Limits of all warm commands together: bytes being read from SSD, and concurrent reads. */
+  /**
+   * Limits for all warm commands together: bytes being read from SSD, and number of concurrent
+   * reads.
+   */
   readonly warmBytesMax: number;
   readonly warmReads: number;
 }
@@ -22,13 +25,13 @@ export interface LifecycleParts {
   readonly clock: Clock;
   readonly log: SsdParts["log"];
   readonly limits: () => LifecycleLimits;
-  /** Null without peers. */
+  /** Fetches blocks from peers; null if this agent has no peers. */
   readonly peers: BlockSourcePort | null;
-  /** Fires at shutdown. Operations under way end with their progress so far. */
+  /** Fires when the agent stops. Operations in progress then end with their results so far. */
   readonly signal: AbortSignal;
 }
 
-/** Shared state of all operations. */
+/** State that all lifecycle operations share. */
 export type LifecycleContext = ReturnType<typeof createContext>;
 
 export function createContext(parts: LifecycleParts) {
@@ -37,14 +40,16 @@ export function createContext(parts: LifecycleParts) {
     names: new NameResolver(parts.store),
     durability: new Durability(parts.store, parts.holds),
     warmGate: new WarmGate(parts.limits),
-    /** Copies the blocks of warm commands with target `gpu`. Null: none does. */
+    /**
+     * Copies the blocks of warm commands with target `gpu` to GPU memory; null if no engine can.
+     */
     gpuSink: null as GpuSink | null,
   };
 }
 
 /**
  * Makes changes survive a power loss. Concurrent requests share one flush of the disk, so that a
- * thousand commands cost a few flushes.
+ * thousand commands take only a few flushes.
  */
 class Durability {
   readonly #store: TieredStore;
@@ -57,20 +62,23 @@ class Durability {
     this.#holds = holds;
   }
 
-  /** Whether the copies on SSD of `nodes` survive a power loss. */
+  /** Returns whether the copies of `nodes` on SSD survive a power loss. */
   areWritten(nodes: readonly NodeId[]): boolean {
     const fresh = this.#store.ssd?.writer.fresh;
     return fresh === undefined || nodes.every((node) => fresh.isSafe(node));
   }
 
-  /** True once all of them survive a power loss; immediately if they already do. */
+  /**
+   * Waits until the copies of `nodes` on SSD survive a power loss. Resolves to false if that
+   * failed.
+   */
   writes(nodes: readonly NodeId[]): Promise<boolean> {
     return this.areWritten(nodes) ? Promise.resolve(true) : this.everything();
   }
 
   /**
-   * True once all removals from SSD so far are durable, including removals by other commands, whose
-   * blocks this command may have found missing.
+   * Waits until all removals from SSD so far are durable. That includes removals by other commands,
+   * whose blocks this command may have found missing. Resolves to false if that failed.
    */
   async removals(): Promise<boolean> {
     const { ssd } = this.#store;
@@ -80,7 +88,10 @@ class Durability {
     return ssd.room.removals.areVolatile ? this.everything() : true;
   }
 
-  /** True once the current pins and leases survive a crash. `since`: as of `Holds.commit`. */
+  /**
+   * Waits until the current pins and leases survive a crash. Resolves to false if that failed.
+   * `since`: see `Holds.commit`.
+   */
   async holds(since?: number): Promise<boolean> {
     const { ssd } = this.#store;
     crashPoint("hold.changed");
@@ -90,7 +101,7 @@ class Durability {
     return isCommitted;
   }
 
-  /** True once the current contents of SSD survive a crash. */
+  /** Waits until the current contents of SSD survive a crash. Resolves to false if that failed. */
   everything(): Promise<boolean> {
     if (this.#next !== null) return this.#next;
     if (this.#running === null) return this.#begin();
@@ -114,15 +125,15 @@ class Durability {
   }
 }
 
-/** Time that long work occupies the event loop before it yields. */
+/** Milliseconds for which long work may occupy the event loop before it yields. */
 const SLICE_MS = 2;
-/** Blocks between two reads of the clock, and maximum blocks in one slice. */
+/** Number of blocks between two reads of the clock, and maximum number of blocks in one slice. */
 const LOOKS_A_GLANCE = 16;
 const LOOKS_A_SLICE = 4_096;
-/** Period of progress reports. */
+/** Minimum milliseconds between two progress reports. */
 const PROGRESS_MS = 100;
 
-/** Divides long work into slices between which the event loop runs other tasks. */
+/** Divides long work into slices. The event loop runs other tasks between slices. */
 export class Slices {
   readonly #clock: Clock;
   #startedMs: number;
@@ -135,14 +146,17 @@ export class Slices {
     this.#reportedMs = this.#startedMs;
   }
 
-  /** Call for each block: whether to call `turn` now. */
+  /** Counts one block. Returns true if the slice is over and the caller should call `turn`. */
   isOver(): boolean {
     if (++this.#looks % LOOKS_A_GLANCE !== 0) return false;
     if (this.#looks >= LOOKS_A_SLICE) return true;
     return this.isLate();
   }
 
-  /** As `isOver`, but reads the clock immediately; for steps that take longer than a block. */
+  /**
+   * Returns whether the slice is over. Reads the clock at each call; meant for steps that take
+   * longer than a block.
+   */
   isLate(): boolean {
     return this.#clock.monotonicMs() - this.#startedMs >= SLICE_MS;
   }
@@ -154,7 +168,7 @@ export class Slices {
     this.#startedMs = this.#clock.monotonicMs();
   }
 
-  /** Whether a progress report is due: at most ten times a second. */
+  /** Returns whether a progress report is due. Returns true at most ten times a second. */
   isReportDue(): boolean {
     const nowMs = this.#clock.monotonicMs();
     if (nowMs - this.#reportedMs < PROGRESS_MS) return false;
@@ -164,8 +178,8 @@ export class Slices {
 }
 
 /**
- * Limits the concurrent reads and their bytes over all warm commands. A read larger than the byte
- * limit runs alone.
+ * Limits the number of concurrent reads, and their bytes, over all warm commands. A read larger
+ * than the byte limit runs alone.
  */
 export class WarmGate {
   readonly #limits: () => LifecycleLimits;
@@ -178,8 +192,8 @@ export class WarmGate {
   }
 
   /**
-   * Resolves with true when a read of this many bytes may begin, or with false if the signal fires
-   * first.
+   * Waits until a read of this many bytes may begin. Resolves to true then, or to false if the
+   * signal fires first.
    */
   async enter(bytes: number, signal: AbortSignal): Promise<boolean> {
     while (!signal.aborted && !this.#hasRoom(bytes)) {
@@ -198,7 +212,7 @@ export class WarmGate {
   leave(bytes: number): void {
     this.#reads--;
     this.#bytes -= bytes;
-    // Each command has at most one waiting read.
+    // Wake all waiting reads. Each command has at most one.
     for (const look of this.#waiting.splice(0)) look();
   }
 

@@ -28,13 +28,13 @@ import {
 } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
 
-/** Maximum number of descendants examined to find one on RAM or SSD. */
+/** Maximum number of descendants examined to find one in RAM or on SSD. */
 const LOOKED_AT = 64;
 
 /**
- * `results` has one entry: `done`, `missing` or `rejected`. Without the grant a caller cannot
- * shorten another owner's lease. An owner without the grant may shorten its own lease, whose expiry
- * then removes no blocks.
+ * Sets the remaining time of a lease. `results` has one entry: `done`, `missing` or `rejected`. A
+ * caller without permission to delete blocks cannot shorten another owner's lease. It may shorten
+ * its own lease, whose expiry then removes no blocks.
  */
 export async function renewLease(
   context: LifecycleContext,
@@ -56,14 +56,17 @@ export async function renewLease(
   return reportOf([durable ? DONE : NOT_DURABLE], { ttlMs: granted, durable: isOnDisk });
 }
 
-/** Without the grant, an owner cannot shorten another owner's lease, which would end it early. */
+/**
+ * Rejects a caller without permission to delete blocks that would shorten another owner's lease and
+ * so end it early.
+ */
 function notShortened({ owner }: PinInfo, { fix }: Grant): BlockResult {
   return rejected(`forbidden: a shorter time for a lease of ${owner} needs the role purge${fix}`);
 }
 
 /**
- * Ends the lease and removes its blocks that have no other owner and no descendants. One
- * `HeldBlock` result per block. `remember` receives only the counts.
+ * Ends the lease and removes those of its blocks that nothing else protects and that have no stored
+ * descendants. Returns one `HeldBlock` result per block. `remember` receives only the counts.
  */
 export async function revokeLease(
   context: LifecycleContext,
@@ -88,20 +91,20 @@ export async function revokeLease(
   return reportOf(told, { bytes, durable });
 }
 
-/** Removes the blocks of an expired lease that are not needed otherwise. */
+/** Removes the blocks of an expired lease that nothing else protects. */
 export async function purgeExpired(context: LifecycleContext, ended: EndedPin): Promise<Purged> {
   const { name } = ended.info;
   const leaving = new Leaving(context, ended, { reason: "lease_ended", by: name });
   const results = await leaving.run();
   const count = (which: string) => results.filter(({ outcome }) => outcome === which).length;
-  // Blocks missing from the table may have files that could not be removed earlier.
+  // Blocks that left the table may have files that could not be removed earlier.
   const areSomeGone = ended.nodes.length < ended.info.blocks;
   const areStuck = areSomeGone && context.store.ssd?.room.removals.haveFailed === true;
   const isDurable = leaving.isDurable && count("deferred") === 0 && !areStuck;
   return { purged: count("done"), isDurable };
 }
 
-/** Removes the blocks of an ended lease, deepest first. */
+/** Removes the blocks of an ended lease, children before parents. */
 class Leaving {
   isDurable = false;
   readonly #context: LifecycleContext;
@@ -116,7 +119,7 @@ class Leaving {
     const { table } = context.store;
     this.#context = context;
     this.#nodes = nodes;
-    // Before any change: node ids are valid until then.
+    // Read the generations before any change, while the node ids are valid.
     this.#born = nodes.map((node) => table.generationOf(node));
     this.#files = nodes.map(() => null);
     this.#removal = new Removal(context, cause);
@@ -129,7 +132,7 @@ class Leaving {
 
   async run(): Promise<HeldBlock[]> {
     const slices = new Slices(this.#context.clock);
-    // Children usually follow their parents.
+    // Go backwards, because children usually follow their parents in the list.
     for (let at = this.#nodes.length - 1; at >= 0; at--) {
       this.#leave(at);
       if (slices.isOver()) await slices.turn();
@@ -140,7 +143,7 @@ class Leaving {
     return this.#finalResults();
   }
 
-  /** Removes the block, and then each parent that was waiting for it. */
+  /** Removes the block, and then each of its ancestors that could not be removed before it. */
   #leave(from: number): void {
     const { table } = this.#context.store;
     let at: number | undefined = from;
@@ -157,7 +160,7 @@ class Leaving {
     }
   }
 
-  /** True if the block was removed. */
+  /** Removes one block if nothing protects it. Returns true if it was removed. */
   #leaveOne(at: number, node: NodeId): boolean {
     const context = this.#context;
     const { table } = context.store;
@@ -174,7 +177,7 @@ class Leaving {
     return isHere;
   }
 
-  /** The results, after the file removals have ended. */
+  /** Waits for the file removals and returns the results of all blocks. */
   async #finalResults(): Promise<HeldBlock[]> {
     const { ssd } = this.#context.store;
     const stuck = new Set(this.#files.filter((file) => file !== null));
@@ -188,7 +191,10 @@ class Leaving {
   }
 }
 
-/** Whether a descendant of the block is in RAM or on SSD; true if that is not found out quickly. */
+/**
+ * Returns whether a descendant of the block is in RAM or on SSD; true if `LOOKED_AT` descendants do
+ * not decide it.
+ */
 function isBuiltUpon({ store }: LifecycleContext, node: NodeId): boolean {
   const { table } = store;
   let below = table.successorOf(node, node);

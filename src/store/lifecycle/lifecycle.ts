@@ -9,42 +9,45 @@ import { flush, prune } from "./removal.ts";
 import { markTransient, purgeTransient } from "./think.ts";
 import { warm } from "./warm.ts";
 
-/** Result of one operation. */
+/** Result of one lifecycle operation. */
 export interface LifecycleReport {
   /**
-   * One result per given block name, in order; a name of several blocks has one. `prune`, `flush`
-   * and `renewLease` have one result in total.
+   * One result per given block name, in order; also if a name resolves to several blocks. `prune`,
+   * `flush` and `renewLease` have one result in total.
    */
   readonly results: readonly BlockResult[];
-  /** Outcomes by block; for `prune` and `flush` over all blocks visited. */
+  /** Number of blocks per outcome. For `prune` and `flush`: of all blocks visited. */
   readonly counts: OutcomeCounts;
   /** The first 1,000 blocks that `prune` or `flush` could not remove. */
   readonly held: readonly HeldBlock[];
-  /** Bytes moved or freed. */
+  /** Bytes that the operation moved or freed. */
   readonly bytes: number;
   readonly figures: BudgetFigures | null;
-  /** Granted duration, if one was requested: limited by the configuration. */
+  /** Granted time to live in milliseconds, if one was requested: limited by the configuration. */
   readonly ttlMs: number | null;
-  /** Whether the changes survive a power loss; false without an SSD tier. */
+  /** True if the changes survive a power loss; false without an SSD tier. */
   readonly durable: boolean;
 }
 
 export interface HeldBlock extends BlockResult {
-  /** Digest in hex; null if unknown. */
+  /** Digest in hex; null if it is unknown. */
   readonly digest: string | null;
   readonly layer: number;
 }
 
-/** Reports the progress of a long operation, at most ten times a second. */
+/** Receives the progress of a long operation, at most ten times a second. */
 export type OnProgress = (progress: {
   readonly doneBlocks: number;
   readonly doneBytes: number;
-  /** Null if not known in advance. */
+  /** Total number of blocks; null if it is not known in advance. */
   readonly totalBlocks: number | null;
 }) => void;
 
 export interface WarmOptions {
-  /** `gpu`: to RAM, then offered to the engine's sink. `deferred` without a sink. */
+  /**
+   * Where to load the blocks. `gpu`: into RAM, then into the memory of an engine's GPU; `deferred`
+   * if no engine accepts them.
+   */
   readonly target: "ram" | "gpu";
   /** Worker ids of peers that may have the blocks, the best first. */
   readonly sources: readonly string[];
@@ -53,12 +56,12 @@ export interface WarmOptions {
 }
 
 /**
- * Called once, in the same turn of the event loop in which pins, leases or marks change, before the
- * operation waits for anything (in particular for the ledger's commit). Records written in the
- * callback therefore persist together with the change or not at all. `results`: as far as known.
- * Not called if nothing changes. `expected`: the report if only that commit is outstanding. The
- * operation returns the same object once the commit is confirmed, so that the caller need not write
- * it again.
+ * Lets the caller write records together with an operation's change. Called once, in the same turn
+ * of the event loop in which the operation changes pins, leases or marks, before it waits for
+ * anything, in particular for the ledger's commit. Records written in the callback therefore
+ * persist together with the change or not at all. Not called if nothing changes. `results`: as far
+ * as known. `expected`: the report, if only that commit is outstanding. The operation returns the
+ * same object when the commit is confirmed, so that the caller need not write it again.
  */
 export type Remember = (results: readonly BlockResult[], expected?: LifecycleReport) => void;
 
@@ -66,20 +69,19 @@ export interface Remembering {
   readonly remember?: Remember;
 }
 
-/** Permission of the caller to delete blocks. */
+/** Whether the caller may delete blocks. */
 export interface Grant {
   readonly mayPurge: boolean;
-  /**
-   * How to obtain the permission, appended to the reason of a refusal: ", and KEY gives ROLE: ...".
-   */
+  /** Text for a refusal that says how to obtain the permission: ", and KEY gives ROLE: ...". */
   readonly fix: string;
 }
 
 /** Fetches blocks from peers into RAM. */
 export interface BlockSourcePort {
   /**
-   * One result per block: `done`, `missing`, `deferred` with the reason (a retry may succeed), or
-   * `rejected`. Ends in bounded time even if no peer answers, and soon after the signal fires.
+   * Fetches the blocks into RAM. Resolves with one result per block: `done`, `missing`, `deferred`
+   * with a reason (a retry may succeed), or `rejected`. Ends in bounded time even if no peer
+   * answers, and soon after the signal fires.
    */
   pull(
     blocks: readonly BlockName[],
@@ -88,20 +90,20 @@ export interface BlockSourcePort {
   ): Promise<readonly BlockResult[]>;
 }
 
-/** A block in RAM to be copied to the GPU of an engine of its namespace. */
+/** A block in RAM that is to be copied to the GPU of an engine of its namespace. */
 export interface OfferedBlock {
   readonly namespace: NamespaceIndex;
   readonly layer: number;
-  /** 32 bytes. */
+  /** Digest, 32 bytes. */
   readonly digest: Uint8Array;
 }
 
-/** Copies blocks from RAM to an engine's GPU. Implemented by the engine plane. */
+/** Copies blocks from RAM to the GPU memory of an engine. Implemented by the engine server. */
 export interface GpuSink {
   /**
-   * One result per block: `done`, `missing` (the block was removed before the engine read it), or
-   * `deferred` with the reason. Ends in bounded time even if no engine answers, and soon after the
-   * signal fires.
+   * Offers the blocks to engines. Resolves with one result per block: `done`, `missing` (the block
+   * was removed before the engine read it), or `deferred` with a reason. Ends in bounded time even
+   * if no engine answers, and soon after the signal fires.
    */
   offer(blocks: readonly OfferedBlock[], signal: AbortSignal): Promise<readonly BlockResult[]>;
 }
@@ -139,7 +141,7 @@ export function createLifecycle(parts: LifecycleParts) {
     revokeLease: of(revokeLease),
     warm: of(warm),
     flush: of(flush),
-    /** Sets the sink for warm commands with target `gpu`; null removes it. */
+    /** Sets where warm commands with target `gpu` copy their blocks; null removes it. */
     setGpuSink(sink: GpuSink | null): void {
       context.gpuSink = sink;
     },
@@ -148,8 +150,8 @@ export function createLifecycle(parts: LifecycleParts) {
   };
 }
 
-/** The lifecycle, with the operations that the agent itself calls. */
+/** All lifecycle operations, including those that only the agent itself calls. */
 export type OwnLifecycle = ReturnType<typeof createLifecycle>;
 
-/** The operations of commands. */
+/** The lifecycle operations that commands may call. */
 export type Lifecycle = Omit<OwnLifecycle, "purgeExpired" | "holdersOf">;

@@ -21,7 +21,7 @@ export const DONE: BlockResult = Object.freeze({ outcome: "done" });
 export const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
 export const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
-/** The copy on SSD is not complete yet. */
+/** Result for a pinned block whose copy on SSD is not complete yet. */
 export const COPY_OUTSTANDING = deferred(
   "ssd: the block is in RAM only; the copy to SSD is retried",
 );
@@ -32,7 +32,10 @@ export const STUCK_ON_SSD = deferred(
   "ssd: no longer served, but its file is not removed yet; the removal is retried",
 );
 
-/** Rank of each outcome. A name of several blocks reports the highest. */
+/**
+ * Rank of each outcome. If a name resolves to several blocks, its result is the one with the
+ * highest rank.
+ */
 const SEVERITY: Readonly<Record<CommandOutcome, number>> = {
   already: 0,
   done: 1,
@@ -46,12 +49,12 @@ function worseOf(a: BlockResult, b: BlockResult): BlockResult {
   return SEVERITY[b.outcome] > SEVERITY[a.outcome] ? b : a;
 }
 
-/** The removal cause of a command. */
+/** Returns the reason and originator that a command's removals are recorded with. */
 export function causeOf(reason: DepartureReason, { issuer, command }: CommandOrigin): Cause {
   return { reason, by: command === null ? issuer : `${issuer} ${command}` };
 }
 
-/** A report in which all fields that are not given have empty values. */
+/** Returns a report with the given fields. All other fields are empty. */
 export function reportOf(
   results: readonly BlockResult[],
   more: Partial<Omit<LifecycleReport, "results">> = {},
@@ -68,22 +71,25 @@ export function reportOf(
   };
 }
 
-/** Tiers managed by this host. GPU memory is managed by the engine. */
+/** Tiers from which this host removes blocks. Engines manage GPU memory themselves. */
 export const OUR_TIERS = Tier.ram | Tier.ssd;
 
-/** The blocks of one command. Each node occurs once, even if several names resolve to it. */
+/** The blocks of one command. Each node is listed once, even if several names resolve to it. */
 export class NamedBlocks {
   readonly nodes: NodeId[] = [];
   readonly #context: LifecycleContext;
   readonly #generations: number[] = [];
   readonly #count: number;
-  /** Name `i` resolves to the nodes `nodes[#of[k]]` for k from `#from[i]` up to `#from[i + 1]`. */
+  /**
+   * Name `i` resolves to the nodes `nodes[#of[k]]` for k from `#from[i]` up to, not including,
+   * `#from[i + 1]`.
+   */
   readonly #from: Uint32Array;
   readonly #of: Int32Array;
 
   /**
-   * Selects the blocks on any tier of `tiers`; 0 selects all known blocks. `comes`: also selects
-   * blocks that an engine is writing.
+   * Selects the blocks that are on any tier of the bit mask `tiers`; 0 selects all known blocks.
+   * `comes`: also select blocks that an engine is writing.
    */
   constructor(
     context: LifecycleContext,
@@ -114,17 +120,19 @@ export class NamedBlocks {
     }
   }
 
-  /** Whether the node at this index is still the named block. */
+  /** Returns whether the node at this index of `nodes` still belongs to the named block. */
   isLive(place: number): boolean {
     return this.#context.store.table.isLive(this.nodes[place]!, this.#generations[place]!);
   }
 
-  /** Whether the node is still the named block and on the tier. */
+  /** Returns whether the node at this index still belongs to the named block and is on the tier. */
   isOn(place: number, tier: Tier): boolean {
     return this.isLive(place) && this.#context.store.table.isResident(this.nodes[place]!, tier);
   }
 
-  /** The worst result of each name's nodes; `missing` for a name without nodes. */
+  /**
+   * Returns one result per name: the worst one of its nodes, or `missing` for a name without nodes.
+   */
   resultsOf(byNode: readonly BlockResult[]): BlockResult[] {
     const results: BlockResult[] = [];
     for (let i = 0; i < this.#count; i++) {
@@ -145,7 +153,7 @@ export const BY_GPU: readonly HeldBy[] = Object.freeze([{ kind: "gpu" }]);
 export const BY_ENGINE: readonly HeldBy[] = Object.freeze([{ kind: "engine" }]);
 
 /**
- * Owners that protect the block from removal; `descendants` if only its descendants are protected.
+ * Returns who protects the block from removal; `descendants` if only its descendants are protected.
  */
 export function holdersOf(context: LifecycleContext, node: NodeId): readonly HeldBy[] {
   const { store, holds, sessions } = context;
@@ -161,18 +169,21 @@ export function holdersOf(context: LifecycleContext, node: NodeId): readonly Hel
   return by;
 }
 
-/** Whether only the block's own write to SSD protects it. The write can be cancelled. */
+/**
+ * Returns whether only the block's own queued write to SSD protects it. Such a write can be
+ * cancelled.
+ */
 export function isHeldByWriteAlone(context: LifecycleContext, node: NodeId): boolean {
   const { table, ssd } = context.store;
   return table.locksOf(node) === 1 && !table.isKept(node) && ssd?.writer.isQueued(node) === true;
 }
 
-/** Whether the block or a descendant is protected on this host. */
+/** Returns whether the block or a descendant is protected on this host. */
 export function isHeld({ store }: LifecycleContext, node: NodeId): boolean {
   return store.table.isProtected(node, Tier.ssd);
 }
 
-/** A report entry for a block that a command could not remove. */
+/** Returns the report entry for a block that a command could not remove. */
 export function heldBlock(
   context: LifecycleContext,
   node: NodeId,

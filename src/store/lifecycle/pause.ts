@@ -22,10 +22,11 @@ const LOCKS_FULL = rejected("limit: the block's lock count is at the maximum");
 const NOT_WRITTEN = rejected("ssd: the block could not be written and is not leased");
 
 /**
- * Writes blocks to SSD durably and leases them there; then ends the sessions that end in them and
- * drops the blocks from RAM. The lease covers only blocks on SSD. An existing lease of that name is
- * extended and renewed. When the lease expires, its blocks are removed only if every caller that
- * paused under it had the grant.
+ * Writes blocks durably to SSD and leases them there; then ends the sessions whose last block is
+ * among them and drops the blocks from RAM. The lease contains only blocks that are on SSD. If a
+ * lease of that name exists, adds the blocks to it and renews it. When the lease expires, its
+ * blocks are removed only if every caller that paused under that name was permitted to delete
+ * blocks.
  */
 export async function pause(
   context: LifecycleContext,
@@ -38,7 +39,8 @@ export async function pause(
   const results = blocks.nodes.map((node) =>
     table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : DONE,
   );
-  // Lock the blocks while others are written. From last to first: a lock also protects ancestors.
+  // Lock the blocks while others are written. Go from last to first, since a lock also protects
+  // ancestors.
   for (let at = results.length - 1; at >= 0; at--) {
     if (results[at] === DONE && !table.lock(blocks.nodes[at]!)) results[at] = LOCKS_FULL;
   }
@@ -65,13 +67,13 @@ interface Leased {
   readonly ttlMs: number | null;
   readonly figures: AddedPin["figures"];
   readonly isDurable: boolean;
-  /** Whether all ancestors of the blocks are on SSD too. */
+  /** True if all ancestors of the blocks are on SSD too. */
   readonly isLeading: boolean;
 }
 
 const NOTHING = { ttlMs: null, figures: null, isDurable: false, isLeading: false };
 
-/** Writes blocks that are in RAM only, then leases those that are on SSD. */
+/** Writes the blocks that are only in RAM to SSD, then leases those that are on SSD. */
 async function lease(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -115,7 +117,7 @@ async function lease(
   for (const at of results.keys()) {
     if (!wanted(at)) continue;
     const result = added.results[next++]!;
-    // The block may be leased already: then the state is as requested.
+    // A block that the lease contains already is in the requested state.
     results[at] = result.outcome === "rejected" ? result : DONE;
   }
   const { figures } = added;
@@ -126,7 +128,7 @@ async function lease(
   return { bytes, ttlMs, figures, isDurable: isWritten && isCommitted, isLeading };
 }
 
-/** Drops the blocks from RAM, except those that are needed there. */
+/** Drops the paused blocks from RAM, except those that something else needs there. */
 async function leaveRam(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -144,7 +146,7 @@ async function leaveRam(
   const slices = new Slices(clock);
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
     if (!blocks.isLive(at)) continue;
-    // Also try the ancestors: a parent may be named after its child.
+    // Try the ancestors as well: a name list may contain a parent after its child.
     let node = blocks.nodes[at]!;
     while (node !== NO_NODE && paused.has(node) && mayGo(node)) {
       const parent = table.parentOf(node);

@@ -15,7 +15,7 @@ import {
   reportOf,
 } from "./outcomes.ts";
 
-/** Options of operations on the pins of one owner. */
+/** Options of the operations on one owner's pins. */
 interface OwnedBy extends Remembering {
   readonly owner: string;
 }
@@ -25,9 +25,10 @@ const RAM_ONLY = deferred(
 );
 
 /**
- * Pins blocks on this host. Pins are counted. They protect the block on this host, not in RAM: it
- * may leave RAM for SSD. Takes the pin immediately, then writes blocks that are in RAM only
- * to SSD, then makes files and pin durable. A pin of a block on SSD costs one commit of the ledger.
+ * Pins blocks on this host. Pins are counted. A pin keeps the block on the host, but not in RAM:
+ * the block may leave RAM while SSD has it. Adds the pin immediately, then writes blocks that are
+ * only in RAM to SSD, then makes files and pin durable. A pin of a block that is on SSD takes one
+ * commit of the ledger.
  */
 export async function pin(
   context: LifecycleContext,
@@ -73,7 +74,7 @@ export async function pin(
   return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
 }
 
-/** The block's result after it was pinned or refused. */
+/** Returns the block's result after it was pinned or refused. */
 function placed(
   { store }: LifecycleContext,
   blocks: NamedBlocks,
@@ -89,7 +90,7 @@ function placed(
 }
 
 /**
- * Writes pinned blocks and their ancestors to SSD if they are not there. Returns the bytes of
+ * Writes pinned blocks and their ancestors to SSD if they are not there. Returns the bytes of the
  * pinned blocks written.
  */
 async function secure(
@@ -108,8 +109,8 @@ async function secure(
 }
 
 /**
- * Removes one pin of the owner from each block. A block without other pins becomes evictable.
- * `already` if the owner has no pin on the block.
+ * Removes one pin of the owner from each block. A block without other pins can then be evicted.
+ * Result `already`: the owner has no pin on the block.
  */
 export function unpin(
   context: LifecycleContext,
@@ -132,7 +133,7 @@ async function letGo(
   return settled(context, blocks, byNode, gone.includes(true), remember);
 }
 
-/** Sets the owner's soft pin on each block; priority 0 removes it. */
+/** Sets the owner's soft pin on each block. Priority 0 removes it. */
 export async function retain(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -145,7 +146,7 @@ export async function retain(
   const { nodes } = blocks;
   if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
   const request = { name: null, ttlMs: null, priority, idleMs };
-  // The new soft pin replaces the owner's previous one.
+  // Remove the owner's previous soft pin: the new one replaces it.
   const going = holds.letGoAll("retain", owner, nodes);
   const hadOne = (going instanceof Promise ? await going : going).includes(true);
   const adding = holds.addAll({ ...request, kind: "retain", owner, nodes });
@@ -153,7 +154,7 @@ export async function retain(
   return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
 }
 
-/** The report after the ledger's commit. */
+/** Waits for the ledger's commit and returns the report. */
 async function settled(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -169,12 +170,15 @@ async function settled(
   return reportOf(results.map((result) => (result.outcome === "done" ? NOT_DURABLE : result)));
 }
 
-/** The block is on SSD, but after a crash its prefix would end before it. */
+/**
+ * Result for a block that is on SSD while an ancestor is only in RAM: after a crash a prefix lookup
+ * would end before the block.
+ */
 export const ANCESTOR_OUTSTANDING = deferred(
   "ssd: an ancestor is in RAM only; its copy to SSD is retried",
 );
 
-/** The ancestors of `nodes` that are not among them, each once. */
+/** Returns the ancestors of `nodes` that are not in `nodes`, each once. */
 export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
   const seen = new Set(nodes);
   const above: NodeId[] = [];
@@ -188,7 +192,10 @@ export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[
   return above;
 }
 
-/** Whether all of `above` would survive a crash, so that the blocks after them can be found. */
+/**
+ * Returns whether all nodes of `above` survive a crash, so that the blocks after them in the prefix
+ * can still be found. `above`: ancestors of pinned blocks.
+ */
 export function areOutOfRam(table: TableView, above: readonly NodeId[]): boolean {
   return above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
 }

@@ -34,20 +34,20 @@ import {
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 
-/** Maximum number of file removals under way for one command before it waits. */
+/** Number of file removals in progress at which a command waits before it starts more. */
 const FILES_MAX = 2_048;
 
-/** Removes blocks from all tiers of this host for one command. */
+/** Removes blocks from all tiers of this host for one command, and counts them. */
 export class Removal {
   blocks = 0;
   bytes = 0;
-  /** Removed blocks that had a file. */
+  /** Number of removed blocks that had a file on SSD. */
   files = 0;
-  /** Files that could not be removed. Their removal is retried. */
+  /** Number of files that could not be removed. Their removal is retried in the background. */
   stuck = 0;
-  /** The disk hangs: issue no more operations. */
+  /** True if the disk hangs. The command must then start no more disk operations. */
   hung = false;
-  /** Blocks of which an engine has a copy in GPU memory. */
+  /** Number of removed blocks that an engine still has in GPU memory. */
   onGpu = 0;
   readonly #context: LifecycleContext;
   readonly #cause: Cause;
@@ -59,8 +59,9 @@ export class Removal {
   }
 
   /**
-   * Removes an unprotected block from RAM and SSD. Null if it had no file; otherwise resolves with
-   * true when the file is removed, or false if that failed. May remove the node.
+   * Removes an unprotected block from RAM and SSD. Returns null if it had no file. Otherwise
+   * resolves to true when the file is removed, or to false if that failed. If nothing else keeps
+   * the node, it is removed too.
    */
   drop(node: NodeId): Promise<boolean> | null {
     const { table, ram, incoming } = this.#context.store;
@@ -69,13 +70,13 @@ export class Removal {
     if (table.isResident(node, Tier.gpu)) this.onGpu++;
     this.blocks++;
     this.bytes += table.bytesOf(node);
-    // From SSD first: the node is removed with its last copy.
+    // Remove from SSD first: the node may be removed together with its last copy.
     const gone = table.isResident(node, Tier.ssd) ? this.dropFile(node) : null;
     if (inRam) ram.drop(node, this.#cause);
     return gone;
   }
 
-  /** Removes a block from SSD only. */
+  /** Removes a block from SSD only. Resolves to false if its file could not be removed. */
   dropFile(node: NodeId): Promise<boolean> {
     const { ssd } = this.#context.store;
     this.files++;
@@ -87,12 +88,12 @@ export class Removal {
     return gone;
   }
 
-  /** Whether too many file removals are under way and the caller should wait. */
+  /** True if FILES_MAX file removals are in progress: the caller should wait for `room`. */
   get isFull(): boolean {
     return this.#leaving.length >= FILES_MAX;
   }
 
-  /** Resolves when the file removals so far have ended, or the disk hangs. */
+  /** Resolves when the file removals started so far have ended, or the disk hangs. */
   async room(): Promise<void> {
     const { ssd } = this.#context.store;
     if (this.#leaving.length === 0 || ssd === null) return;
@@ -101,13 +102,19 @@ export class Removal {
     if ((await ssd.orHung(Promise.all(leaving))) === null) this.hung = true;
   }
 
-  /** Waits for all removals; true if they are durable. `stuck` counts files that remain. */
+  /**
+   * Waits for all file removals. Returns true if they are durable. Sets `stuck` to the number of
+   * files that remain.
+   */
   async end(): Promise<boolean> {
     await this.room();
     crashPoint("removal.over");
     return !this.hung && (await this.#context.durability.removals());
   }
-  /** Outcomes of all blocks visited, given the result of `end`. */
+  /**
+   * Returns the number of visited blocks per outcome. `isDurable`: the result of `end`. `held`:
+   * number of blocks that were not removed because they are protected.
+   */
   counts(isDurable: boolean, held: number): OutcomeCounts {
     const deferred = isDurable ? this.stuck : this.files;
     const done = this.blocks - deferred;
@@ -120,12 +127,17 @@ const FLUSH_ABORTED = deferred("aborted: the agent is stopping");
 const PRUNE_ABORTED = deferred("aborted: the remaining blocks were not processed");
 const BUSY = rejected("busy: too many concurrent tree walks");
 
-/** Passes over the blocks: a further one removes blocks whose writes an earlier pass cancelled. */
+/**
+ * Number of passes over the blocks. A later pass removes blocks whose writes to SSD an earlier pass
+ * cancelled.
+ */
 const PASSES = 3;
-/** Ids examined at once for blocks that remain. */
+/** Block table entries examined at once to find blocks that were not removed. */
 const IDS_AT_ONCE = 65_536;
 
-/** Removes every block that is not protected, in slices, the oldest first. */
+/**
+ * Removes every block of this host that is not protected, in slices, the least recently used first.
+ */
 export async function flush(
   context: LifecycleContext,
   origin: CommandOrigin,
@@ -133,19 +145,21 @@ export async function flush(
   const flushing = new Flushing(context, causeOf("flushed", origin));
   for (let pass = 1; pass <= PASSES; pass++) {
     context.store.incoming.allRemoved();
-    // A block on both tiers is removed with its file; pinned blocks have their files last.
+    // SSD first: a block on both tiers is removed together with its file. Pinned blocks are still
+    // protected on SSD then.
     await flushing.drain(Tier.ssd);
     await flushing.drain(Tier.ram);
     await flushing.lookAtTheRest(pass < PASSES);
     if (!(await flushing.remaining.cancelledAreOver())) break;
   }
   const report = await flushing.report();
-  // Peers may take longer: count their time from the end.
+  // Report the removal again: peers may take longer, so count their time from the end of the
+  // command.
   context.store.incoming.allRemoved();
   return report;
 }
 
-/** A command that visits many blocks and removes those that nothing protects. */
+/** Base class of commands that visit many blocks and remove the unprotected ones. */
 class Clearing {
   readonly remaining: RemainingBlocks;
   protected readonly context: LifecycleContext;
@@ -159,7 +173,10 @@ class Clearing {
     this.slices = new Slices(context.clock);
   }
 
-  /** `stop`: why the command ended early, or null; called after the last removal. */
+  /**
+   * Waits for the removals and returns the report. `stop`: called after the last removal; returns
+   * why the command ended early, or null.
+   */
   protected async end(stop: () => BlockResult | null, onGpu = 0): Promise<LifecycleReport> {
     const { removal, remaining } = this;
     const isDurable = await removal.end();
@@ -184,13 +201,17 @@ class Flushing extends Clearing {
     return this.removal.hung || this.context.signal.aborted;
   }
 
-  /** Removes the blocks that are unprotected now. Blocks that engines store meanwhile stay. */
+  /**
+   * Removes the blocks that are unprotected on the tier now. Blocks that engines store meanwhile
+   * stay.
+   */
   async drain(tier: RecencyTier): Promise<void> {
     const { table } = this.context.store;
     for (let left = table.evictableBlocks(tier); left > 0 && !this.#mustEnd; left--) {
       const node = table.oldest(tier);
       if (node === NO_NODE) return;
-      // The block is protected on SSD only and stays in RAM: move it out of the way.
+      // SSD protects the block, so it stays in RAM: make it the newest, so that the next `oldest`
+      // returns another block.
       if (isHeld(this.context, node)) table.touchPath(node);
       else void this.removal.drop(node);
       if (this.slices.isOver()) await this.slices.turn();
@@ -198,7 +219,10 @@ class Flushing extends Clearing {
     }
   }
 
-  /** Cancels writes that alone protect blocks, and records the protected blocks. */
+  /**
+   * Visits the blocks that were not removed. With `mayCancel`, cancels writes to SSD that are a
+   * block's only protection. Records the other blocks as held.
+   */
   async lookAtTheRest(mayCancel: boolean): Promise<void> {
     const { table } = this.context.store;
     this.remaining.begin(mayCancel);
@@ -225,7 +249,7 @@ class Flushing extends Clearing {
   }
 }
 
-/** Children examined to find one that was stored during the prune. */
+/** Number of children examined to find one that was stored during the prune. */
 const CHILDREN_LOOKED_AT = 64;
 
 interface PruneOptions {
@@ -234,8 +258,8 @@ interface PruneOptions {
 }
 
 /**
- * Removes all descendants of the block, but not the block itself, in slices, leaves first.
- * `results` has one entry.
+ * Removes all descendants of the block `after`, but not the block itself, in slices, children
+ * before parents. `results` has one entry.
  */
 export async function prune(
   context: LifecycleContext,
@@ -244,7 +268,7 @@ export async function prune(
   options: PruneOptions = {},
 ): Promise<LifecycleReport> {
   const { table } = context.store;
-  // Include a block that is known only as a parent: the command is about its descendants.
+  // Include a block that is known only as a parent: its descendants may be stored.
   const anchors = context.names.resolveOne(after, true);
   const names = namesOf(context, after, anchors);
   const tell = () => {
@@ -264,12 +288,15 @@ export async function prune(
     if (!(await pruning.remaining.cancelledAreOver())) break;
   }
   const report = await pruning.report(stop);
-  // Peers may take longer: count their time from the end.
+  // Report the removal again: peers may take longer, so count their time from the end of the
+  // command.
   tell();
   return report;
 }
 
-/** Keys and aliases, in hex, of the root blocks, resident or not. */
+/**
+ * Returns keys and aliases, in hex, of the blocks below which the command prunes, resident or not.
+ */
 function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonly NodeId[]) {
   if (!store.incoming.minds) return [];
   const batch = createAddressBatch(1);
@@ -293,7 +320,10 @@ class Pruning extends Clearing {
     this.#options = options;
   }
 
-  /** Null if the walk completed; otherwise the reason why it did not. */
+  /**
+   * Visits the descendants of `anchor` and removes the unprotected ones. Returns null if the walk
+   * completed; otherwise the reason why it did not.
+   */
   async walk(anchor: NodeId): Promise<BlockResult | null> {
     using walk = this.context.store.table.openLeafWalk(anchor);
     if (walk === null) return BUSY;
@@ -312,7 +342,7 @@ class Pruning extends Clearing {
     while (!walk.over && !this.slices.isOver() && !this.removal.isFull) {
       const node = walk.next();
       if (node !== NO_NODE) this.#visit(node);
-      // The step followed a thousand links on the way down.
+      // No node to return yet: the walk reached its limit of links on the way down.
       else if (this.slices.isLate()) return;
     }
   }
@@ -325,13 +355,13 @@ class Pruning extends Clearing {
       if ((there & Tier.gpu) !== 0) this.remaining.add(node, BY_GPU);
       else if (table.isWriting(node)) this.remaining.add(node, BY_ENGINE);
     } else if (!isHeld(context, node)) {
-      // A block stored below it meanwhile could not be found without it.
+      // Keep a block with a new child: the child could not be found without it.
       if (this.#hasNewChild(node)) this.remaining.add(node, null);
       else void this.removal.drop(node);
     } else this.remaining.meet(node);
   }
 
-  /** Whether a child was stored since the walk: all earlier children were visited. */
+  /** Returns whether a child of the node was stored since the walk visited its children. */
   #hasNewChild(node: NodeId): boolean {
     const { table } = this.context.store;
     let child = table.firstChildOf(node);
@@ -357,12 +387,12 @@ function doneExceptOnGpu(blocks: number): BlockResult {
   return { outcome: "done", reason: `gpu: ${what}` };
 }
 
-/** Maximum number of remaining blocks that the report lists with their owners. */
+/** Maximum number of protected blocks that the report lists with their owners. */
 const LISTED = 1_000;
 
 /**
- * The blocks that a tree walk or flush could not remove. Writes that alone protect a block are
- * cancelled, and the block is visited again in another pass.
+ * The blocks that a prune or flush could not remove because they are protected. If only a block's
+ * own write to SSD protects it, the write is cancelled, and another pass visits the block again.
  */
 class RemainingBlocks {
   readonly #context: LifecycleContext;
@@ -383,12 +413,15 @@ class RemainingBlocks {
     return this.#listed;
   }
 
-  /** Owners of the first block. */
+  /** Owners that protect the first listed block. */
   get firstHolders(): readonly HeldBy[] {
     return this.#listed[0]?.by ?? [];
   }
 
-  /** Starts another pass over all blocks, since protection may have ended. */
+  /**
+   * Starts another pass over all blocks, since the protection of some may have ended. Forgets the
+   * results of the previous pass.
+   */
   begin(mayCancel: boolean): void {
     this.#listed = [];
     this.#count = 0;
@@ -405,14 +438,14 @@ class RemainingBlocks {
     } else this.add(node, null);
   }
 
-  /** Counts a block that stays. `by`: its owners; null to look them up. */
+  /** Counts a block that stays. `by`: who protects it; null to look that up. */
   add(node: NodeId, by: readonly HeldBy[] | null): void {
     this.#count++;
     if (this.#listed.length >= LISTED) return;
     this.#listed.push(heldBlock(this.#context, node, by ?? holdersOf(this.#context, node)));
   }
 
-  /** Waits for cancelled writes; false if there are none or the disk hangs. */
+  /** Waits for the cancelled writes. Returns false if there are none or the disk hangs. */
   async cancelledAreOver(): Promise<boolean> {
     const { ssd } = this.#context.store;
     const cancelled = this.#cancelled;

@@ -3,33 +3,32 @@ import { type AddressBatch, createAddressBatch } from "../batches.ts";
 import { NODES_PER_ALIAS_MAX } from "../blocks/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 
-/** Digests whose keys are derived in one call. */
+/** Number of digests whose keys are derived in one native call. */
 const DERIVED_AT_ONCE = 256;
-/** Initial capacity, in names. */
+/** Initial capacity of the result arrays, in names. */
 const NAMES_AT_FIRST = 1_024;
 
-/** The nodes that a list of names resolves to. Valid until the next call of the resolver. */
+/** The nodes to which a list of names resolves. Valid until the next call of the resolver. */
 export interface NamedNodes {
   readonly count: number;
   /**
-   * Name `i` resolves to the nodes from `nodes[from[i]]` up to, not including, `nodes[from[i +
-   * 1]]`.
+   * Nodes of all names. Name `i` has those from `nodes[from[i]]` up to, not including,
+   * `nodes[from[i + 1]]`.
    */
   readonly nodes: Int32Array;
   readonly from: Uint32Array;
 }
 
 /**
- * Resolves block names to nodes in all namespaces. An engine hash resolves to the nodes with that
- * alias. A name of 32 bytes resolves to the nodes with that page key, or if there are none, to the
- * block with that digest and layer. Blocks that are known only as a parent (ghosts) are included on
- * request.
+ * Resolves block names to nodes in all namespaces. An engine hash resolves to all nodes with that
+ * alias. A name of 32 bytes resolves to the nodes with that page key; if there are none, to the
+ * block with that digest and layer. With `ghosts`, blocks known only as a parent are included.
  */
 export class NameResolver {
   readonly #store: TieredStore;
   readonly #batch: AddressBatch = createAddressBatch(DERIVED_AT_ONCE);
   readonly #found = new Int32Array(NODES_PER_ALIAS_MAX);
-  /** By the name's index: the node of its digest. */
+  /** Per name: the node with that digest, or NO_NODE. */
   #byDigest = new Int32Array(NAMES_AT_FIRST);
   #nodes = new Int32Array(NAMES_AT_FIRST * 2);
   #from = new Uint32Array(NAMES_AT_FIRST + 1);
@@ -38,7 +37,7 @@ export class NameResolver {
     this.#store = store;
   }
 
-  /** The nodes of all `names`, in order. Takes at most a microsecond per name. */
+  /** Returns the nodes of all `names`, in order. Takes at most a microsecond per name. */
   resolve(names: readonly BlockName[], ghosts = false): NamedNodes {
     const count = names.length;
     if (count >= this.#from.length) {
@@ -55,13 +54,16 @@ export class NameResolver {
     return { count, nodes: this.#nodes, from: this.#from };
   }
 
-  /** The nodes of one name. */
+  /** Returns the nodes of one name. */
   resolveOne(name: BlockName, ghosts = false): NodeId[] {
     const { nodes, from } = this.resolve([name], ghosts);
     return Array.from(nodes.subarray(0, from[1]!)) as NodeId[];
   }
 
-  /** Looks up all digests first: a call for many costs little more than for one. */
+  /**
+   * Looks up the nodes of all names by digest. Uses few native calls, since a call for many digests
+   * takes little longer than one for a single digest.
+   */
   #findDigests(names: readonly BlockName[]): void {
     const { table } = this.#store;
     const batch = this.#batch;
@@ -86,13 +88,13 @@ export class NameResolver {
     if (places.length > 0) find();
   }
 
-  /** Writes the name's nodes from index `at`. Returns the index after them. */
+  /** Writes the nodes of one name to the result from index `at`. Returns the index after them. */
   #enter(name: BlockName, i: number, at: number, ghosts: boolean): number {
     const { table } = this.#store;
     const found = this.#found;
     let count = 0;
     if (name.kind === "hash") count = table.nodesOfAlias(name.lo, name.hi, found);
-    // A name with a layer is a digest.
+    // A name with a layer can only be a digest; only names without one are looked up as page keys.
     else if (name.layer === LAYER_ALL) count = table.nodesOfSha256(name.bytes, 0, found);
     if (count === 0 && name.kind === "key" && this.#byDigest[i] !== NO_NODE) {
       found[0] = this.#byDigest[i]!;

@@ -26,9 +26,9 @@ const onlyCopy = ({ fix }: Grant) =>
   rejected(`forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`);
 
 /**
- * Excludes the blocks from SSD: cancels their writes and deletes their files. Outcome `held` if a
- * pin or lease needs the copy on SSD; `rejected` if it is the only copy and the caller lacks the
- * grant.
+ * Marks blocks as transient, which excludes them from SSD: cancels their writes and deletes their
+ * files. Result `held`: a pin or lease needs the copy on SSD. `rejected`: that copy is the only
+ * one, and the caller may not delete blocks.
  */
 export async function markTransient(
   context: LifecycleContext,
@@ -41,7 +41,7 @@ export async function markTransient(
   const removal = new Removal(context, causeOf("transient", origin));
   const work: (Promise<unknown> | null)[] = [];
   const isBelowOnly = (node: NodeId) => (table.residencyOf(node) & OUR_TIERS) === Tier.ssd;
-  // All marks in one turn of the event loop, so that no write can begin in between.
+  // Set all marks in one turn of the event loop, so that no write to SSD begins in between.
   const marked = blocks.nodes.map((node, at): BlockResult => {
     work[at] = null;
     const isBelow = isBelowOnly(node);
@@ -57,10 +57,10 @@ export async function markTransient(
   if (marked.includes(DONE)) remember?.(blocks.resultsOf(marked));
   const slices = new Slices(context.clock);
   for (const [at, result] of marked.entries()) {
-    // A block pinned meanwhile keeps its copy.
+    // Keep the copy of a block that was pinned meanwhile.
     const node = blocks.nodes[at]!;
     if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(node)) continue;
-    // The block may have left RAM since it was marked.
+    // The block may have left RAM since it was marked, so that the copy on SSD is the only one.
     if (isBelowOnly(node) && !grant.mayPurge) {
       table.setFlag(node, NodeFlag.transient, false);
       marked[at] = onlyCopy(grant);
@@ -73,7 +73,7 @@ export async function markTransient(
   return finish(context, blocks, removal, marked, work);
 }
 
-/** Removes transient blocks from all tiers; others are `rejected`. */
+/** Removes the named blocks from all tiers if they are transient; the others are `rejected`. */
 export async function purgeTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -82,16 +82,17 @@ export async function purgeTransient(
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
   const { ssd, incoming } = context.store;
-  // An unknown name may belong to a block being fetched.
+  // Report it even for unknown names, since a name may belong to a block that is being fetched.
   incoming.transientsRemoved();
   const removal = new Removal(context, causeOf("transient", origin));
   const slices = new Slices(context.clock);
   const work: (Promise<unknown> | null)[] = blocks.nodes.map(() => null);
   const results: BlockResult[] = [];
-  // Names list parents before children: remove children first.
+  // Go backwards: names list parents before children, and children must be removed first.
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
     const node = blocks.nodes[at]!;
-    // A mark during the write cancelled it, but the write may not have ended.
+    // If the block was marked while it was being written, its write was cancelled but may not have
+    // ended.
     if (blocks.isLive(at) && ssd?.writer.isQueued(node)) {
       await ssd.orHung(ssd.writer.cancel(node));
     }
@@ -120,7 +121,10 @@ function purgeOne(
   return DONE;
 }
 
-/** Waits for file removals and cancelled writes; reports unconfirmed removals. */
+/**
+ * Waits for file removals and cancelled writes. Sets the results of unconfirmed removals and
+ * returns the report.
+ */
 async function finish(
   context: LifecycleContext,
   blocks: NamedBlocks,

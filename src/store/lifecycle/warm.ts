@@ -4,10 +4,12 @@ import { type LifecycleContext, Slices } from "./context.ts";
 import type { LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
 import { ALREADY, DONE, deferred, MISSING, NamedBlocks, rejected, reportOf } from "./outcomes.ts";
 
-/** Blocks requested from peers at once. */
+/** Maximum number of blocks requested from peers together. */
 const PULLED_AT_ONCE = 256;
 
-/** Share of the evictable RAM that one warm command may take, so that other blocks stay. */
+/**
+ * Share of the evictable RAM, 0 to 1, that one warm command may take, so that other blocks stay.
+ */
 const SHARE_OF_EVICTABLE = 0.5;
 
 const ABORTED = deferred("aborted: the block was not loaded");
@@ -19,7 +21,10 @@ const NO_SINK = deferred(
 );
 const FULL = rejected("full: RAM has no room without evicting blocks in use");
 
-/** Loads blocks into RAM from SSD or peers, then offers them to a GPU if requested. */
+/**
+ * Loads blocks into RAM from SSD or peers. With target `gpu`, then offers them to engines for their
+ * GPU memory.
+ */
 export async function warm(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -54,7 +59,7 @@ class Warming {
   readonly #signal: AbortSignal;
   readonly #slices: Slices;
   readonly #results: BlockResult[];
-  /** Bytes of slots that this command may still take. */
+  /** Bytes of RAM that this command may still take. */
   #room: number;
   #doneBlocks = 0;
 
@@ -75,7 +80,7 @@ class Warming {
     this.#room = free + table.evictableBytes(Tier.ram) * SHARE_OF_EVICTABLE;
   }
 
-  /** By name: whether a GPU has one of its blocks. */
+  /** Returns, per name, whether one of its blocks is in GPU memory. */
   namesOnGpu(): boolean[] {
     const { table } = this.#context.store;
     const here = (node: NodeId) => (table.isResident(node, Tier.gpu) ? ALREADY : DONE);
@@ -83,7 +88,7 @@ class Warming {
     return this.#blocks.resultsOf(nodes.map(here)).map((result) => result === ALREADY);
   }
 
-  /** One result per block, after all reads have ended. */
+  /** Reads the blocks. Returns one result per block when all reads have ended. */
   async run(): Promise<BlockResult[]> {
     const coming: Promise<void>[] = [];
     const { warmGate } = this.#context;
@@ -99,7 +104,7 @@ class Warming {
     return this.#results;
   }
 
-  /** Bytes of a block to read; null if its result is already known. */
+  /** Returns the bytes of a block that has to be read; null if its result is already known. */
   #wants(at: number): number | null {
     const { table, ssd, slots } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
@@ -120,13 +125,13 @@ class Warming {
   async #load(at: number, bytes: number): Promise<void> {
     const { table, ssd, ram } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
-    // The block may have been removed or loaded while this waited.
+    // The block may have been removed or loaded while this command waited.
     if (this.#blocks.isOn(at, Tier.ram)) this.#results[at] = ALREADY;
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
     else if (!table.lock(node)) this.#results[at] = UNREADABLE;
     else {
       const read = ssd!.load(node, { warm: true }).then((outcome) => {
-        // No request has used the block yet: enter it into the eviction order alone.
+        // No request has used the block yet, so add it to the eviction order here.
         if (outcome === "ok") ram.settleFresh(node);
         const isThere = table.isResident(node, Tier.ssd);
         table.unlock(node);
@@ -139,7 +144,7 @@ class Warming {
     }
   }
 
-  /** Fetches missing blocks from peers in batches, while there is room and peers answer. */
+  /** Fetches missing blocks from peers in batches, as long as RAM has room and peers answer. */
   async pullMissing(names: readonly BlockName[], results: BlockResult[]): Promise<void> {
     const { peers } = this.#context;
     const places = [...results.keys()].filter((i) => results[i] === MISSING);
@@ -162,7 +167,7 @@ class Warming {
 
   #pulled(name: BlockName, result: BlockResult = MISSING): BlockResult {
     if (result.outcome !== "missing") return result;
-    // An engine may have written the block meanwhile.
+    // An engine may have written the block during the fetch.
     if (new NamedBlocks(this.#context, [name], Tier.ram).nodes.length > 0) return ALREADY;
     return this.#signal.aborted ? ABORTED : result;
   }
@@ -184,7 +189,7 @@ class Warming {
   }
 }
 
-/** Results by read outcome. */
+/** Result of a block by the outcome of its read from SSD. */
 const RESULTS = {
   ok: DONE,
   full: FULL,
@@ -193,7 +198,7 @@ const RESULTS = {
   late: LOST_IN_SSD,
 } as const;
 
-/** Offers blocks in RAM to the engine's sink. */
+/** Offers blocks in RAM to engines for their GPU memory. */
 async function offer(
   context: LifecycleContext,
   names: readonly BlockName[],

@@ -1,4 +1,7 @@
-/** Binary min-heap. `isBefore` must be a strict weak order. */
+/**
+ * Binary min-heap. `isBefore(a, b)` returns whether `a` is removed before `b`; it must be a strict
+ * weak order.
+ */
 export class MinHeap<T> {
   readonly #isBefore: (a: T, b: T) => boolean;
   #items: T[] = [];
@@ -38,7 +41,7 @@ export class MinHeap<T> {
     return first;
   }
 
-  /** Removes the items that `isWanted` rejects. O(n). */
+  /** Removes the items for which `isWanted` returns false. Takes linear time. */
   retain(isWanted: (item: T) => boolean): void {
     this.#items = this.#items.filter(isWanted);
     for (let at = (this.#items.length >> 1) - 1; at >= 0; at--) this.#sink(at);

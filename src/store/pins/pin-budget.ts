@@ -4,21 +4,27 @@ import type { Pin, PinTable } from "./pin-table.ts";
 import { isOnTiers, type OwnerPinnedBytes } from "./pinned-bytes.ts";
 import type { BudgetFigures, PinRequest } from "./pins.ts";
 
-/** Ancestors visited for rejected blocks per request. Takes some milliseconds. */
+/**
+ * Maximum number of ancestors visited per request for blocks that exceed the budget. Takes some
+ * milliseconds.
+ */
 const REFUSED_STEPS_MAX = 1_048_576;
 
 export interface BudgetLimits {
   /** Capacity of RAM and SSD together, in bytes. */
   readonly capacityBytes: () => number;
-  /** Shares of the capacity, 0 to 1, that all pins and leases may keep, and those of one owner. */
+  /**
+   * Shares of the capacity, 0 to 1, that pins and leases may protect: all of them together
+   * (`host`), and those of one owner (`owner`).
+   */
   readonly shares: () => { readonly host: number; readonly owner: number };
 }
 
 /**
- * Limits the bytes that pins and leases keep, ancestors of the pinned blocks included. Used by the
- * host: the bytes that the block table keeps in RAM and on SSD, minus those that only soft pins
- * keep. Used by an owner: the bytes that its own pins and leases keep, each block once. A block
- * that is kept already always fits.
+ * Limits the bytes that pins and leases protect, including the ancestors of the pinned blocks. Use
+ * by the host: bytes protected in RAM and on SSD, without those that only soft pins protect. Use by
+ * an owner: bytes that its own pins and leases protect, each block counted once. A block that is
+ * already protected always fits.
  */
 export class Budget {
   readonly #table: BlockTable;
@@ -48,8 +54,9 @@ export class Budget {
   }
 
   /**
-   * Returns a function that checks the blocks of one request, to be called for each block before it
-   * is added to this pin. Its result is the reason for a rejection, or null.
+   * Returns a function that checks one block of a request against the budget. The caller calls it
+   * for each block before it adds the block to this pin. The function returns the reason to reject
+   * the block, or null.
    */
   budgetCheck({ owner, group }: Pin): (node: NodeId) => string | null {
     const { hostBudgetBytes, ownerBudgetBytes } = this.figures(owner);
@@ -72,9 +79,9 @@ export class Budget {
   }
 
   /**
-   * Bytes that a pin on the node would add: the block and those of its ancestors that are not kept
-   * yet. With `own`: that are not kept by this owner. The walk stops once the sum exceeds
-   * `roomBytes`.
+   * Returns the bytes that a pin of the node would add: the block and those of its ancestors that
+   * are not protected yet, or, with `own`, not protected by this owner yet. Stops when the sum
+   * exceeds `roomBytes`.
    */
   #need(node: NodeId, roomBytes: number, stepsMax: number, own: OwnerPinnedBytes | null): Need {
     const table = this.#table;
@@ -86,7 +93,7 @@ export class Budget {
       if (isOnTiers(table, step)) bytes += table.bytesOf(step);
       steps++;
       if (bytes > roomBytes) break;
-      // After this many rejections the exact figure is not worth the time.
+      // After this many steps for rejected blocks, computing the exact figure takes too long.
       if (steps > stepsMax) return { bytes: Math.max(bytes, roomBytes + 1), steps };
     }
     return { bytes, steps };
@@ -100,7 +107,10 @@ interface Need {
 
 const NONE: Need = { bytes: 0, steps: 0 };
 
-/** Caches the reason, because thousands of blocks of one size are rejected with the same text. */
+/**
+ * Keeps the latest rejection text, because thousands of blocks of one size are rejected for the
+ * same reason.
+ */
 class CachedReason {
   #key = "";
   #reason = "";
@@ -116,22 +126,29 @@ class CachedReason {
   }
 }
 
-/** Default maximum number of pins. */
+/** Default maximum number of pins, soft pins and leases together. */
 const PINS_MAX = 1_000_000;
-/** Blocks in one pin. */
+/** Maximum number of blocks in one pin. */
 const PIN_BLOCKS_MAX = 65_536;
 /**
- * Blocks in all pins together, a block under two pins counted twice. The records take about 1 GB.
+ * Maximum number of blocks in all pins together; a block in two pins counts twice. The ledger
+ * records take about 1 GB.
  */
 const BLOCKS_MAX = 4_194_304;
-/** Sum over all owners of the blocks kept, ancestors included. */
+/**
+ * Maximum of the sum, over all owners, of the blocks that each owner's pins and leases protect,
+ * ancestors included.
+ */
 const KEPT_MAX = 8_388_608;
 const OWNERS_MAX = 65_536;
 const LEASES_MAX = 65_536;
-/** Length of an owner's or a lease's name in UTF-8. */
+/** Maximum length of the name of an owner or a lease, in UTF-8 bytes. */
 const NAME_BYTES_MAX = 128;
 
-/** Bounds the memory that pins take. Each rejection names the bound. */
+/**
+ * Limits on the number of pins, blocks, owners and leases, which bound the memory for pins. A
+ * rejection names the limit.
+ */
 export class PinLimits {
   readonly #pinTable: PinTable;
   readonly #pinsMax: number;
@@ -141,7 +158,7 @@ export class PinLimits {
     this.#pinsMax = pinsMax;
   }
 
-  /** Why the whole request is rejected, or null. */
+  /** Returns the reason to reject the whole request, or null. */
   refusalOf({ kind, owner, name }: Pick<PinRequest, "kind" | "owner" | "name">): string | null {
     const { index, size, leases } = this.#pinTable;
     if (isTooLong(owner)) return `limit: an owner's name is longer than ${NAME_BYTES_MAX} bytes`;
@@ -156,7 +173,7 @@ export class PinLimits {
     return leases.has(name) ? "exists: a lease of this name exists" : null;
   }
 
-  /** Why the pin cannot take another block, or null. */
+  /** Returns the reason why the pin cannot take another block, or null. */
   limitOf(pin: Pin): string | null {
     if (pin.nodes.size >= PIN_BLOCKS_MAX) return `limit: at most ${PIN_BLOCKS_MAX} blocks per pin`;
     if (this.#pinTable.blocks >= BLOCKS_MAX)

@@ -4,39 +4,45 @@ import { MinHeap } from "./min-heap.ts";
 import type { Pin, PinPart, PinTable } from "./pin-table.ts";
 import type { PinEvictionLevel } from "./pins.ts";
 
-/** Lifetime of a ranking. Use of blocks after it was made counts in the next ranking. */
+/**
+ * Milliseconds after which a ranking of the pins is discarded. Uses of blocks after the ranking was
+ * made count in the next one.
+ */
 const ORDER_MS = 1_000;
-/** Lifetime of a ranking that has not found a pin yet. */
+/** Milliseconds after which a ranking is discarded if it has not found a pin to end yet. */
 const ORDER_FOUND_NONE_MS = 60_000;
-/** A ranking that found nothing is repeated after this many times its own duration. */
+/** A ranking that found no pin is not repeated for this many times the time that it took. */
 const REST = 9;
 /**
- * Limits of the ranking part of one call: milliseconds and steps. The final check may take half as
- * much again.
+ * Limits of the ranking part of one call: milliseconds, and blocks visited (steps). The final check
+ * of the chosen pin may take half as much again.
  */
 const CALL_MS = 2;
 const STEPS_A_CALL = 32_768;
-/** Steps between two reads of the clock. */
+/** Number of blocks visited (steps) between two reads of the clock. */
 const STEPS_A_LOOK = 64;
 
 type EvictionTier = "ram" | "ssd";
 
 interface Ranked {
   readonly pin: Pin;
-  /** Soft pins: the remaining priority. Others: the time of their latest use. */
+  /**
+   * For a soft pin: its remaining priority. For a pin or lease: the time of the latest use of its
+   * blocks.
+   */
   readonly rank: number;
   readonly lastUsed: number;
 }
 
-/** A ranking of the pins, which may still be incomplete. */
+/** Ranking of the pins by value. Pins may still be missing. */
 interface Order {
   readonly heap: MinHeap<Ranked>;
-  /** Pins with a greater id are not ranked yet. */
+  /** Id of the latest pin that was ranked. Pins with greater ids are not ranked yet. */
   rankedTo: number;
   isRanked: boolean;
   /**
-   * `scan`: the pin that is being ranked. `again`: the ranked pin that is checked once more before
-   * it is returned.
+   * `scan`: progress on the pin being ranked. `again`: progress on the ranked pin that is checked
+   * once more before it is returned.
    */
   scan: PinScan | null;
   again: PinScan | null;
@@ -45,21 +51,24 @@ interface Order {
   tookMs: number;
 }
 
-/** A scan over the blocks of one pin and their ancestors. It can pause between any two steps. */
+/** Scan of the blocks of one pin and their ancestors. The scan can pause after any step. */
 interface PinScan {
   readonly pin: Pin;
-  /** Blocks not visited yet. */
+  /** Blocks of the pin that are not visited yet. */
   readonly nodes: Iterator<NodeId>;
-  /** The current block, and the ancestor of it that comes next. */
+  /**
+   * `from`: the current block of the pin. `step`: the next node to visit, the block itself or one
+   * of its ancestors.
+   */
   from: NodeId;
   step: NodeId;
 }
 
 /**
- * Finds the least valuable pin that keeps blocks on a tier. All pins are ranked together and the
- * ranking is reused for a while, so that evicting many pins costs one scan. A call visits a limited
- * number of blocks, and the next call continues from there. If the pins have more blocks than that,
- * the result is the least valuable of those ranked so far.
+ * Finds the least valuable pin that protects blocks on a tier. Ranks all pins together and reuses
+ * the ranking for a while, so that evicting many pins takes one scan. A call visits a limited
+ * number of blocks, and the next call continues. If that is too few to rank all pins, the result is
+ * the least valuable pin ranked so far.
  */
 export class PinEviction {
   readonly #table: BlockTable;
@@ -67,8 +76,8 @@ export class PinEviction {
   readonly #clock: Clock;
   readonly #orders = new Map<string, Order>();
   /**
-   * Nodes that are not kept on the tier and whose ancestors are not either. They are not visited
-   * again.
+   * Nodes that are not protected by a pin on the tier and have no protected ancestor. Scans skip
+   * them.
    */
   readonly #unpinnedPaths = { ram: new Set<NodeId>(), ssd: new Set<NodeId>() };
   #steps = 0;
@@ -82,8 +91,8 @@ export class PinEviction {
   }
 
   /**
-   * The least valuable pin of the level that keeps a block on the tier, or null if none was found
-   * within this call's limit.
+   * Returns the least valuable pin of the level that protects a block on the tier, or null if none
+   * was found within this call's limit.
    */
   least(tier: EvictionTier, level: PinEvictionLevel): Pin | null {
     if (this.#pinTable.size === 0 || this.#keepsNothing(tier)) return null;
@@ -114,12 +123,15 @@ export class PinEviction {
     return (tier === "ram" ? this.#table.keptInRamAloneBytes : this.#table.keptBytes) === 0;
   }
 
-  /** Pins that keep nothing on this tier are skipped until the next ranking. */
+  /**
+   * Continues the ranking within this call's limit and returns the least valuable pin ranked so
+   * far, or null.
+   */
   #takeFrom(order: Order, tier: EvictionTier, level: PinEvictionLevel): Pin | null {
     const beginMs = this.#clock.monotonicMs();
     this.#setBudget(STEPS_A_CALL, CALL_MS);
     if (!order.isRanked) this.#rankMore(order, tier, level);
-    // Find the least valuable pin ranked so far even if the ranking used up its limit.
+    // Use a limit of its own here, so that a ranking that used up its limit still yields a pin.
     this.#setBudget(STEPS_A_CALL / 2, CALL_MS / 2);
     const found = this.#next(order, tier);
     if (found !== null) order.hasFound = true;
@@ -133,7 +145,7 @@ export class PinEviction {
     this.#untilMs = this.#clock.monotonicMs() + ms;
   }
 
-  /** False once the call has reached its limit of steps or time. */
+  /** Returns whether the call may visit another block. False after its limit of steps or time. */
   #hasBudget(): boolean {
     if (this.#steps > this.#clockCheckAtStep) return true;
     this.#clockCheckAtStep = this.#steps - STEPS_A_LOOK;
@@ -141,7 +153,10 @@ export class PinEviction {
     return this.#steps > 0;
   }
 
-  /** Pins that keep nothing on this tier are skipped until the next ranking. */
+  /**
+   * Ranks more pins until all are ranked or the call reaches its limit. A pin that protects nothing
+   * on this tier is left out until the next ranking.
+   */
   #rankMore(order: Order, tier: EvictionTier, level: PinEvictionLevel): void {
     const upcoming = this.#pinTable.after(order.rankedTo);
     while (this.#hasBudget()) {
@@ -165,7 +180,7 @@ export class PinEviction {
     }
   }
 
-  /** The least valuable ranked pin that still keeps a block on the tier. */
+  /** Returns the least valuable ranked pin that still protects a block on the tier, or null. */
   #next(order: Order, tier: EvictionTier): Pin | null {
     for (let first = order.heap.peek(); first !== undefined; first = order.heap.peek()) {
       const { pin } = first;
@@ -182,8 +197,8 @@ export class PinEviction {
   }
 
   /**
-   * Whether the pin keeps one of its blocks, or an ancestor of one, on the tier. Null if the call
-   * reached its limit first.
+   * Returns whether the pin protects one of its blocks, or an ancestor of one, on the tier. Null if
+   * the call reached its limit first.
    */
   #keeps(scan: PinScan, tier: EvictionTier): boolean | null {
     const unpinnedPaths = this.#unpinnedPaths[tier];
@@ -221,7 +236,10 @@ function isOver({ isRanked, heap }: Order): boolean {
   return isRanked && heap.size === 0;
 }
 
-/** Orders by rank, then by latest use (older first), then by size (larger first), then by id. */
+/**
+ * Returns whether `a` is ended before `b`: the one with the lower rank, then the one used longer
+ * ago, then the larger one, then the one with the lower id.
+ */
 function isWorthLess(a: Ranked, b: Ranked): boolean {
   if (a.rank !== b.rank) return a.rank < b.rank;
   if (a.lastUsed !== b.lastUsed) return a.lastUsed < b.lastUsed;
@@ -229,7 +247,7 @@ function isWorthLess(a: Ranked, b: Ranked): boolean {
   return a.pin.id < b.pin.id;
 }
 
-/** One unpin request. `record` writes all changes to the ledger at the end. */
+/** One request to unpin blocks. `record` writes all its changes to the ledger at the end. */
 export class Unpinning {
   readonly #pinTable: PinTable;
   readonly #kind: "pin" | "retain";
@@ -243,7 +261,10 @@ export class Unpinning {
     this.#owner = owner;
   }
 
-  /** False if the owner has no pin of this kind on the node. */
+  /**
+   * Removes one pin of the owner from the node. Returns false if the owner has no pin of this kind
+   * there.
+   */
   letGo(node: NodeId): boolean {
     const pin = this.#pinTable.index.endsFirst(this.#kind, this.#owner, node);
     if (pin === null) return false;

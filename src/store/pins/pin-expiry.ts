@@ -5,27 +5,30 @@ import { type Pin, type PinTable, WORTH_MIN } from "./pin-table.ts";
 import { type EndedPin, PIN_BLOCKS_PER_CALL, type PinInfo } from "./pins.ts";
 
 /**
- * Maximum time between checks. Timers do not run while the machine sleeps, so this bounds how late
- * a pin ends after it wakes.
+ * Maximum milliseconds between two checks for expired pins. Timers do not run while the machine
+ * sleeps, so this bounds how late a pin ends after the machine wakes.
  */
 const LOOK_MS = 1_000;
-/** Resolution of the boot clock. */
+/** Minimum milliseconds between two checks: the resolution of the boot clock. */
 const LOOK_MIN_MS = 10;
-/** Interval at which the ledger gets the current time while a pin has a deadline. */
+/** Milliseconds between writes of the current time to the ledger while a pin has a deadline. */
 const SEEN_MS = 10_000;
-/** Blocks released before the event loop turns. Takes about a millisecond. */
+/** Maximum number of blocks released in one turn of the event loop. Takes about a millisecond. */
 const BLOCKS_AT_ONCE = 4_096;
 
 interface PinTimerOptions {
   readonly pinTable: PinTable;
   readonly clock: Clock;
   readonly ledger: RetentionLedger | null;
-  /** Called with a pin whose deadline has passed, or with a soft pin that has faded. */
+  /**
+   * Called for each pin whose deadline has passed, and for each soft pin whose priority has faded.
+   */
   readonly onEnd: (pin: Pin) => void;
 }
 
 /**
- * Ends pins within a second of their deadline. Uses one timer, and only while a pin has a due time.
+ * Ends pins within a second after their deadline. Uses one timer, which runs only while a pin has a
+ * time at which it is due.
  */
 export class PinTimer implements Disposable {
   readonly #parts: PinTimerOptions;
@@ -39,7 +42,7 @@ export class PinTimer implements Disposable {
     this.#seenMs = parts.clock.monotonicMs();
   }
 
-  /** Call it after any change of due times. */
+  /** Sets the timer. Call after any change of the times at which pins are due. */
   arm(): void {
     const { pinTable, clock } = this.#parts;
     const next = pinTable.due.next();
@@ -93,7 +96,7 @@ export class PinTimer implements Disposable {
     if (ledger === null || nowMs - this.#seenMs < SEEN_MS) return;
     this.#seenMs = nowMs;
     ledger.seen(clock.bootId, bootMs);
-    // A failing ledger reports that in its state.
+    // Ignore the result: a ledger that fails reports the failure in its state.
     void ledger.commit();
   }
 }
@@ -102,15 +105,17 @@ interface EndingPin {
   readonly pin: Pin;
   readonly info: PinInfo;
   readonly nodes: NodeId[];
-  /** Generation of each node. */
+  /**
+   * Generation of each node in `nodes`. If it has changed, the node now belongs to another block.
+   */
   readonly born: number[];
   readonly then: (ended: EndedPin) => void;
 }
 
 /**
- * Ends pins. A pin is out of force immediately. Its blocks are released in slices, the first
- * `PIN_BLOCKS_PER_CALL` synchronously and one slice per turn of the event loop after that,
- * regardless of how many pins end at once.
+ * Ends pins. An ended pin is out of force immediately, but its blocks are released in slices: the
+ * first `PIN_BLOCKS_PER_CALL` blocks at once, then one slice per turn of the event loop, even if
+ * many pins end at the same time.
  */
 export class EndingPins {
   readonly #table: BlockTable;
@@ -124,8 +129,8 @@ export class EndingPins {
   }
 
   /**
-   * Ends the pin and calls `then` when all its blocks are released, synchronously if they fit into
-   * one slice.
+   * Ends the pin. Calls `then` when all its blocks are released, before this method returns if they
+   * fit into one slice.
    */
   end(pin: Pin, then: (ended: EndedPin) => void): PinInfo {
     const info = this.#pinTable.infoOf(pin);
@@ -138,7 +143,7 @@ export class EndingPins {
     return info;
   }
 
-  /** Releases one more slice. False if no ended pin is left to release. */
+  /** Releases one more slice of blocks of ended pins. Returns false if none is left. */
   step(): boolean {
     const first = this.#queue[0];
     if (first === undefined) return false;
@@ -146,7 +151,7 @@ export class EndingPins {
     return true;
   }
 
-  /** Resolves when all ended pins have released their blocks. */
+  /** Resolves when the blocks of all ended pins are released. */
   async drained(): Promise<void> {
     await this.#running;
   }
@@ -157,7 +162,10 @@ export class EndingPins {
     this.#running = null;
   }
 
-  /** Releases one slice. True if it was the last one of the pin. */
+  /**
+   * Releases one slice of blocks of an ended pin. Returns true if it was the last slice of this
+   * pin.
+   */
   #release({ pin, info, nodes, born, then }: EndingPin): boolean {
     const table = this.#table;
     let left = PIN_BLOCKS_PER_CALL;
@@ -177,38 +185,47 @@ export class EndingPins {
 
 /** Result of removing the blocks of an expired lease. */
 export interface Purged {
-  /** Blocks that nothing else needed and that were removed. */
+  /** Number of blocks removed: those that no pin, lease or other use protects. */
   readonly purged: number;
-  /** Whether the removal of all blocks survives a crash. */
+  /** True if the removal of all blocks survives a crash. */
   readonly isDurable: boolean;
 }
 
 interface ExpiredLeasesOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
-  /** Removes the blocks that nothing else needs. */
+  /** Removes the blocks of an ended lease that nothing else protects. */
   readonly purge: (ended: EndedPin) => Promise<Purged>;
-  /** Called once per lease after the first attempt. `failure`: the reason, or null. */
+  /**
+   * Called once per lease, after the first attempt to remove its blocks. `failure`: why it failed,
+   * or null.
+   */
   readonly onReported: (ended: EndedPin, purged: number, failure: string | null) => void;
-  /** Called when the removal is durable and the lease's record can be deleted. */
+  /** Called when the removal is durable. The caller can then delete the lease's ledger record. */
   readonly onPurged: (ended: EndedPin) => void;
 }
 
-/** Concurrent purges. Each runs thousands of removals at once. */
+/**
+ * Maximum number of leases whose blocks are removed at the same time. Each removes thousands of
+ * blocks.
+ */
 const AT_ONCE = 4;
 const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 300_000;
 
 interface ExpiredLease {
   readonly ended: EndedPin;
-  /** Generation of each node when the lease ended. */
+  /**
+   * Generation of each node when the lease ended. If it has changed, the node now belongs to
+   * another block.
+   */
   readonly born: readonly number[];
   isReported: boolean;
 }
 
 /**
- * Purges the blocks of expired leases, a few leases at a time. A purge that fails is retried after
- * a growing delay. The blocks are not pinned meanwhile.
+ * Removes the blocks of expired leases, a few leases at a time. Retries a failed removal after a
+ * growing delay. The blocks are not pinned meanwhile.
  */
 export class ExpiredLeases implements AsyncDisposable {
   readonly #parts: ExpiredLeasesOptions;
@@ -223,14 +240,20 @@ export class ExpiredLeases implements AsyncDisposable {
     this.#parts = parts;
   }
 
-  /** The nodes of `ended` must be valid now. */
+  /**
+   * Queues an ended lease for the removal of its blocks. The nodes of `ended` must be valid at the
+   * call.
+   */
   add(ended: EndedPin): void {
     const born = ended.nodes.map((node) => this.#parts.table.generationOf(node));
     this.#waiting.add({ ended, born, isReported: false });
     this.#next();
   }
 
-  /** Resolves when the running purges have ended. The next start does the rest. */
+  /**
+   * Stops. Resolves when the removals in progress have ended. The agent removes the remaining
+   * blocks after its next start.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isOver = true;
     this.#timer?.[Symbol.dispose]();

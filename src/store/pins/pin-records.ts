@@ -13,20 +13,22 @@ interface PinRecordsOptions {
 }
 
 /**
- * Writes changed pins to the ledger once per turn of the event loop, and of each pin only the
- * changed parts. The first part is stored in the row of the pin itself.
+ * Writes changed pins to the ledger once per turn of the event loop. Writes only the changed parts
+ * of a pin. The first part is stored in the row of the pin itself.
  */
 export class PinRecords {
   readonly #parts: PinRecordsOptions;
   readonly #changed = new Map<PinPart, Pin>();
-  /** The part that changed last. Changes of one part usually come in sequence. */
+  /**
+   * The part that changed last. Remembered because changes of one part usually follow one another.
+   */
   #latest: PinPart | null = null;
 
   constructor(parts: PinRecordsOptions) {
     this.#parts = parts;
   }
 
-  /** Call it if the deadline or the first part has changed. */
+  /** Marks the pin's row as changed. Call after a change of its deadline or its first part. */
   change(pin: Pin): void {
     this.changePart(pin, pin.nodes.parts[0]!);
   }
@@ -43,7 +45,10 @@ export class PinRecords {
     for (const part of pin.nodes.parts) this.changePart(pin, part);
   }
 
-  /** Writes the deadline, which is now, before the blocks of the lease are released. */
+  /**
+   * Writes the deadline of an expired lease, which is the current time, before its blocks are
+   * released.
+   */
   overdue(pin: Pin): void {
     const { ledger, table, clock } = this.#parts;
     if (ledger === null || !pin.isWhole || pin.ended) return;
@@ -72,11 +77,11 @@ export class PinRecords {
   }
 }
 
-/** Digest (32 bytes), then the layer as u32 little-endian. */
+/** A block in a row: its digest (32 bytes), then its layer as u32 little-endian. */
 const BLOCK_BYTES = 36;
 const LAYER_AT = 32;
 
-/** Encodes blocks as a ledger row stores them. */
+/** Encodes blocks in the format of a ledger row. */
 function blocksOf(
   nodes: Iterable<NodeId> & { readonly size: number },
   table: BlockTable,
@@ -98,10 +103,10 @@ function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): RetentionRow {
   return { id, ...terms, bootId, blocks };
 }
 
-/** Upper bound of a row's size without its blocks. */
+/** Maximum bytes of a row without its blocks. */
 const ROW_BYTES = 512;
 
-/** Rows of the pins that fit into about `bytesMax` bytes, soft pins last. */
+/** Returns the rows of those pins that fit into about `bytesMax` bytes. Soft pins come last. */
 export function rowsWithin(
   holds: Iterable<Pin>,
   bytesMax: number,
@@ -127,10 +132,11 @@ function blockAt(blocks: Uint8Array, index: number): { digest: Uint8Array; layer
 }
 
 /**
- * Deadline of a restored pin on the clock of this boot; null: none. In the same boot it is the
- * row's deadline. In another boot it is the time that was left when that boot was last seen,
- * counted from now: time while the machine was off does not count. If the row's boot was never
- * seen, it is the maximum time that can have been left, at most `longestMs`.
+ * Returns the deadline of a restored pin on the clock of this boot, or null if it has none. If the
+ * machine has not rebooted, it is the deadline of the row. Otherwise it is the time that was left
+ * when the earlier boot was last recorded, counted from now: time with the machine off does not
+ * count. If that boot was never recorded, the longest time that can have been left is used, at most
+ * `longestMs`.
  */
 function deadlineNow(
   row: RetentionRow,
@@ -146,7 +152,10 @@ function deadlineNow(
   return now + Math.max(0, Math.min(leftMs, row.deadlineBootMs));
 }
 
-/** If the system has no boot ids, a clock that went back proves a reboot. */
+/**
+ * Returns whether the row was written in this boot. Without boot ids from the system, a boot clock
+ * that went back proves a reboot.
+ */
 function isThisBoot(
   row: RetentionRow,
   lastSeen: LedgerContents["lastSeen"],
@@ -156,7 +165,7 @@ function isThisBoot(
   return row.bootId !== "" || lastSeen === null || lastSeen.bootMs <= clock.bootMs();
 }
 
-/** Nodes of the resident blocks, and the number of those that are not resident. */
+/** Returns the nodes of the blocks that are resident, and the number of blocks that are not. */
 function nodesOf(
   blocks: Uint8Array,
   find: (digest: Uint8Array, layer: number) => NodeId | null,
@@ -171,26 +180,29 @@ function nodesOf(
   return { nodes, missing: count - nodes.length };
 }
 
-/** Blocks looked up before the event loop turns. Takes some milliseconds. */
+/** Blocks looked up in one turn of the event loop. Takes some milliseconds. */
 const BLOCKS_AT_ONCE = 16_384;
 
-/** The node of a block that is in RAM or on SSD, or NO_NODE. */
+/** Returns the node of a block that is in RAM or on SSD, or NO_NODE. */
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
 
-/** Pins of a previous run, and the last time at which they are known to have been in force. */
+/**
+ * Pins of a previous run of the agent, and the latest time at which they were recorded to be in
+ * force.
+ */
 export type RememberedPins = Pick<LedgerContents, "holds" | "lastSeen"> &
   Partial<Pick<LedgerContents, "parts">>;
 
 export interface Restored {
   readonly holds: number;
   readonly blocks: number;
-  /** Pinned blocks that are no longer resident. */
+  /** Number of pinned blocks that are no longer resident. */
   readonly lostBlocks: number;
-  /** Pins without a resident block. */
+  /** Number of pins that ended because none of their blocks is resident. */
   readonly lostHolds: number;
 }
 
-/** Lets the event loop turn after every `BLOCKS_AT_ONCE` blocks. */
+/** Yields to the event loop after every `BLOCKS_AT_ONCE` blocks. */
 class LoopYielder {
   #scan = 0;
 
@@ -206,8 +218,8 @@ interface Restoring {
   readonly find: FindBlock;
   readonly from: RememberedPins;
   /**
-   * Called with the older of two leases of one name. It had expired, but its blocks were not purged
-   * yet.
+   * Called with the older of two leases of the same name. It had expired before the restart, but
+   * its blocks were not removed yet.
    */
   readonly onEnd: (pin: Pin) => void;
   readonly pinEvents: PinEvents;
@@ -217,15 +229,15 @@ interface RestoredRow {
   readonly row: RetentionRow;
   readonly pin: Pin | null;
   readonly lost: number;
-  /** Parts with missing blocks. */
+  /** Numbers of the parts that lack blocks, because these are no longer resident. */
   readonly parts: readonly number[];
-  /** The older lease of the same name. */
+  /** The older lease of the same name, or null. */
   readonly replaced: Pin | null;
 }
 
 /**
- * Implements `PinRegistry.restore`. Changed rows are written in one transaction, together with the
- * time.
+ * Implements `PinRegistry.restore`. Writes the changed rows and the current time to the ledger in
+ * one transaction.
  */
 export async function restorePins(
   pinTable: PinTable,
@@ -254,7 +266,7 @@ export async function restorePins(
   }
   for (const one of restored) record(pinTable, one, options.clock.bootId);
   for (const id of partsOf.keys()) pinTable.records.forget(id);
-  // Ends the replaced leases after all other pins of their blocks are restored.
+  // End the replaced leases last, when all other pins of their blocks are restored.
   for (const { replaced } of restored) if (replaced !== null) onEnd(replaced);
   return sum;
 }
@@ -297,7 +309,7 @@ function termsOf(row: RetentionRow, options: PinRegistryOptions, { from }: Resto
   return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs, purges };
 }
 
-/** Rewrites the row of a pin that changed, or deletes it if the pin ended. */
+/** Updates the ledger row of a restored pin that changed, or deletes the row if the pin ended. */
 function record({ records }: PinTable, { row, pin, parts }: RestoredRow, bootId: string): void {
   if (pin === null) {
     records.forget(row.id);

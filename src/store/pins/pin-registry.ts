@@ -36,9 +36,12 @@ import {
   type PinRequest,
 } from "./pins.ts";
 
-/** Holders reported per block. */
+/** Maximum number of owners, leases and sessions reported for one block. */
 const HOLDERS_MAX = 64;
-/** Pins, and blocks of soft pins, visited for one page of a list. Takes about a millisecond. */
+/**
+ * Maximum number of pins, plus blocks of soft pins, visited for one page of a list. Takes about a
+ * millisecond.
+ */
 const LIST_STEPS_MAX = 65_536;
 /** Maximum priority of a soft pin. */
 const PRIORITY_MAX = 99;
@@ -54,29 +57,33 @@ export interface PinRegistryOptions extends BudgetLimits {
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: PinLog;
-  /** Null: pins last as long as the process. The registry does not close the ledger. */
+  /**
+   * Ledger in which pins survive a restart; null if pins end with the process. The registry does
+   * not close the ledger.
+   */
   readonly ledger: RetentionLedger | null;
-  /** The store's clock, in seconds, which timestamps the use of blocks. */
+  /** The store's clock in seconds, which also timestamps the use of blocks. */
   readonly nowSeconds: () => number;
-  /** Maximum time to live of a lease, and the default if a request names none. */
+  /** Maximum time to live of a lease, in milliseconds. Also the default if a request sets none. */
   readonly leaseTtlMaxMs: () => number;
-  /** Default `idleMs` of soft pins. */
+  /** Default of `idleMs` for soft pins, in milliseconds. */
   readonly retainIdleMs: () => number;
   /** Maximum number of pins. Default: one million. */
   readonly pinsMax?: number;
   /**
-   * Called with a lease that expired with `purges` set. Removes the blocks that nothing else needs.
-   * It is called again until the removal is durable; the lease's record is deleted only then, so
-   * that the next start completes a removal that a crash interrupted. At most four calls run at
-   * once. Default: the blocks stay.
+   * Removes the blocks of an expired lease that nothing else protects. Called for leases with
+   * `purges`, again and again until the removal is durable; then the lease's record is deleted. The
+   * agent therefore completes a removal after a crash. At most four calls run at once. Default: the
+   * blocks stay.
    */
   readonly onLeaseExpired?: (ended: EndedPin) => Promise<Purged>;
 }
 
 /**
- * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
- * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
- * list of blocks; the block table counts every one of them as a pin of the block. Promises:
+ * Registry of the pins, soft pins and leases by which owners protect blocks of this host from
+ * eviction, for a limited time and within a budget. In this folder the word pin stands for all
+ * three kinds. Each is one record with a list of blocks, and the block table counts it as one pin
+ * of each of them. Guarantees:
  *
  * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
  *   ends the pin of another.
@@ -84,7 +91,8 @@ export interface PinRegistryOptions extends BudgetLimits {
  *   budget. Soft pins do not: pin eviction ends them first.
  * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
  *   late. Time while the machine is off does not count.
- * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - Every change is handed to the ledger before the next turn of the event loop. `commit` makes it
+ *   durable.
  * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
  *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
  *   first. Each ended pin produces an event, a log line and a count.
@@ -98,7 +106,7 @@ export class HoldRegistry implements AsyncDisposable {
   readonly #eviction: PinEviction;
   readonly #ending: EndingPins;
   readonly #timer: PinTimer;
-  /** Null: blocks of expired leases stay. */
+  /** Removes the blocks of expired leases; null if they stay. */
   readonly #expiring: ExpiredLeases | null;
   #relieved = 0;
   #expired = 0;
@@ -119,11 +127,11 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Restores the pins from the ledger, or from `handed` without a ledger. Call it once, after
-   * the blocks are restored and before the first request. `find` returns the node of a block that
-   * is in RAM or on SSD. No budget applies. A pin keeps those of its blocks that are resident; a
-   * pin without resident blocks ends. Missing blocks are reported as events, in the log and in the
-   * counts.
+   * Restores the pins from the ledger, or from `handed` without a ledger. Call once, after the
+   * blocks are restored and before the first request. `find` returns the node of a block that is in
+   * RAM or on SSD. The budget does not apply. A restored pin contains those of its blocks that are
+   * resident, and ends if there are none. Missing blocks are reported as events, in the log and in
+   * the counts.
    */
   async restore(find: FindBlock, handed: RememberedPins = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
@@ -140,9 +148,9 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * All pins as ledger rows, for a process that takes over the blocks. Pins and leases come first,
-   * then soft pins, each by ascending id, up to about `bytesMax` bytes. `leftOut`: pins that did
-   * not fit.
+   * Returns the pins as ledger rows, for a process that takes over the blocks: pins and leases
+   * first, then soft pins, each by ascending id, up to about `bytesMax` bytes. `leftOut`: number of
+   * pins that did not fit.
    */
   handOver(bytesMax: number): RememberedPins & { readonly leftOut: number } {
     const { table, clock } = this.#options;
@@ -152,16 +160,19 @@ export class HoldRegistry implements AsyncDisposable {
     return { holds, lastSeen, leftOut: this.pinTable.size - holds.length };
   }
 
-  /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
+  /**
+   * Adds a pin, soft pin or lease on at most `PIN_BLOCKS_PER_CALL` nodes. Returns its id and one
+   * result per node.
+   */
   add(request: PinRequest): AddedPin {
     return this.#add(request, request.nodes, true);
   }
 
   /**
-   * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
-   * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
-   * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
-   * remains.
+   * Adds a pin on any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
+   * loop, the first of them before this method returns. A node that is removed before its turn is
+   * `missing`. The pin is written to the ledger when it has all nodes, so a crash in between leaves
+   * no part of it.
    */
   addAll(request: PinRequest): MaybePromise<AddedPin> {
     return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
@@ -178,7 +189,7 @@ export class HoldRegistry implements AsyncDisposable {
       if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the pin ended meanwhile");
       return this.#join(pin, nodes);
     });
-    // Writing all parts takes a whole turn of the event loop.
+    // Yield first, because writing all parts takes a whole turn of the event loop.
     await yieldToLoop();
     if (pin === undefined || pin.ended) return { ...added, id: null };
     pin.isWhole = true;
@@ -187,8 +198,9 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
-   * that expires first is removed. False if the owner has none on the node.
+   * Removes one pin (or soft pin) of the owner from each node. If the owner has several on a node,
+   * removes the one that expires first. Returns one result per node: false if the owner has none
+   * there.
    */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
     const unpinning = new Unpinning(this.pinTable, kind, owner);
@@ -197,7 +209,7 @@ export class HoldRegistry implements AsyncDisposable {
     return results;
   }
 
-  /** Like `letGo` for any number of nodes, in slices like `addAll`. */
+  /** Removes pins as `letGo` does, from any number of nodes, in slices like `addAll`. */
   letGoAll(
     kind: "pin" | "retain",
     owner: string,
@@ -220,15 +232,15 @@ export class HoldRegistry implements AsyncDisposable {
     return results.map((result) => result === DONE);
   }
 
-  /** The lease of this name, or null. */
+  /** Returns the lease of this name, or null. */
   lease(name: string): PinInfo | null {
     const pin = this.pinTable.leases.get(name);
     return pin === undefined ? null : this.pinTable.infoOf(pin);
   }
 
   /**
-   * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
-   * owner.
+   * Adds blocks to an existing lease. All blocks are `rejected` if the lease does not exist or
+   * belongs to another owner.
    */
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedPin {
     const pin = this.pinTable.leases.get(name);
@@ -239,8 +251,8 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
-   * may contain some of them.
+   * Adds any number of blocks to a lease, `PIN_BLOCKS_PER_CALL` per turn of the event loop. After a
+   * crash the lease may contain some of them.
    */
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedPin> {
     if (nodes.length <= PIN_BLOCKS_PER_CALL) return this.extend(name, owner, nodes);
@@ -248,8 +260,8 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
-   * exist.
+   * Sets the remaining time of a lease to `ttlMs`, whichever owner it has. Returns false if the
+   * lease does not exist.
    */
   renew(name: string, ttlMs: number): boolean {
     const pin = this.pinTable.leases.get(name);
@@ -261,7 +273,7 @@ export class HoldRegistry implements AsyncDisposable {
     return true;
   }
 
-  /** Makes the lease keep its blocks when it expires. */
+  /** Changes the lease so that its blocks stay when it expires. */
   keepBlocks(name: string): void {
     const pin = this.pinTable.leases.get(name);
     if (pin === undefined || !pin.purges) return;
@@ -270,9 +282,10 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Ends a lease. Its name is free when this returns; its blocks are released when the result is
-   * there. Null if the lease does not exist. Its record stays, as expired, until `forget`: after a
-   * crash the next start completes the work on its blocks.
+   * Ends a lease. Its name can be reused when this method returns; its blocks are released when the
+   * result is available. Returns null if the lease does not exist. Its ledger record stays, marked
+   * as expired, until the caller calls `forget`, so that a removal of its blocks that a crash
+   * interrupts is completed after the next start.
    */
   endLease(name: string): MaybePromise<EndedLease | null> {
     const pin = this.pinTable.leases.get(name);
@@ -280,7 +293,7 @@ export class HoldRegistry implements AsyncDisposable {
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
     pin.deadlineBootMs = this.#options.clock.bootMs();
-    // If a crash interrupts the removal, the next start completes it.
+    // Recorded so that a removal interrupted by a crash is completed after the next start.
     pin.purges = true;
     this.pinTable.records.overdue(pin);
     this.#ending.end(pin, (ended) => {
@@ -292,17 +305,17 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Holders of the node itself, at most 64. The pins of one owner count as one holder, each lease
-   * as one.
+   * Returns the owners and leases that pin the node itself, at most 64 entries: one per owner with
+   * pins, one per owner with soft pins, one per lease.
    */
   holdersOf(node: NodeId): HeldBy[] {
     return this.pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
   /**
-   * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
-   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: the block that did
-   * not fit, with figures; it goes into the event and the log.
+   * Ends the least valuable pin that prevents blocks from leaving `tier`. Returns false if there is
+   * none. `level`: `soft` considers soft pins only, `hard` pins and leases. `why`: the block that
+   * did not fit, with figures, for the event and the log.
    */
   relieve(tier: "ram" | "ssd", why: string, level: PinEvictionLevel): boolean {
     if (this.#ending.step()) return true;
@@ -316,9 +329,9 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Reports the loss of a block's last copy to every pin of the block or of one of its descendants,
+   * Reports that the last copy of a block was lost to every pin of the block or of a descendant,
    * once per turn of the event loop. The pins keep the block in their lists, so that it is pinned
-   * again when it comes back.
+   * again if it returns.
    */
   lost(node: NodeId, why: string): void {
     for (const by of subtreeHolders(this.#options.table, node, [this], HOLDERS_MAX)) {
@@ -328,8 +341,8 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
-   * page may hold fewer than `max` pins if many were skipped.
+   * Returns one page of at most `max` pins with ids above `after`. `kind` or `owner` null: any. A
+   * page may have fewer pins if many did not match.
    */
   list(options: {
     readonly kind: PinKind | null;
@@ -343,7 +356,7 @@ export class HoldRegistry implements AsyncDisposable {
     for (const pin of this.pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
       next = pin.id;
-      // The remaining priority of a soft pin depends on each of its blocks.
+      // Count the blocks of a soft pin too: its remaining priority depends on each of them.
       steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
       if (kind !== null && pin.kind !== kind) continue;
       if (owner === null || pin.owner === owner) holds.push(this.pinTable.infoOf(pin));
@@ -356,8 +369,8 @@ export class HoldRegistry implements AsyncDisposable {
   }
 
   /**
-   * Current totals and counters since the start. A block under two pins counts in both. `lost`:
-   * blocks, once per holder.
+   * Returns current totals and counters since the start. A block in two pins counts twice. `lost`:
+   * lost blocks, counted once per pin owner or lease.
    */
   counts() {
     const { pin, retain, lease } = this.pinTable.totals;
@@ -366,21 +379,21 @@ export class HoldRegistry implements AsyncDisposable {
     return { ...kinds, relieved, expired, lost };
   }
 
-  /** A point in the ledger for `commit`: every later change comes after it. */
+  /** Position in the ledger after the changes made so far. Pass it to `commit` as `since`. */
   get mark(): number {
     return this.#options.ledger?.mark ?? 0;
   }
 
   /**
-   * Resolves to true when all changes up to now are durable; to true immediately without a ledger.
-   * `since`: a mark taken before the first change that matters, for callers that let the event loop
-   * turn since. Resolves to false if one of these changes was dropped.
+   * Waits until all changes so far are durable. Resolves to true then, and immediately without a
+   * ledger. Resolves to false if a change since `since` was dropped. `since`: a `mark` taken before
+   * the caller's first change; needed only if the caller has yielded to the event loop since.
    */
   async commit(since?: number): Promise<boolean> {
     return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
   }
 
-  /** Stops expiry. Pins stay in force and in the ledger. */
+  /** Stops the expiry of pins. Pins stay in the ledger. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
     await this.#ending.drained();
@@ -485,9 +498,10 @@ interface SliceResult {
 }
 
 /**
- * Processes nodes in slices, one per turn of the event loop. A node that vanished before its turn
- * is `missing`. The first slice is processed before this returns. All other fields of the result
- * come from the last slice with a rejection, or from the last slice if nothing was rejected.
+ * Processes nodes in slices, one per turn of the event loop. Processes the first slice before it
+ * returns. A node that is removed before its turn is `missing`. Merges the results per node; takes
+ * all other fields from the last slice with a rejection, or from the last slice if nothing was
+ * rejected.
  */
 async function inSlices<Result extends SliceResult>(
   table: BlockTable,
@@ -513,19 +527,22 @@ function anyRejected({ results }: SliceResult): boolean {
   return results.some(({ outcome }) => outcome === "rejected");
 }
 
-/** Nodes visited per call. Takes some microseconds. */
+/** Maximum number of nodes visited per call. Takes some microseconds. */
 const STEPS_MAX = 1_000;
 const SUBTREE_HOLDERS_MAX = 16;
 
-/** Names the holders of a single node. Pins and sessions implement it. */
+/**
+ * Lists the owners, leases or sessions that protect a single node. Implemented by pins and by
+ * sessions.
+ */
 interface HolderSource {
   holdersOf(node: NodeId): readonly HeldBy[];
 }
 
 /**
- * Holders of a node or of any of its descendants, without duplicates, at most `max`. The search
- * descends only into pinned or locked nodes. It visits at most 1,000 nodes and returns the holders
- * found so far, which may be none.
+ * Returns which owners, leases and sessions protect the node or any of its descendants, without
+ * duplicates, at most `max`. Descends only into pinned or locked nodes, and visits at most 1,000.
+ * At that limit it returns those found so far, possibly none.
  */
 export function subtreeHolders(
   table: BlockTable,

@@ -6,22 +6,22 @@ import { PinRecords } from "./pin-records.ts";
 import { type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
 import type { PinInfo, PinKind, PinRequest } from "./pins.ts";
 
-/** Minimum time between two checks of whether a soft pin has faded. */
+/** Minimum milliseconds between two checks of whether a soft pin has faded. */
 const FADE_LOOK_MS = 1_000;
 
 interface PinTableOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: RetentionLedger | null;
-  /** The store's clock, in seconds, which timestamps the use of blocks. */
+  /** The store's clock in seconds, which also timestamps the use of blocks. */
   readonly nowSeconds: () => number;
 }
 
-/** Initial values of a pin. */
+/** The properties with which a pin is created. */
 export type PinTerms = Pick<PinRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
   readonly purges: boolean;
   readonly deadlineBootMs: number | null;
-  /** Null: now. */
+  /** Unix time of creation, in milliseconds; null: now. */
   readonly createdWallMs: number | null;
 };
 
@@ -32,8 +32,8 @@ interface Totals {
 }
 
 /**
- * The active pins, with everything that must change together with a pin: pin counts of the block
- * table, indexes, totals, due times and ledger records.
+ * The active pins, and everything that changes together with a pin: the pin counts of the block
+ * table, the indexes, totals, due times and ledger records.
  */
 export class PinTable {
   readonly #parts: PinTableOptions;
@@ -49,7 +49,7 @@ export class PinTable {
     lease: { holds: 0, blocks: 0, bytes: 0 },
   };
   readonly #pins = new Map<number, Pin>();
-  /** Ascending. Ids of ended pins are removed once they are the majority. */
+  /** Pin ids, ascending. Ids of ended pins are removed when they are more than half of the list. */
   #ids: number[] = [];
   #lastId = 0;
 
@@ -65,18 +65,18 @@ export class PinTable {
     return this.#pins.size;
   }
 
-  /** Sum of the block counts of all pins: a block under two pins counts twice. */
+  /** Sum of the block counts of all pins. A block in two pins counts twice. */
   get blocks(): number {
     const { pin, retain, lease } = this.totals;
     return pin.blocks + retain.blocks + lease.blocks;
   }
 
-  /** Active pins, and ended pins that are still releasing blocks. */
+  /** Returns the active pins, and ended pins whose blocks are still being released. */
   all(): IterableIterator<Pin> {
     return this.#pins.values();
   }
 
-  /** Active pins with an id above `after`, in ascending order. */
+  /** Yields the active pins with ids above `after`, in ascending order. */
   *after(after: number): Generator<Pin> {
     let [low, high] = [0, this.#ids.length];
     while (low < high) {
@@ -95,8 +95,8 @@ export class PinTable {
   }
 
   /**
-   * Creates a pin without blocks. `id`: from a ledger row; null: the next unused id. Ids are never
-   * reused.
+   * Creates a pin without blocks. `id`: the id in a ledger row; null: the next unused id. Ids are
+   * never reused.
    */
   begin(terms: PinTerms, id: number | null = null): Pin {
     const { clock, nowSeconds } = this.#parts;
@@ -126,14 +126,14 @@ export class PinTable {
     return pin;
   }
 
-  /** Ensures that new ids are greater than `through`. */
+  /** Makes new ids greater than `through`. */
   skipIds(through: number): void {
     this.#lastId = Math.max(this.#lastId, through);
   }
 
   /**
-   * Adds the node to the pin, to part `number` if given. Returns the part that contains it, or null
-   * if the block table cannot count another pin on the node.
+   * Adds the node to the pin, in part `number` if given. Returns the part that contains it, or null
+   * if the node has the maximum number of pins.
    */
   join(pin: Pin, node: NodeId, number?: number): PinPart | null {
     if (!this.table.pin(node)) return null;
@@ -149,7 +149,10 @@ export class PinTable {
     return part;
   }
 
-  /** Removes the node from the pin and returns the part that contained it. The node may vanish. */
+  /**
+   * Removes the node from the pin and returns the part that contained it. May remove the node from
+   * the block table.
+   */
   leave(pin: Pin, node: NodeId): PinPart {
     const { pinnedBytes, index } = this;
     const bytes = pinnedBytes.bytesOf(node);
@@ -165,19 +168,21 @@ export class PinTable {
     return part;
   }
 
-  /** Deactivates the pin. Its blocks and its ledger row stay. */
+  /**
+   * Puts the pin out of force. Its blocks stay pinned in the block table, and its ledger row stays.
+   */
   close(pin: Pin): void {
     pin.ended = true;
     this.due.set(pin, null);
     this.unname(pin);
   }
 
-  /** Releases the name of a lease for another lease. */
+  /** Makes the name of a lease available for another lease. */
   unname(pin: Pin): void {
     if (pin.name !== null && this.leases.get(pin.name) === pin) this.leases.delete(pin.name);
   }
 
-  /** Removes an empty pin. */
+  /** Removes a pin without blocks. */
   drop(pin: Pin): void {
     assert(pin.nodes.size === 0, "a dropped pin has no blocks");
     this.close(pin);
@@ -188,7 +193,10 @@ export class PinTable {
       this.#ids = this.#ids.filter((id) => this.#pins.has(id));
   }
 
-  /** Sets when the timer must check this pin: at its deadline, or when it may have faded. */
+  /**
+   * Sets the time at which the timer checks this pin next: its deadline, or the time at which it
+   * may have faded.
+   */
   schedule(pin: Pin): void {
     const fades = pin.kind === "retain" ? this.#fadesAt(pin) : null;
     const ends = pin.deadlineBootMs;
@@ -203,7 +211,8 @@ export class PinTable {
   }
 
   /**
-   * Time of the latest use of any of its blocks, in seconds of the store's clock. 0: never used.
+   * Returns the time of the latest use of any of the pin's blocks, in seconds of the store's clock;
+   * 0 if they were never used.
    */
   lastUsed(pin: Pin): number {
     const { table } = this;
@@ -218,7 +227,7 @@ export class PinTable {
     return Math.max(0, this.#parts.nowSeconds() - since) * 1_000;
   }
 
-  /** Remaining priority of a soft pin; null for other kinds. */
+  /** Returns the remaining priority of a soft pin; null for a pin or lease. */
   worthOf(pin: Pin): number | null {
     if (pin.kind !== "retain") return null;
     return worthAfter(pin.priority ?? 0, pin.idleMs, this.unusedMs(pin));
@@ -244,7 +253,7 @@ export class PinTable {
   }
 }
 
-/** A soft pin whose remaining priority falls below this value ends. */
+/** Remaining priority below which a soft pin ends. */
 export const WORTH_MIN = 0.5;
 
 /** An active pin, soft pin or lease. */
@@ -254,51 +263,58 @@ export interface Pin extends Omit<PinTerms, "purges" | "deadlineBootMs"> {
   readonly nodes: PinnedBlocks;
   /** Sum of the sizes of its blocks, each as it was when the block was first pinned. */
   bytes: number;
-  /** On the clock of this boot. Null: no deadline. */
+  /** On the boot clock; null if the pin does not expire. */
   deadlineBootMs: number | null;
   readonly createdWallMs: number;
-  /** On the monotonic clock. Negative if an earlier run created the pin. */
+  /** On the monotonic clock of this process. Negative if a previous run created the pin. */
   readonly createdMs: number;
-  /** Seconds of the store's clock. */
+  /** On the store's clock, in seconds. */
   readonly createdSeconds: number;
-  /** When the timer checks this pin next, on the clock of this boot. Null: never. */
+  /** Time on the boot clock at which the timer checks the pin next; null: never. */
   dueBootMs: number | null;
-  /** See `PinRequest.purges`. */
+  /** True if the end of a lease removes its blocks; see `PinRequest.purges`. */
   purges: boolean;
-  /** True once the pin is out of force. It may still be releasing blocks. */
+  /**
+   * True when the pin is out of force. Its blocks may still be in the process of being released.
+   */
   ended: boolean;
   /**
-   * False while `addAll` is adding blocks. The ledger gets only whole pins, so that a crash leaves
-   * no half of one.
+   * False while `addAll` is adding blocks. Only complete pins are written to the ledger, so that a
+   * crash leaves no part of one.
    */
   isWhole: boolean;
 }
 
-/** Remaining priority. Each `idleMs` without use after the first one halves it. */
+/**
+ * Returns the remaining priority of a soft pin whose blocks have been unused for `unusedMs`. It is
+ * constant for the first `idleMs` and then halves every `idleMs`.
+ */
 function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
   if (idleMs === null) return priority;
   return priority * 0.5 ** Math.max(0, unusedMs / Math.max(1, idleMs) - 1);
 }
 
-/** Time without use after which the remaining priority is below `WORTH_MIN`. */
+/**
+ * Returns the milliseconds without use after which the remaining priority falls below `WORTH_MIN`.
+ */
 function fadesAfterMs(priority: number, idleMs: number): number {
   if (priority < WORTH_MIN) return 0;
   return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
 }
 
-/** Blocks per ledger record. A change of one block rewrites its whole part. */
+/** Maximum number of blocks per ledger record. A change of one block rewrites its whole part. */
 const PART_BLOCKS = 4_096;
 
 export interface PinPart {
-  /** Position in the pin, from 0. */
+  /** Index of the part in its pin, from 0. */
   readonly number: number;
-  /** In insertion order. */
+  /** Nodes in the order in which they were added. */
   readonly nodes: Set<NodeId>;
 }
 
 /**
- * The blocks of one pin, without duplicates, in insertion order. They are divided into parts, the
- * units in which the ledger stores them.
+ * The blocks of one pin, without duplicates, in the order in which they were added. Divided into
+ * parts, which the ledger stores as separate records.
  */
 class PinnedBlocks {
   readonly #parts: PinPart[] = [{ number: 0, nodes: new Set() }];
@@ -308,7 +324,7 @@ class PinnedBlocks {
     return this.#size;
   }
 
-  /** At least one part. A part may be empty. */
+  /** The parts in order, at least one. A part may be empty. */
   get parts(): readonly PinPart[] {
     return this.#parts;
   }
@@ -317,7 +333,7 @@ class PinnedBlocks {
     return this.#parts.some(({ nodes }) => nodes.has(node));
   }
 
-  /** Returns the part with this number and creates it, and all parts before it, if necessary. */
+  /** Returns the part with this number. Creates it and all parts before it if they do not exist. */
   part(number: number): PinPart {
     while (this.#parts.length <= number)
       this.#parts.push({ number: this.#parts.length, nodes: new Set() });
@@ -325,7 +341,7 @@ class PinnedBlocks {
   }
 
   /**
-   * Adds a node that is not in the pin yet, to the given part or to the last part with room.
+   * Adds a node that is not in the pin yet, to the given part or to the last part if it has room.
    * Returns the part.
    */
   add(node: NodeId, number?: number): PinPart {
@@ -355,22 +371,20 @@ interface Due {
   readonly pin: Pin;
 }
 
-/** Outdated heap entries are removed once they exceed the valid ones by this many. */
+/** Outdated heap entries are removed when there are this many more of them than of valid ones. */
 const STALE_MIN = 1_024;
 
-/**
- * When the timer must check which pin. A pin has at most one due time; setting it again moves it.
- */
+/** Times at which the timer must check pins. A pin has at most one; a new one replaces it. */
 class DueTimes {
   readonly #heap = new MinHeap<Due>((a, b) => a.atBootMs < b.atBootMs);
   #waiting = 0;
 
-  /** Pins with a due time. */
+  /** Number of pins that have a due time. */
   get size(): number {
     return this.#waiting;
   }
 
-  /** Null: removes the due time. */
+  /** Sets the due time of the pin; null removes it. */
   set(pin: Pin, atBootMs: number | null): void {
     if (pin.dueBootMs !== null) this.#waiting--;
     pin.dueBootMs = atBootMs;
@@ -381,7 +395,7 @@ class DueTimes {
     if (this.#heap.size > this.#waiting * 2 + STALE_MIN) this.#heap.retain(isCurrent);
   }
 
-  /** The earliest due time, or null. */
+  /** Returns the earliest due time, or null. */
   next(): number | null {
     for (let first = this.#heap.peek(); first !== undefined; first = this.#heap.peek()) {
       if (isCurrent(first)) return first.atBootMs;
@@ -390,7 +404,10 @@ class DueTimes {
     return null;
   }
 
-  /** Removes and returns the pin with the earliest due time if that time has come, else null. */
+  /**
+   * Removes and returns the pin with the earliest due time if that is not after `bootMs`; otherwise
+   * returns null.
+   */
   take(bootMs: number): Pin | null {
     const next = this.next();
     if (next === null || next > bootMs) return null;

@@ -4,21 +4,21 @@ import type { Pin } from "./pin-table.ts";
 import type { PinKind } from "./pins.ts";
 
 /**
- * Counts the bytes that only soft pins keep. The block table knows that a block is kept, but not by
- * which kind of pin, and the budget for pins and leases must not include blocks kept by soft pins
- * alone. For each kind (hard: pins and leases; soft: soft pins) the class counts, per node, its
- * pins plus its children that are kept by that kind. The kind keeps the node while the count is
- * above zero.
+ * Counts the bytes that only soft pins protect. The block table records that a block is protected,
+ * but not by which kind of pin, and the budget of pins and leases must not include blocks protected
+ * by soft pins alone. For each kind (hard: pins and leases; soft: soft pins) the class counts, per
+ * node, its pins plus those of its children that the kind protects. The kind protects the node
+ * while the count is above zero.
  *
- * A node that gets a parent while it is counted is propagated to the parent by the next pin that
- * reaches the node. Until then the parent counts as kept by hard pins, which is the strict side.
- * Memory: one entry per node of the table, touched only when the node is pinned.
+ * If a node gets a parent while it is counted, the next pin that reaches the node adds the count to
+ * the parent. Until then the parent counts as protected by hard pins, so the budget is never
+ * exceeded. Memory: one entry per table node, touched only when the node is pinned.
  */
 export class PinnedBytes {
   readonly #table: BlockTable;
   readonly #hard: Uint32Array;
   readonly #soft: Uint32Array;
-  /** The parent whose count includes the node. */
+  /** Per node: the parent whose count includes the node. */
   readonly #parent: Int32Array;
   readonly #bytes: Uint32Array;
   #softOnlyBytes = 0;
@@ -32,7 +32,7 @@ export class PinnedBytes {
     this.#bytes = new Uint32Array(new ArrayBuffer(entries * 4));
   }
 
-  /** Bytes in RAM or on SSD that a soft pin keeps and no pin or lease does. */
+  /** Bytes in RAM or on SSD that soft pins protect and no pin or lease does. */
   get softOnlyBytes(): number {
     return this.#softOnlyBytes;
   }
@@ -41,14 +41,17 @@ export class PinnedBytes {
     return this.#hard[node] === 0 && this.#soft[node] !== 0;
   }
 
-  /** Size of the block when it was first pinned. The same number is added and later subtracted. */
+  /**
+   * Size of the block in bytes when it was first pinned. The same number is added and later
+   * subtracted, even if the size changes.
+   */
   bytesOf(node: NodeId): number {
     return this.#bytes[node]!;
   }
 
   /**
-   * The parent whose count includes the node: its parent when it was first pinned, or later when a
-   * pin reached the node.
+   * Returns the parent whose count includes the node: its parent when it was first pinned, or the
+   * one that a later pin found.
    */
   parentOf(node: NodeId): NodeId {
     return this.#parent[node] as NodeId;
@@ -90,7 +93,9 @@ export class PinnedBytes {
     this.#bytes[node] = isOnTiers(table, node as NodeId) ? table.bytesOf(node as NodeId) : 0;
   }
 
-  /** The node was counted as a root. Propagates its counts if it has a parent now. */
+  /**
+   * Adds the counts of a node that was counted without a parent to its parent, if it has one now.
+   */
   #adopt(node: number): void {
     const above = this.#table.parentOf(node as NodeId);
     if (above === 0) return;
@@ -109,14 +114,14 @@ export function isOnTiers(table: BlockTable, node: NodeId): boolean {
 }
 
 /**
- * The blocks that the pins and leases of one owner keep: pinned blocks and their ancestors, each
- * once, whether or not another owner keeps them too. Counts, per block, the owner's pins on it plus
- * its children that the owner keeps. Parents and sizes come from `PinnedBytes`: a block is added
- * there before it is added here, and removed there after it is removed here.
+ * The blocks that the pins and leases of one owner protect: the pinned blocks and their ancestors,
+ * each once, even if other owners protect them too. Counts, per block, the owner's pins on it plus
+ * those of its children that the owner protects. Parents and sizes come from `PinnedBytes`: a block
+ * must be added there before it is added here, and removed there after it is removed here.
  */
 export class OwnerPinnedBytes {
   readonly #counts = new Map<NodeId, number>();
-  /** Blocks that were counted as roots. They may have a parent now. */
+  /** Blocks that had no parent when they were counted. They may have one now. */
   readonly roots = new Set<NodeId>();
   #bytes = 0;
 
@@ -124,7 +129,7 @@ export class OwnerPinnedBytes {
     return this.#bytes;
   }
 
-  /** Number of blocks kept. */
+  /** Number of blocks that the owner's pins and leases protect. */
   get size(): number {
     return this.#counts.size;
   }
@@ -159,16 +164,17 @@ export class OwnerPinnedBytes {
   }
 }
 
-/**
- * The pins of one group on one node, in reverse order of removal: the last one is unpinned first.
- */
+/** The pins of one group on one node. The last pin in the array is unpinned first. */
 type PinStack = Pin | Pin[];
 
-/** One holder of a node: all pins of an owner, all its soft pins, or one lease. */
+/**
+ * The pins that `HeldBy` reports as one entry for a node: all pins of an owner, all its soft pins,
+ * or one lease.
+ */
 export interface PinGroup {
   readonly by: HeldBy;
   readonly owner: Owner;
-  /** Null for a lease, which contains each block once. */
+  /** Pins by node. Null for a lease, which contains each block at most once. */
   readonly stacks: Map<NodeId, PinStack> | null;
 }
 
@@ -176,13 +182,13 @@ interface Owner {
   readonly name: string;
   readonly pins: PinGroup;
   readonly retains: PinGroup;
-  /** Number of the owner's leases that contain the node. */
+  /** Per node: number of the owner's leases that contain it. */
   readonly leased: Map<NodeId, number>;
   readonly kept: OwnerPinnedBytes;
   holds: number;
 }
 
-/** Finds pins by node and by owner. Does not change pins. */
+/** Indexes pins by node and by owner. Does not change the pins. */
 export class PinIndex {
   readonly #owners = new Map<string, Owner>();
   readonly #groups = new Map<NodeId, PinGroup | Set<PinGroup>>();
@@ -197,7 +203,7 @@ export class PinIndex {
     return this.#owners.size;
   }
 
-  /** Nodes with at least one pin. */
+  /** Number of nodes with at least one pin. */
   get nodes(): number {
     return this.#groups.size;
   }
@@ -207,19 +213,19 @@ export class PinIndex {
   }
 
   /**
-   * The blocks that the pins and leases of the owner keep. Null if the owner has no pins of any
-   * kind.
+   * Returns the blocks that the pins and leases of the owner protect. Null if the owner has no pins
+   * of any kind.
    */
   keptBy(owner: string): OwnerPinnedBytes | null {
     return this.#owners.get(owner)?.kept ?? null;
   }
 
-  /** Sum over all owners of the blocks that each keeps. */
+  /** Sum, over all owners, of the blocks that each owner protects. */
   get kept(): number {
     return this.#kept;
   }
 
-  /** Registers a new pin and returns its group. */
+  /** Adds a new pin without blocks to the index and returns its group. */
   open(kind: PinKind, name: string, lease: string | null): PinGroup {
     let owner = this.#owners.get(name);
     if (owner === undefined) {
@@ -239,12 +245,12 @@ export class PinIndex {
     }
   }
 
-  /** Unregisters a pin without nodes. */
+  /** Removes a pin without blocks from the index. */
   close({ group: { owner } }: Pin): void {
     if (--owner.holds === 0) this.#owners.delete(owner.name);
   }
 
-  /** Adds a node to the pin. `PinnedBytes` must contain the node already. */
+  /** Adds a node of the pin to the index. `PinnedBytes` must already contain the node. */
   join(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
@@ -255,7 +261,7 @@ export class PinIndex {
     if (!wasKept) this.#recount(owner, node, "add");
   }
 
-  /** Removes a node from the pin. `PinnedBytes` must still contain the node. */
+  /** Removes a node of the pin from the index. `PinnedBytes` must still contain the node. */
   leave(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
@@ -270,7 +276,10 @@ export class PinIndex {
     if (wasKept) this.#recount(owner, node, "remove");
   }
 
-  /** Call it after a change. Nothing changes for a block that still is, or still is not, kept. */
+  /**
+   * Updates the owner's protected blocks after a pin was added to the node or removed from it. Does
+   * nothing if other pins of the owner are on the node.
+   */
   #recount(owner: Owner, node: NodeId, change: "add" | "remove"): void {
     if (isKeptBy(owner, node) !== (change === "add")) return;
     const before = owner.kept.size;
@@ -278,22 +287,22 @@ export class PinIndex {
     this.#kept += owner.kept.size - before;
   }
 
-  /** False if the pin certainly does not contain the node. */
+  /** Returns false if the pin certainly does not contain the node, true if it may. */
   mayHave({ group: { owner, stacks } }: Pin, node: NodeId): boolean {
     return (stacks ?? owner.leased).has(node);
   }
 
-  /** The owner's pin of this kind on the node that expires first, or null. */
+  /** Returns the owner's pin of this kind on the node that expires first, or null. */
   endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Pin | null {
     const known = this.#owners.get(owner);
     const stack = (kind === "pin" ? known?.pins : known?.retains)?.stacks?.get(node);
     if (stack === undefined) return null;
-    // An ended pin may still be releasing its blocks.
+    // Skip ended pins, whose blocks may still be in the process of being released.
     if (Array.isArray(stack)) return stack.findLast(({ ended }) => !ended) ?? null;
     return stack.ended ? null : stack;
   }
 
-  /** Holders of the node, at most `max`. */
+  /** Returns the owners and leases that pin the node, at most `max` entries. */
   holdersOf(node: NodeId, max: number): HeldBy[] {
     const found = this.#groups.get(node);
     if (found === undefined) return [];
@@ -320,7 +329,7 @@ export class PinIndex {
   }
 }
 
-/** Whether a pin or lease of the owner contains the node itself. */
+/** Returns whether a pin or lease of the owner contains the node itself. */
 function isKeptBy({ pins, leased }: Owner, node: NodeId): boolean {
   return leased.has(node) || pins.stacks!.has(node);
 }
@@ -331,7 +340,7 @@ function newOwner(name: string): Owner {
   return Object.assign(owner, { pins: group("pin"), retains: group("retain") }) as Owner;
 }
 
-/** True if the stack was empty before. */
+/** Adds the pin to the node's stack. Returns true if the stack was empty before. */
 function addToStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
   const stack = stacks.get(node);
   if (stack === undefined) {
@@ -343,7 +352,7 @@ function addToStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): bool
   return false;
 }
 
-/** True if the stack is empty now. */
+/** Removes the pin from the node's stack. Returns true if the stack is empty now. */
 function removeFromStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
   const stack = stacks.get(node);
   if (!Array.isArray(stack)) {
@@ -359,17 +368,20 @@ function removeFromStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin):
   return false;
 }
 
-/** Whether `a` is unpinned before `b`: the one that expires first, then the newer one. */
+/**
+ * Returns whether `a` is unpinned before `b`: the pin that expires first, and of two with the same
+ * deadline the newer one.
+ */
 function endsBefore(a: Pin, b: Pin): boolean {
   const endA = a.deadlineBootMs ?? Infinity;
   const endB = b.deadlineBootMs ?? Infinity;
   return endA === endB ? a.id > b.id : endA < endB;
 }
 
-/** Index of the pin in the stack, or the index at which to insert it. */
+/** Returns the index of the pin in the stack, or the index at which to insert it. */
 function placeInStack(stack: readonly Pin[], pin: Pin): number {
   let high = stack.length;
-  // Usually the pin is the newest of those without a deadline.
+  // Fast path: the pin is usually the newest of those without a deadline.
   const last = stack[high - 1]!;
   if (last === pin) return high - 1;
   if (endsBefore(pin, last)) return high;

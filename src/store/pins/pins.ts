@@ -1,17 +1,20 @@
 import { type BlockResult, type HeldBy, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { EventLog } from "../../observability/activity/index.ts";
 
-/** Nodes that one call processes before the event loop should turn. Takes a few milliseconds. */
+/**
+ * Maximum number of nodes that one call processes before the caller yields to the event loop. Takes
+ * a few milliseconds.
+ */
 export const PIN_BLOCKS_PER_CALL = 2_048;
 
-/** The value itself if the request is small enough to complete synchronously. */
+/** The value itself if the work completed synchronously, otherwise a promise. */
 export type MaybePromise<T> = T | Promise<T>;
 
 export type PinKind = "pin" | "retain" | "lease";
 
 /**
- * Pins that pin eviction may end. `soft`: soft pins, before sessions end. `hard`: pins and leases,
- * after sessions have ended.
+ * Which pins an eviction may end. `soft`: soft pins; the store ends them before sessions. `hard`:
+ * pins and leases; the store ends them after all sessions have ended.
  */
 export type PinEvictionLevel = "soft" | "hard";
 
@@ -20,24 +23,25 @@ export interface PinRequest {
   readonly owner: string;
   /** Name of a lease; null for other kinds. */
   readonly name: string | null;
-  /** Blocks resident in RAM or on SSD, without duplicates. */
+  /** Nodes of the blocks to pin, without duplicates. The blocks must be in RAM or on SSD. */
   readonly nodes: readonly NodeId[];
-  /** Null: until the owner unpins the blocks. */
+  /** Milliseconds until the pin expires; null: it stays until its owner unpins the blocks. */
   readonly ttlMs: number | null;
   /**
-   * Soft pins only. The pin fades if its blocks are unused for longer than `idleMs`. Null: the
-   * configured value.
+   * For soft pins only. The priority halves with each `idleMs` milliseconds without use after the
+   * first. `idleMs` null: the configured default.
    */
   readonly priority: number | null;
   readonly idleMs: number | null;
   /**
-   * Leases only. If true, expiry removes the blocks that nothing else needs; the creator must be
-   * authorised to delete blocks. Default: the blocks stay and are evicted like others.
+   * For leases only. True: when the lease expires, its blocks are removed unless something else
+   * protects them; the creator must be authorised to delete blocks. Default: the blocks stay and
+   * are evicted like others.
    */
   readonly purges?: boolean;
 }
 
-/** Capacity, budgets and use, in bytes. */
+/** Capacity, budgets and use of pins and leases, in bytes. */
 export interface BudgetFigures {
   readonly capacityBytes: number;
   readonly hostBudgetBytes: number;
@@ -47,11 +51,11 @@ export interface BudgetFigures {
 }
 
 export interface AddedPin {
-  /** Null if no block was accepted. */
+  /** Id of the pin; null if no block was accepted. */
   readonly id: number | null;
-  /** One result per node: `done`, `already`, `missing`, or `rejected` with a reason. */
+  /** One result per requested node: `done`, `already`, `missing`, or `rejected` with a reason. */
   readonly results: readonly BlockResult[];
-  /** Null if no block was rejected. */
+  /** Budget figures for the reply; null if no block was rejected. */
   readonly figures: BudgetFigures | null;
 }
 
@@ -62,33 +66,36 @@ export interface PinInfo {
   readonly name: string | null;
   readonly blocks: number;
   readonly bytes: number;
-  /** Null: the pin does not expire. */
+  /** Milliseconds until the pin expires; null if it does not expire. */
   readonly remainingMs: number | null;
   readonly ageMs: number;
-  /** Soft pins only: the initial priority, and the priority that is left now. */
+  /** For soft pins only: the initial priority, and the remaining priority now. */
   readonly priority: number | null;
   readonly priorityNow: number | null;
   /**
-   * Soft pins only: time without use that halves the priority. Null: the priority does not fade.
+   * For soft pins only: milliseconds without use that halve the priority. Null: the priority does
+   * not fade.
    */
   readonly idleMs: number | null;
 }
 
 export interface PinPage {
   readonly holds: readonly PinInfo[];
-  /** Pass as `after` to get the next page. Null: this is the last page. */
+  /** Cursor: pass it as `after` to get the next page. Null if this is the last page. */
   readonly next: number | null;
 }
 
-/** A pin that ended. It no longer protects its blocks. */
+/** A pin that has ended and no longer protects its blocks. */
 export interface EndedPin {
   readonly info: PinInfo;
-  /** Blocks of the pin that still have a node. Valid until the next change of the block table. */
+  /**
+   * Those blocks of the pin that still have a node. Valid until the next change of the block table.
+   */
   readonly nodes: readonly NodeId[];
 }
 
 export interface EndedLease extends EndedPin {
-  /** Deletes the lease's record. Call it when no work is left to do for the lease. */
+  /** Deletes the lease's ledger record. Call when its blocks need no further work. */
   forget(): void;
 }
 
@@ -104,11 +111,11 @@ interface LostBlocks extends PinSubject {
   blocks: number;
 }
 
-/** Reports changes to pins that no command asked for, as events and as log warnings. */
+/** Reports changes to pins that no command requested, as events and as warnings in the log. */
 export class PinEvents {
   readonly #events: EventLog;
   readonly #log: PinLog;
-  /** Losses in this turn of the event loop, by pin and reason. */
+  /** Lost blocks in this turn of the event loop, by pin and reason. */
   readonly #lost = new Map<string, LostBlocks>();
 
   constructor(events: EventLog, log: PinLog) {
@@ -116,7 +123,7 @@ export class PinEvents {
     this.#log = log;
   }
 
-  /** Pin eviction ended the pin. */
+  /** Reports that pin eviction ended the pin. */
   evicted(pin: PinInfo, tier: "ram" | "ssd", why: string): void {
     const { kind: hold, owner, name, blocks, bytes } = pin;
     this.#events.emit({ kind: "hold_relieved", hold, owner, name, blocks, bytes, tier, why });
@@ -124,7 +131,9 @@ export class PinEvents {
     this.#log.warn("pin evicted because its blocks left no room", fields);
   }
 
-  /** The pin reached its deadline. `purged`: blocks removed with it. */
+  /**
+   * Reports that the pin reached its deadline. `purged`: number of blocks removed because of that.
+   */
   expired({ kind: hold, owner, name, blocks }: PinInfo, purged: number): void {
     this.#events.emit({ kind: "hold_expired", hold, owner, name, blocks, purged });
   }
@@ -135,8 +144,8 @@ export class PinEvents {
   }
 
   /**
-   * A pinned block was lost. Losses of one pin for one reason within a turn of the event loop are
-   * reported together.
+   * Reports the loss of a pinned block. Combines the losses of one pin for one reason within a turn
+   * of the event loop.
    */
   lost({ kind, owner = "", name = undefined }: HeldBy, why: string): void {
     if (kind !== "pin" && kind !== "retain" && kind !== "lease") return;
@@ -159,7 +168,10 @@ export class PinEvents {
     this.#lost.clear();
   }
 
-  /** `lost` blocks of a restored pin are not resident after the start; `left` are. */
+  /**
+   * Reports that `lost` blocks of a restored pin are not resident after the start, and `left`
+   * blocks are.
+   */
   missing(pin: PinSubject, lost: number, left: number): void {
     const { kind: hold, owner, name } = pin;
     const why = "not resident after the start";

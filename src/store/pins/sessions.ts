@@ -12,44 +12,47 @@ export interface TierUse {
   readonly bytes: number;
 }
 
-/** Residency of a session: the blocks on the path from the root to its last block. */
+/**
+ * Which blocks of a session are resident. The blocks of a session are those on the path from the
+ * root to its last block.
+ */
 export interface SessionState {
-  /** Blocks on the path, whether or not they are resident. */
+  /** Number of blocks on the path, resident or not. */
   readonly depth: number;
   readonly ram: TierUse;
-  /** A block on both tiers counts on both. */
+  /** A block in RAM and on SSD counts in both. */
   readonly ssd: TierUse;
 }
 
 export interface SessionInfo {
   readonly namespace: NamespaceIndex;
   readonly session: bigint;
-  /** Time since its last commit. */
+  /** Milliseconds since the last commit of the session. */
   readonly idleMs: number;
   readonly state: SessionState;
 }
 
 export interface ListOptions {
-  /** Null: all namespaces. */
+  /** Return only sessions of this namespace; null: of all namespaces. */
   readonly namespace: NamespaceIndex | null;
-  /** Cursor: `next` of the previous page, 0 for the first page. */
+  /** Cursor: `next` of the previous page, or 0 for the first page. */
   readonly after: number;
   readonly max: number;
 }
 
 export interface SessionPage {
   readonly sessions: readonly SessionInfo[];
-  /** Null: this is the last page. */
+  /** Cursor for the next page; null if this is the last page. */
   readonly next: number | null;
 }
 
-/** Maximum number of sessions. A commit to a new one beyond it is refused. */
+/** Maximum number of sessions. The first commit of another session is refused. */
 const SESSIONS_MAX = 65_536;
-/** Default time after which a session without a commit ends. */
+/** Default milliseconds after which a session without a commit ends. */
 const IDLE_MS = 3_600_000;
-/** Blocks visited for one page of a list. Takes about a millisecond. */
+/** Maximum number of blocks visited for one page of a list. Takes about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
-/** Sessions reported per block. */
+/** Maximum number of sessions reported for one block. */
 const HOLDERS_MAX = 64;
 
 export type SessionOutcome = "ok" | "missing" | "full";
@@ -59,28 +62,31 @@ interface Session {
   readonly session: bigint;
   readonly node: NodeId;
   readonly committedMs: number;
-  /** Sequence number of its last commit among all sessions: its position in the list. */
+  /**
+   * Sequence number of the session's last commit among the commits of all sessions. Sessions are
+   * listed in this order.
+   */
   readonly turn: number;
 }
 
 /**
- * Conversations. A session is a pointer to its deepest block and one lock on that block. Blocks are
- * found through the tree alone, and after a release they age like any others. A session ends by
- * release, after the idle time without a commit, or if room is needed and nothing else can be
- * evicted. Invariants:
+ * Sessions protect the blocks of conversations from eviction. A session is a pointer to the last
+ * block of a conversation and one lock on that block, which protects its ancestors too. A session
+ * ends when its engine releases it, after the idle time without a commit, or if a tier needs room
+ * and nothing else can be evicted. Its blocks are then evicted like any others. Invariants:
  *
- * - I1 After a release, matching depends on the tree alone.
- * - I2 A commit takes nothing from a session: a commit of an ancestor leaves the session's depth as
- *   it was, and the new lock is taken before the old one is released.
+ * - I1 After the release of a session, matching depends on the block tree alone.
+ * - I2 A commit never shortens a session: committing an ancestor of the last block leaves the last
+ *   block as it was, and the new lock is taken before the old one is released.
  * - I3 Matching neither reads nor changes sessions.
  * - I4 Blocks without a session are treated as if no session existed.
  * - I5 Every lock taken for a session is released, at the latest when the session ends.
  */
 export class Sessions {
   readonly #table: BlockTable;
-  /** In the order of their last commits. */
+  /** Sessions by name, in the order of their last commits. */
   readonly #last = new Map<string, Session>();
-  /** Names of the sessions whose last block is the node. */
+  /** Names of sessions by the node of their last block. */
   readonly #at = new Map<NodeId, Set<string>>();
   readonly #clock: Clock;
   #idleMs = IDLE_MS;
@@ -95,12 +101,15 @@ export class Sessions {
     return this.#last.size;
   }
 
-  /** Sets the idle time, also of existing sessions. */
+  /** Sets the idle time in milliseconds, for existing sessions too. */
   setIdle(ms: number): void {
     this.#idleMs = ms;
   }
 
-  /** Moves the end of the session to `node`, unless `node` is an ancestor of the current end. */
+  /**
+   * Makes `node` the last block of the session, unless `node` is an ancestor of its current last
+   * block.
+   */
   commit(namespace: NamespaceIndex, session: bigint, node: NodeId): SessionOutcome {
     const name = sessionName(namespace, session);
     const old = this.#last.get(name);
@@ -127,7 +136,7 @@ export class Sessions {
     if (names?.delete(name) && names.size === 0) this.#at.delete(node);
   }
 
-  /** Whether `node` is `end` or one of its ancestors. */
+  /** Returns whether `node` is `end` or one of its ancestors. */
   #isOnPath(node: NodeId, end: NodeId): boolean {
     for (let at = end; at !== NO_NODE; at = this.#table.parentOf(at)) if (at === node) return true;
     return false;
@@ -141,7 +150,7 @@ export class Sessions {
     return "ok";
   }
 
-  /** Ends the session with the oldest last commit. False if none exists. */
+  /** Ends the session whose last commit is the oldest. Returns false if no session exists. */
   endOldest(): boolean {
     const oldest = this.#last.entries().next();
     if (oldest.done) return false;
@@ -149,7 +158,9 @@ export class Sessions {
     return true;
   }
 
-  /** Ends the sessions whose last block is one of these. Returns their number. */
+  /**
+   * Ends the sessions whose last block is one of these nodes. Returns the number of sessions ended.
+   */
   endAt(nodes: ReadonlySet<NodeId>): number {
     let ended = 0;
     for (const node of nodes) {
@@ -161,7 +172,7 @@ export class Sessions {
     return ended;
   }
 
-  /** Sessions whose last block is this node, at most 64. */
+  /** Returns the sessions whose last block is this node, at most 64. */
   holdersOf(node: NodeId): HeldBy[] {
     const holders: HeldBy[] = [];
     for (const name of this.#at.get(node) ?? []) {
@@ -171,7 +182,7 @@ export class Sessions {
     return holders;
   }
 
-  /** Ends the sessions without a commit for the idle time. */
+  /** Ends the sessions that had no commit during the idle time. */
   endIdle(): void {
     const before = this.#clock.monotonicMs() - this.#idleMs;
     for (const [name, session] of this.#last) {
@@ -186,22 +197,25 @@ export class Sessions {
     this.#table.unlock(node);
   }
 
-  /** Null if the session is unknown. Takes time linear in the depth of the session. */
+  /**
+   * Returns the residency of the session's blocks, or null if the session is unknown. Takes time
+   * linear in the number of blocks.
+   */
   state(namespace: NamespaceIndex, session: bigint): SessionState | null {
     const last = this.#last.get(sessionName(namespace, session));
     return last === undefined ? null : this.#infoOf(last).state;
   }
 
-  /** Sessions with this number, in any namespace. */
+  /** Returns the sessions with this number, in any namespace. */
   find(session: bigint): SessionInfo[] {
     const found = [...this.#last.values()].filter((last) => last.session === session);
     return found.map((last) => this.#infoOf(last));
   }
 
   /**
-   * A page of sessions, oldest last commit first. A page has at most `max` sessions, and fewer if
-   * they are deep. A session that gets a commit between two pages appears again at the end; none is
-   * skipped.
+   * Returns a page of sessions, those with the oldest last commits first. It has at most `max`
+   * sessions, fewer if these have many blocks. A session that gets a commit between two pages
+   * appears again at the end; no session is skipped.
    */
   list({ namespace, after, max }: ListOptions): SessionPage {
     const sessions: SessionInfo[] = [];

@@ -4,25 +4,31 @@ import { ReuseStatistics } from "./reuse-statistics.ts";
 import { Part, Segments, turnOf, useKind } from "./segments.ts";
 import type { OrderView, VictimOrder } from "./victim-order.ts";
 
-/** Capacity: one segment and one ghost for this many ids. A small cache gets the minimum. */
+/**
+ * Capacity of the statistics: one segment per 2.5 node ids and one ghost (record of an evicted
+ * segment) per 4. A small cache gets the minimum.
+ */
 const IDS_A_SEGMENT = 2.5;
 const SEGMENTS_MIN = 512;
 const IDS_A_GHOST = 4;
 const GHOSTS_MIN = 4096;
 /**
- * A block with at least this many children is a shared prefix: none of its children is the
- * conversation that returns.
+ * A block with at least this many children is a shared prefix, so none of its children counts as
+ * the conversation that returns.
  */
 const CHILDREN_OF_A_START = 4;
-/** Maps the bits of non-negative 32-bit floats to integers below 2^27, preserving their order. */
+/**
+ * Shift that maps the bits of non-negative 32-bit floats to integers below 2^27 and preserves their
+ * order.
+ */
 const WORTH_SHIFT = 5;
 const KEY_MAX = 2 ** 27 - 1;
 
 /**
- * An eviction order that keeps the blocks most likely to be used again. The path of each request is
- * divided into segments with a common history. From statistics of such segments it learns the worth
- * of keeping one at each age, and evicts the leaf of least worth first. If LRU leaves no hits to
- * gain, it behaves exactly like LRU. See `docs/internals/policy.md`.
+ * Creates an eviction order that keeps the blocks most likely to be used again. Divides the path of
+ * each request into segments with a common history. Learns from statistics of such segments the
+ * worth of keeping a segment at each age, and evicts the leaf with the least worth. If LRU misses
+ * hardly any hits, behaves exactly like LRU. See `docs/internals/policy.md`.
  */
 export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder {
   return new HearthOrder(view, idsMax);
@@ -37,13 +43,14 @@ class HearthOrder implements VictimOrder {
   readonly #queue: VictimQueue;
   /** Number of requests so far. The order uses no other clock. */
   #now = 1;
-  /** Whether a block was removed, and hence the tier has been full. */
+  /** True if a block was removed before: the tier has been full. */
   #wasFull = false;
-  /** Removals until victims are chosen again. */
+  /** Number of removals after which victims are chosen again. */
   #mayGo = 0;
   #eldest = 0;
 
-  // The current request. Its deepest block is not evicted, since the next piece continues there.
+  // State of the current request. Its deepest block is not evicted, since the next piece of the
+  // request continues there.
   #isOpen = false;
   #known = 0;
   #fresh = 0;
@@ -111,8 +118,8 @@ class HearthOrder implements VictimOrder {
   }
 
   /**
-   * Sort key of a segment; low keys are evicted first. By worth, or by last use while the order
-   * behaves like LRU.
+   * Returns the sort key of a segment; the lowest keys are evicted first. The key is the worth, or
+   * the time of the last use while the order behaves like LRU.
    */
   #keyOf(segment: number): number {
     const tick = this.#segments.tick[segment]!;
@@ -194,14 +201,17 @@ class HearthOrder implements VictimOrder {
     this.#knownAbove(id);
   }
 
-  /** Records that the request, so far, continues one of this kind. */
+  /**
+   * Records that the blocks of the request so far were last used with this kind, `age` requests
+   * ago.
+   */
   #isKnown(kind: number, age: number): void {
     this.#turn = turnOf(kind) + 1;
     this.#gap = age;
     this.#added = 0;
   }
 
-  /** Reclassifies blocks above a known block, which were taken for new. */
+  /** Reclassifies the ancestors of a known block that were taken for new blocks of this request. */
   #knownAbove(id: NodeId): void {
     const { blocks } = this.#segments;
     let above = this.#view.parentOf(id);
@@ -229,7 +239,7 @@ class HearthOrder implements VictimOrder {
     if (blocks[segment] === 0 && !this.#isOfRequest(segment)) this.#segments.close(segment);
   }
 
-  /** Finishes the current request: its kind is final now. */
+  /** Finishes the current request: sets the final kind of its segments. */
   #finish(): void {
     if (!this.#isOpen) return;
     this.#experience.awaitNothing(this.#now);
@@ -260,19 +270,22 @@ class HearthOrder implements VictimOrder {
 
 const RESIDENT = 1;
 const PROTECTED = 2;
-/** Counted among its parent's children. */
+/** State bit: the block is counted among its parent's children. */
 const COUNTED = 4;
-/** In its segment's list of leaves. */
+/** State bit: the block is in its segment's list of leaves. */
 const LISTED = 8;
 
 /**
- * The resident blocks, and those of them that can be evicted: unprotected blocks without resident
- * descendants. Evictable blocks are in a list of their segment. 13 bytes per id.
+ * The resident blocks, and those of them that can be evicted (leaves): unprotected blocks without
+ * resident descendants. Each leaf is in a list of its segment. Takes 13 bytes per node id.
  */
 class Leaves {
-  /** A leaf that must not be evicted, or NO_NODE. */
+  /**
+   * The last block of the current request. It is evicted only if no other leaf is left. NO_NODE if
+   * there is none.
+   */
   spared: NodeId = NO_NODE;
-  /** The segment of each resident block. */
+  /** Number of the segment of each resident block. */
   readonly segmentOf: Uint32Array;
   resident = 0;
   readonly #view: OrderView;
@@ -280,13 +293,13 @@ class Leaves {
   readonly #offer: (segment: number) => void;
   readonly #state: Uint8Array;
   /**
-   * If listed: the next leaf of the segment. Otherwise: children that are resident or have resident
-   * descendants.
+   * For a listed leaf: the next leaf of its segment. For other blocks: number of children that are
+   * resident or have resident descendants.
    */
   readonly #nextOrChildren: Uint32Array;
   readonly #previous: Uint32Array;
 
-  /** `offer` is called when a segment gets another leaf. */
+  /** `offer`: called when a segment gets another leaf. */
   constructor(
     view: OrderView,
     idsMax: number,
@@ -306,26 +319,29 @@ class Leaves {
     return (this.#state[id]! & RESIDENT) !== 0;
   }
 
-  /** Whether the block is evictable, listed or spared. */
+  /** Returns whether the block can be evicted. True for listed leaves and for the spared one. */
   isLeaf(id: number): boolean {
     const state = this.#state[id]!;
     if ((state & LISTED) !== 0) return true;
     return (state & (RESIDENT | PROTECTED)) === RESIDENT && this.#nextOrChildren[id] === 0;
   }
 
-  /** Children that are resident or have resident descendants. Not valid for a listed block. */
+  /**
+   * Returns the number of children that are resident or have resident descendants; 0 for a listed
+   * leaf.
+   */
   childrenOf(id: number): number {
     return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
   }
 
-  /** Adds a resident block. */
+  /** Adds a block that has become resident. */
   enter(id: NodeId): void {
     this.#state[id] = this.#state[id]! | RESIDENT;
     this.resident++;
     this.#count(id);
   }
 
-  /** Removes a resident block. */
+  /** Removes a block that has left the tier. */
   leave(id: NodeId): void {
     this.unlist(id);
     this.#state[id] = this.#state[id]! & ~RESIDENT;
@@ -343,7 +359,10 @@ class Leaves {
     this.list(id);
   }
 
-  /** Lists the block if it is evictable. Call `unlist` before its segment changes. */
+  /**
+   * Adds the block to its segment's list if it can be evicted. Call `unlist` before its segment
+   * changes.
+   */
   list(id: number): void {
     if ((this.#state[id]! & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
     const segment = this.segmentOf[id]!;
@@ -368,7 +387,7 @@ class Leaves {
     this.#state[id] = this.#state[id]! & ~LISTED;
   }
 
-  /** Counts a block that is resident or has resident descendants at its ancestors. */
+  /** Counts a block that is resident, or has resident descendants, at its ancestors. */
   #count(from: NodeId): void {
     let id = from;
     while ((this.#state[id]! & COUNTED) === 0) {
@@ -381,7 +400,7 @@ class Leaves {
     }
   }
 
-  /** Undoes `#count` when neither the block nor a descendant is resident. */
+  /** Reverts `#count` when neither the block nor a descendant is resident. */
   #uncount(from: NodeId): void {
     let id = from;
     while ((this.#state[id]! & COUNTED) !== 0) {
@@ -398,18 +417,22 @@ class Leaves {
   }
 }
 
-/** Blocks chosen at a time: this share of the resident blocks, with a minimum. */
+/** Number of blocks chosen together: this share of the resident blocks, with a minimum. */
 const SHARE = 1 / 32;
 const BLOCKS_MIN = 32;
-/** Steps past already chosen blocks, per block, until the choice is repeated. */
+/**
+ * Number of steps past blocks that are already chosen, per block, after which the choice is
+ * repeated.
+ */
 const STEPS_EACH = 64;
 const STEPS_MIN = 65_536;
 const ORDER_BITS = 26;
 const ORDER = 2 ** ORDER_BITS;
 
 /**
- * The segments to evict next, the first one at the end. Segments with the lowest keys are chosen
- * periodically. A segment that gets a leaf in between is inserted if its key is low enough.
+ * The segments to evict next, the first one at the end of the array. Periodically chooses the
+ * segments with the lowest keys. A segment that gets a leaf in between is inserted if its key is
+ * low enough.
  */
 class VictimQueue {
   readonly #segments: Segments;
@@ -419,13 +442,16 @@ class VictimQueue {
   #steps = 0;
   #sorted = new Float64Array(64);
 
-  /** `keyOf` returns integers from 0 up to, not including, 2^27. Low keys are evicted first. */
+  /**
+   * `keyOf`: returns the sort key of a segment, an integer from 0 up to, not including, 2^27. The
+   * lowest keys are evicted first.
+   */
   constructor(segments: Segments, keyOf: (segment: number) => number) {
     this.#segments = segments;
     this.#keyOf = keyOf;
   }
 
-  /** The leaf to evict next, or 0 if the queue is empty. */
+  /** Returns the leaf to evict next, or 0 if the queue is empty. */
   first(): number {
     const { leaf } = this.#segments;
     while (this.#queue.length > 0) {
@@ -437,7 +463,9 @@ class VictimQueue {
     return 0;
   }
 
-  /** Call when the segment has a leaf. */
+  /**
+   * Inserts the segment into the queue if its key is low enough. Call when the segment gets a leaf.
+   */
   offer(segment: number): void {
     if (this.#segments.isQueued(segment)) return;
     const key = this.#keyOf(segment);
@@ -450,7 +478,8 @@ class VictimQueue {
       this.#steps--;
     }
     this.#queue[at] = segment;
-    // Many other blocks were removed: choose again when the next victim is requested.
+    // After too many steps, empty the queue: the choice is repeated when the next victim is
+    // requested.
     if (this.#steps < 0) this.clear();
   }
 
@@ -461,7 +490,10 @@ class VictimQueue {
     this.#highestKey = -1;
   }
 
-  /** Chooses segments. Returns the number of blocks that may be evicted before the next choice. */
+  /**
+   * Chooses the segments to evict next. Returns the number of blocks that may be evicted before the
+   * next choice.
+   */
   choose(resident: number): number {
     const segments = this.#segments;
     this.clear();
@@ -480,7 +512,10 @@ class VictimQueue {
     return Math.floor(wanted / 2);
   }
 
-  /** Key and number in one float, so that the sort needs no comparison function. */
+  /**
+   * Returns key and number of each segment in one float, so that sorting needs no comparison
+   * function.
+   */
   #sort(): Float64Array {
     const { leaf, end } = this.#segments;
     if (this.#sorted.length < end) this.#sorted = new Float64Array(2 * end);

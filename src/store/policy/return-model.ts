@@ -1,61 +1,66 @@
 import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./segments.ts";
 
 /**
- * Pseudo-counts: observations until the data outweigh the coarser prior estimate. Results change
- * little if any of them is halved or doubled.
+ * Pseudo-counts: number of observations above which data outweighs the coarser estimate. Results
+ * change little if any of them is halved or doubled.
  */
 const FOR_ALL = 60;
 const FOR_SHAPE = 20;
 const FOR_TRAIT = 30;
 const FOR_KIND = 40;
-/** Initial estimate: the share that returns in each octave of age. */
+/** Initial estimate: share of blocks that return in each octave of age, 0 to 1. */
 const FIRST_GUESS = 0.02;
 const LIKELY_MAX = 0.9;
 const TRAIT_ROUNDS = 3;
-/** Ages reached by less than this share of blocks do not affect a worth. */
+/** Ages that less than this share of blocks reaches are ignored in the worth. */
 const FEW_LEFT = 0.01;
 
 /**
- * Learns when blocks return, by kind of use and by age, and computes the worth of keeping a block.
- * Returns are rare and come in bursts, so the estimate is refined in steps, each a prior of the
- * next: the share that returns at each age (of all kinds, then of kinds alike in shape), a factor
- * for each level of each trait, a factor for each kind, and the kind's own share at each age.
+ * Learns when blocks are used again (return), by kind of use and by age in requests, and computes
+ * the worth of keeping a block. Returns are rare and come in bursts. The estimate is therefore
+ * refined in steps, each of which is the prior of the next: the share that returns at each age (of
+ * all kinds, then of kinds alike in shape), a factor for each level of each trait, a factor for
+ * each kind, and the kind's own share at each age.
  *
- * Worth is the highest hit rate obtainable by keeping the block for some time: the probability that
- * it returns within a time, divided by the mean time for which it would be kept (the Gittins index
- * of a job of unknown length: J. C. Gittins, 1979). Age alone does not determine it: a block used
- * just now may be worth less than an older one that is due to return.
+ * The worth is the highest hit rate obtainable by keeping the block for some time: the probability
+ * that it returns within that time, divided by the mean time for which it would be kept (the
+ * Gittins index of a job of unknown length: J. C. Gittins, 1979). The worth does not simply fall
+ * with age: a block used just now may be worth less than an older one that is due to return.
  */
 export class ReturnModel {
   /**
-   * Blocks that have not returned yet, by kind and age. The caller of `fit` fills it in before each
-   * call; `fit` resets it to zero.
+   * Number of blocks that have not returned yet, by kind and age. The caller of `fit` fills it in
+   * before each call; `fit` resets it to zero.
    */
   readonly waiting: Float64Array = new Float64Array(KINDS * AGES);
   readonly #returned = new Float64Array(KINDS * AGES);
   readonly #lost = new Float64Array(KINDS * AGES);
-  /** Blocks that could return at each age, and blocks that did. A kind's rows are smoothed. */
+  /**
+   * Number of blocks that could return at each age, and number that did. A kind's rows are
+   * smoothed.
+   */
   readonly #could = new Float64Array(KINDS * AGES);
   readonly #did = new Float64Array(KINDS * AGES);
   readonly #seen = new Float64Array(KINDS);
   readonly #shape = new Float64Array(SHAPES * AGES);
   readonly #chance = new Float64Array(AGES);
   readonly #factor = new Float64Array(KINDS);
-  /** Hits per request, by kind and age. A kind's row is computed on demand. */
+  /** Worth in hits per request, by kind and age. A kind's row is computed when it is needed. */
   readonly #worth = new Float32Array(KINDS * AGES);
   readonly #worthBits = new Uint32Array(this.#worth.buffer);
   readonly #isFitted = new Uint8Array(KINDS);
-  /** Age steps reached since the start. */
+  /** Number of age steps reached since the start. */
   #steps = 1;
 
-  /** Records `weight` blocks of a kind that were used again at an age. */
+  /** Records that `weight` blocks of a kind were used again at this age step. */
   returned(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
     this.#returned[at] = this.#returned[at]! + weight;
   }
 
   /**
-   * Records `weight` blocks of a kind that had not returned at this age and are no longer tracked.
+   * Records that `weight` blocks of a kind had not returned at this age step and are no longer
+   * tracked.
    */
   lost(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
@@ -71,8 +76,8 @@ export class ReturnModel {
   }
 
   /**
-   * Updates the model with the observations since the last call. `now`: requests since the start.
-   * Takes a fixed amount of work.
+   * Updates the model with the observations since the last call. `now`: number of requests since
+   * the start. Takes a fixed amount of work.
    */
   fit(now: number): void {
     this.#steps = Math.min(AGES, ageStep(now) + 1);
@@ -84,8 +89,8 @@ export class ReturnModel {
   }
 
   /**
-   * The worth of keeping a block of this kind at this age: the bits of a non-negative 32-bit float,
-   * which sort like integers.
+   * Returns the worth of keeping a block of this kind at this age step, as the bits of a
+   * non-negative 32-bit float, which sort like integers.
    */
   worthBits(kind: number, step: number): number {
     if (this.#isFitted[kind] === 0) this.#fitKind(kind);
@@ -100,7 +105,7 @@ export class ReturnModel {
       for (let at = (kind + 1) * AGES - 1; at >= kind * AGES; at--) {
         const back = this.#returned[at]!;
         const away = this.#lost[at]! + this.waiting[at]!;
-        // Blocks that left within the step count for half of it.
+        // Count blocks that left within the age step for half of it.
         could[at] = older + back + away / 2;
         did[at] = back;
         older += back + away;
@@ -137,7 +142,7 @@ export class ReturnModel {
     }
   }
 
-  /** Fits one factor per kind: its return rate relative to its shape's. */
+  /** Computes one factor per kind: its return rate relative to the rate of its shape. */
   #fitFactors(): void {
     const observed = new Float64Array(KINDS);
     const expected = new Float64Array(KINDS);
@@ -179,7 +184,10 @@ export class ReturnModel {
   }
 }
 
-/** Fits one trait's factors while the others are fixed, and multiplies them into each kind's. */
+/**
+ * Fits the factors of one trait while those of the others are fixed, and multiplies them into the
+ * factor of each kind.
+ */
 function fitTrait(
   level: Uint8Array,
   observed: Float64Array,
@@ -199,7 +207,7 @@ function fitTrait(
   }
 }
 
-/** The best hit rate over all times for which a block of age `from` can be kept. */
+/** Returns the best hit rate over all times for which a block of age step `from` can be kept. */
 function bestRate(chance: Float64Array, from: number, steps: number): number {
   let left = 1;
   let hits = 0;
@@ -216,8 +224,8 @@ function bestRate(chance: Float64Array, from: number, steps: number): number {
 }
 
 /**
- * Each step takes a quarter from each neighbour, since all returns of one request have the same
- * age.
+ * Smooths a row: each age step takes a quarter of each neighbour, because all returns of one
+ * request have the same age.
  */
 function smooth(table: Float64Array, from: number): void {
   let before = table[from]!;
@@ -230,12 +238,15 @@ function smooth(table: Float64Array, from: number): void {
 }
 
 /**
- * Ages, in requests, in steps of half an octave: 1, 2, 3, 4-5, 6-7, 8-11, 12-15 and so on. Return
- * probability varies slowly on a logarithmic scale of age.
+ * Number of age steps. Ages are in requests and steps are half octaves: 1, 2, 3, 4-5, 6-7, 8-11,
+ * 12-15 and so on, because the probability of a return varies slowly on a logarithmic scale of age.
  */
 export const AGES = 44;
 
-/** The step of an age. Ages below 1 count as 1, ages beyond the last step as the last. */
+/**
+ * Returns the step of an age. Ages below 1 count as 1, ages above the last step belong to the last
+ * step.
+ */
 export function ageStep(age: number): number {
   if (age < 2) return 0;
   const octave = 31 - Math.clz32(age);
@@ -243,13 +254,13 @@ export function ageStep(age: number): number {
   return step < AGES ? step : AGES - 1;
 }
 
-/** First age of each step, and one past the last. */
+/** First age of each step; one more entry for the end of the last step. */
 export const AGE_FROM: Float64Array = Float64Array.from({ length: AGES + 1 }, (_, step) => {
   const octave = (step + 1) >> 1;
   return step === 0 ? 1 : 2 ** octave * ((step & 1) === 1 ? 1 : 1.5);
 });
 
-/** Number of ages in each step. */
+/** Number of different ages in each step. */
 export const AGE_WIDTH: Float64Array = Float64Array.from(
   { length: AGES },
   (_, step) => AGE_FROM[step + 1]! - AGE_FROM[step]!,

@@ -1,18 +1,30 @@
 import { AGE_FROM, AGE_WIDTH, AGES, ageStep, ReturnModel } from "./return-model.ts";
 import { Part, partOf, type Segments, WEIGHT_OF_SIZE } from "./segments.ts";
 
-/** Last blocks rarely return: one in this many leaves a ghost, which counts for all. */
+/**
+ * Last blocks of requests rarely return, so only one evicted segment in this many is recorded as a
+ * ghost, which counts for all of them.
+ */
 const LAST_BLOCKS_A_GHOST = 8;
-/** Requests between two updates: few at first, while there is much to learn. */
+/**
+ * Number of requests between two updates of the model: this share of all requests, with a minimum
+ * and a maximum.
+ */
 const LOOK_MIN = 8;
 const LOOK_MAX = 64;
 const LOOK_SHARE = 1 / 8;
-/** Requests after which the weight of earlier observations is halved, since traffic changes. */
+/**
+ * Number of requests after which the weight of earlier observations is halved, since traffic
+ * changes.
+ */
 const FADE_REQUESTS = 2 ** 14;
-/** An update visits every ghost: this many blocks must have been used per ghost. */
+/**
+ * Number of blocks, per ghost, that must have been used before the next update, because an update
+ * visits every ghost.
+ */
 const BLOCKS_A_GHOST = 1 / 32;
 
-/** Records when blocks are used and used again, as input of the return model and the LRU guard. */
+/** Records when blocks are used and used again, as input for the return model and the LRU guard. */
 export class ReuseStatistics {
   readonly model: ReturnModel = new ReturnModel();
   readonly guard: LruGuard = new LruGuard();
@@ -22,7 +34,7 @@ export class ReuseStatistics {
   #nextLook = LOOK_MIN;
   #nextFade = FADE_REQUESTS;
   #used = 0;
-  // Evicted blocks of a segment that returned: they are expected to be stored next.
+  // The evicted blocks of a segment that was used again. They are expected to be stored next.
   #awaited = 0;
   #awaitedKind = 0;
   #awaitedTick = 0;
@@ -34,8 +46,8 @@ export class ReuseStatistics {
   }
 
   /**
-   * Records that `blocks` blocks, last used with this kind at this time in a segment of this size,
-   * were used again.
+   * Records that `blocks` blocks of a segment of this size were used again, `age` requests after
+   * their last use, which was of this kind.
    */
   cameBack(kind: number, age: number, size: number, blocks: number): void {
     const weight = WEIGHT_OF_SIZE[size]!;
@@ -44,8 +56,8 @@ export class ReuseStatistics {
   }
 
   /**
-   * Call when the last resident block of a segment returned at `now`: its evicted blocks should
-   * follow.
+   * Expects the evicted blocks of a segment to be stored. Call when the segment's last resident
+   * block was used again at request `now`.
    */
   awaitRest(segment: number, now: number): void {
     const { gone, kind, tick, size } = this.#segments;
@@ -53,7 +65,7 @@ export class ReuseStatistics {
     this.#await(gone[segment]!, kind[segment]!, tick[segment]!, size[segment]!, now);
   }
 
-  /** Ends the wait for evicted blocks. */
+  /** Stops expecting evicted blocks to be stored. */
   awaitNothing(now: number): void {
     this.#await(0, 0, 0, 0, now);
   }
@@ -70,7 +82,8 @@ export class ReuseStatistics {
   }
 
   /**
-   * Call when a block was stored. Returns its kind and age at the last use, or null if it is new.
+   * Reports that a block was stored. Returns kind and age of its last use if it was evicted
+   * earlier, or null if it is new.
    */
   recall(fingerprint: number, now: number): { kind: number; age: number } | null {
     const at = this.#ghosts.find(fingerprint);
@@ -97,7 +110,7 @@ export class ReuseStatistics {
     return { kind, age };
   }
 
-  /** Call when the last resident block of a segment was evicted. */
+  /** Records an evicted segment as a ghost. Call when its last resident block was evicted. */
   leaveGhost(segment: number, fingerprint: number, now: number): void {
     const { tick, kind, size, gone } = this.#segments;
     const isLast = partOf(kind[segment]!) === Part.last;
@@ -114,7 +127,7 @@ export class ReuseStatistics {
     this.model.lost(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
   }
 
-  /** Counts used blocks. */
+  /** Counts blocks that were used. */
   used(blocks: number): void {
     this.#used += blocks;
   }
@@ -124,8 +137,8 @@ export class ReuseStatistics {
   }
 
   /**
-   * Updates model and guard. `resident`: number of resident blocks if the tier is full, 0 if it has
-   * room.
+   * Updates return model and LRU guard. `resident`: number of resident blocks if the tier is full,
+   * 0 if it has room.
    */
   look(now: number, resident: number): void {
     const between = Math.min(LOOK_MAX, now * LOOK_SHARE);
@@ -161,20 +174,20 @@ export class ReuseStatistics {
 }
 
 /**
- * Evicted segments, by the fingerprint of their shallowest block: the block that was evicted last,
- * and that a returning request stores first. Sets of four; the least recently used entry is
- * replaced.
+ * Records (ghosts) of evicted segments by the fingerprint of their shallowest block. That block was
+ * evicted last, and a returning request stores it first. Hash table with sets of four entries; the
+ * least recently used entry of a set is replaced.
  */
 class Ghosts {
   readonly tick: Uint32Array;
   readonly kind: Uint16Array;
   readonly size: Uint8Array;
-  /** Blocks that the entry represents; 0 means the entry is free. */
+  /** Number of blocks that the entry stands for; 0 if the entry is free. */
   readonly blocks: Uint16Array;
   readonly #fingerprint: Uint32Array;
   readonly #mask: number;
 
-  /** Capacity: the largest power of two up to `max`. */
+  /** Creates a table whose capacity is the largest power of two up to `max`. */
   constructor(max: number) {
     const length = 2 ** Math.floor(Math.log2(max));
     this.#mask = length / WAYS - 1;
@@ -185,7 +198,7 @@ class Ghosts {
     this.#fingerprint = new Uint32Array(length);
   }
 
-  /** Index of the ghost with this fingerprint, or -1. */
+  /** Returns the index of the entry with this fingerprint, or -1. */
   find(fingerprint: number): number {
     const from = (fingerprint & this.#mask) * WAYS;
     for (let at = from; at < from + WAYS; at++) {
@@ -194,7 +207,7 @@ class Ghosts {
     return -1;
   }
 
-  /** Index for a new ghost: a free entry, or the least recently used one. */
+  /** Returns the index for a new ghost: a free entry of its set, or the least recently used one. */
   placeFor(fingerprint: number): number {
     const from = (fingerprint & this.#mask) * WAYS;
     let place = from;
@@ -220,20 +233,23 @@ class Ghosts {
 
 const WAYS = 4;
 
-/** If LRU misses a smaller share of all returns than this, there is nothing to gain. */
+/** Share of all returns, 0 to 1, that LRU must miss for the learned order to be used. */
 const MISSED_SHARE = 0.012;
-/** Lower threshold for continuing once the learned order is in use. */
+/** Lower share above which the learned order stays in use. */
 const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
-/** Pseudo-count of returns without a miss. */
+/** Number of returns without a miss that the guard adds to the observed ones (pseudo-count). */
 const DOUBT = 64;
-/** Missed segments required at first: fewer may be chance, and the model has little data either. */
+/**
+ * Minimum number of missed segments before the learned order is used first: fewer may be chance,
+ * and the model has little data then.
+ */
 const SEGMENTS_MIN = 64;
 
 /**
- * Decides whether an order other than LRU can gain hits. If a cache holds nearly all blocks that
- * return, LRU is nearly optimal and any other order can only lose; likewise without data.
- * An LRU cache evicts at the age at which the blocks used since fill it: a return at a higher age
- * is an LRU miss.
+ * Decides whether the learned order can gain hits over LRU. If a cache holds nearly all blocks that
+ * return, LRU is nearly optimal and any other order can only lose; the same holds without data. An
+ * LRU cache evicts a block at the age at which the blocks used since fill the cache, so a return at
+ * a higher age is an LRU miss.
  */
 class LruGuard {
   #evictsAt = Number.POSITIVE_INFINITY;
@@ -242,12 +258,15 @@ class LruGuard {
   #missedSegments = 0;
   #isBeaten = false;
 
-  /** Whether the learned order should be used. */
+  /** True if the learned order should be used. */
   get isBeaten(): boolean {
     return this.#isBeaten;
   }
 
-  /** `segments`: the fraction of a segment that the blocks are. */
+  /**
+   * Counts blocks that were used again `age` requests after their last use. `segments`: the
+   * fraction of their segment that they are.
+   */
   returned(age: number, blocks: number, segments: number): void {
     this.#returned += blocks;
     if (age <= this.#evictsAt) return;
@@ -256,8 +275,8 @@ class LruGuard {
   }
 
   /**
-   * `blocksAt`: blocks by step of the age of their last use, resident or not. `resident`: number of
-   * resident blocks.
+   * Updates the age at which LRU evicts. `blocksAt`: number of blocks by step of the age of their
+   * last use, resident or not. `resident`: number of resident blocks.
    */
   look(blocksAt: Float64Array, resident: number): void {
     let younger = 0;

@@ -1,25 +1,26 @@
 /**
- * A segment is a part of a path that one request used last. Its blocks share time and kind of use,
- * and only its deepest resident block is evictable. Decisions are therefore made per segment; there
- * are far fewer segments than blocks.
+ * Segments of request paths. A segment contains the blocks of a path that were last used by one
+ * request in the same part of it. Its blocks share time and kind of use, and only its deepest
+ * resident block can be evicted. The order therefore decides per segment; there are far fewer
+ * segments than blocks.
  */
 export class Segments {
-  /** Time of the last use of its blocks. */
+  /** Per segment: request number of the last use of its blocks. */
   readonly tick: Uint32Array;
   readonly kind: Uint16Array;
-  /** Number of its resident blocks. */
+  /** Per segment: number of its resident blocks. */
   readonly blocks: Uint32Array;
-  /** Number of its blocks evicted since, at most 65535. */
+  /** Per segment: number of its blocks evicted since it was opened, at most 65,535. */
   readonly gone: Uint16Array;
-  /** Initial number of its blocks, in half octaves. */
+  /** Per segment: number of its blocks when it was complete, in half octaves. */
   readonly size: Uint8Array;
-  /** First block in its list of leaves; 0 for none. */
+  /** Per segment: first block in its list of leaves; 0 for none. */
   readonly leaf: Uint32Array;
-  /** One past the highest segment number in use. */
+  /** One more than the highest segment number in use. */
   end = 1;
   readonly #marks: Uint8Array;
   readonly #free: number[] = [];
-  /** The latest segment of each part. */
+  /** The segment of each part that was opened last. */
   readonly #newest: Record<Part, number> = { [Part.known]: 0, [Part.fresh]: 0, [Part.last]: 0 };
 
   constructor(max: number) {
@@ -42,8 +43,9 @@ export class Segments {
   }
 
   /**
-   * Opens a segment. If all are in use, returns the youngest of the same part, whose time and kind
-   * the blocks then share: that costs precision, not correctness.
+   * Opens a segment and returns its number. If all are in use, returns the latest segment of the
+   * same part, whose time and kind its blocks then share: that makes decisions less precise, but
+   * not wrong.
    */
   open(kind: number, tick: number): number {
     const part = partOf(kind);
@@ -61,7 +63,9 @@ export class Segments {
     return segment;
   }
 
-  /** The earliest time of a segment with a leaf, or `now`. */
+  /**
+   * Returns the earliest time of last use among the segments with a leaf; `now` if there is none.
+   */
   eldest(now: number): number {
     const { tick, leaf, end } = this;
     let eldest = now;
@@ -80,7 +84,7 @@ export class Segments {
     return 1;
   }
 
-  /** Call when it has no block left. Its number is not reused while it is queued. */
+  /** Closes a segment that has no blocks left. Its number is not reused while it is queued. */
   close(segment: number): void {
     this.#marks[segment] = this.#marks[segment]! & ~OPEN;
     if (this.#marks[segment] === 0) this.#free.push(segment);
@@ -94,7 +98,7 @@ export class Segments {
     }
   }
 
-  /** Call when the segment is complete. */
+  /** Sets kind and size of a segment. Call when the segment is complete. */
   seal(segment: number, kind: number): void {
     this.kind[segment] = kind;
     const blocks = this.blocks[segment]!;
@@ -106,8 +110,9 @@ const OPEN = 1;
 const QUEUED = 2;
 
 /**
- * Weight of a segment of a size as an observation: the square root of its blocks. The blocks of a
- * segment return together, so n blocks are more than one observation and less than n.
+ * Weight of one block as an observation, by the size of its segment: 1 / √n in a segment of n
+ * blocks, so that the segment weighs √n. Its blocks return together, so they are more than one
+ * observation and less than n.
  */
 export const WEIGHT_OF_SIZE: Float64Array = Float64Array.from(
   { length: 64 },
@@ -115,26 +120,31 @@ export const WEIGHT_OF_SIZE: Float64Array = Float64Array.from(
 );
 
 /**
- * Kinds of use: features of a finished request that predict when its blocks are used again. Levels
- * are few and coarse, so that each collects data quickly.
+ * Kinds of use: features of a finished request that predict when its blocks are used again. The
+ * features have few and coarse levels, so that each level collects data quickly.
  */
 
-/** The part of its request's path in which a block was. */
+/** Part of its request's path to which a block belongs. */
 export const Part = {
-  /** Up to the deepest block that was known before. */
+  /** Blocks up to the deepest one that was known before the request. */
   known: 0,
   /** Blocks that the request added. */
   fresh: 1,
-  /** The last block: usually partly filled, and replaced by another one when the prompt grows. */
+  /**
+   * The last block of the request. It is usually partly filled, and another block replaces it when
+   * the prompt grows.
+   */
   last: 2,
 } as const;
 export type Part = (typeof Part)[keyof typeof Part];
 
 const PARTS = 3;
 const TURNS = 4;
-/** Powers of four: below 4, 16, 64, 256, 1024, and beyond. */
+/** Number of levels of a scale by powers of four: below 4, 16, 64, 256, 1024, and above. */
 const SCALES = 6;
-/** The first turn of a conversation has no gap before it. */
+/**
+ * Number of combined levels of turn and gap. The first turn of a conversation has no gap before it.
+ */
 const TURNS_AND_GAPS = 1 + (TURNS - 1) * SCALES;
 
 export const KINDS: number = PARTS * TURNS_AND_GAPS * SCALES;
@@ -144,8 +154,9 @@ function scale(size: number): number {
 }
 
 /**
- * `turn`: returns of the conversation so far, at most 3. `gap`: requests since its last one.
- * `added`: blocks after the deepest known one.
+ * Returns the kind of use. `turn`: number of returns of the conversation so far, capped at 3.
+ * `gap`: number of requests since its last one. `added`: number of blocks after the deepest known
+ * one.
  */
 export function useKind(part: Part, turn: number, gap: number, added: number): number {
   const turnAndGap = turn === 0 ? 0 : 1 + (Math.min(turn, TURNS - 1) - 1) * SCALES + scale(gap);
@@ -167,8 +178,8 @@ function gapLevelOf(kind: number): number {
 }
 
 /**
- * Kinds with a similar distribution of returns over time: by the gap before; last blocks
- * separately.
+ * Groups of kinds (shapes) with a similar distribution of returns over time: one per level of the
+ * gap, and one for last blocks.
  */
 export const SHAPES = SCALES + 2;
 export const SHAPE_OF: Uint8Array = Uint8Array.from({ length: KINDS }, (_, kind) =>
@@ -177,7 +188,7 @@ export const SHAPE_OF: Uint8Array = Uint8Array.from({ length: KINDS }, (_, kind)
 
 /** Maximum number of levels of a trait. */
 export const LEVELS = 8;
-/** Traits that multiply the probability of a return: for each trait, the level of each kind. */
+/** Traits multiply the probability of a return. One array per trait: the level of each kind. */
 export const TRAITS: readonly Uint8Array[] = [
   Uint8Array.from({ length: KINDS }, (_, kind) => turnOf(kind)),
   Uint8Array.from({ length: KINDS }, (_, kind) => kind % SCALES),

@@ -2,11 +2,17 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import { createHearthOrder } from "./hearth-order.ts";
 
-/** Node properties that an order reads from its owner. Both calls must take constant time. */
+/**
+ * Properties of nodes that an eviction order reads from its owner. Both calls must take constant
+ * time.
+ */
 export interface OrderView {
-  /** The previous block of the prompt, resident or not; NO_NODE for a first block. */
+  /** Returns the previous block of the prompt, resident or not; NO_NODE for a first block. */
   parentOf(node: NodeId): NodeId;
-  /** 32 bits of the block's key: equal whenever the same block returns under another id. */
+  /**
+   * Returns 32 bits of the block's key, which are the same if the block returns under another node
+   * id.
+   */
   fingerprintOf(node: NodeId): number;
 }
 
@@ -48,13 +54,14 @@ export interface VictimOrder {
   victim(): NodeId;
 }
 
-/** Creates an order for ids from 1 to `idsMax`. */
+/** Creates an eviction order for node ids from 1 to `idsMax`. */
 export type CreateOrder = (view: OrderView, idsMax: number) => VictimOrder;
 
 /**
- * Least recently used. All resident, unprotected nodes are in one ring, each newer than all its
- * descendants: a piece refreshes its blocks and all their ancestors from the bottom up, and an
- * unprotected node enters as the newest. The oldest node is therefore a leaf.
+ * Creates the least-recently-used order. All resident, unprotected nodes are in one ring, each
+ * newer than all its descendants: each reported piece of a request moves its blocks and all their
+ * ancestors to the newest end, children before parents, and a node whose protection ends enters as
+ * the newest. The oldest node is therefore a leaf.
  */
 export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
   const newer = new Uint32Array(idsMax + 1);
@@ -66,7 +73,10 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
     newer[older[id]!] = newer[id]!;
   }
 
-  /** Entry 0 closes the ring: its successor is the oldest node, its predecessor the newest. */
+  /**
+   * Adds a node as the newest. Entry 0 closes the ring: its successor is the oldest node, its
+   * predecessor the newest.
+   */
   function linkNewest(id: number): void {
     const newest = older[0]!;
     newer[newest] = id;
@@ -87,7 +97,7 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
     let below: NodeId = NO_NODE;
     for (let i = ids.length - 1; i >= 0; i--) {
       const id = ids[i]!;
-      // One walk covers a whole chain.
+      // Skip a node whose child was refreshed just before: one walk covers the whole chain.
       if (below === NO_NODE || view.parentOf(below) !== id) refreshPath(id);
       below = id;
     }
@@ -132,7 +142,7 @@ const ORDERS = { hearth: createHearthOrder, lru: createLruOrder } as const satis
 export type PolicyName = keyof typeof ORDERS;
 export const POLICIES = Object.keys(ORDERS) as readonly PolicyName[];
 
-/** Creates the order of this name over the nodes of a table. */
+/** Creates the order of this name for the nodes of a block table. */
 export function createOrder(policy: PolicyName, table: BlockTable): VictimOrder {
   const key = new Uint32Array(8);
   const view = {

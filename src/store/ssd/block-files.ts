@@ -13,8 +13,9 @@ import {
 import type { Namespaces } from "../namespaces.ts";
 
 /**
- * File names and expected contents of nodes. Two keys with the same short name have different
- * variants. Nearly all blocks have variant 0, so only the others are stored.
+ * Knows the file name of each node and what its file must contain. The variant in a file name
+ * distinguishes keys with the same short name. Nearly all blocks have variant 0, so only other
+ * variants are stored.
  */
 export class BlockFiles {
   readonly #table: BlockTable;
@@ -43,7 +44,10 @@ export class BlockFiles {
     else this.#variants.set(node, variant);
   }
 
-  /** Call when the copy in RAM that the file may have been written from was damaged. */
+  /**
+   * Marks the node's file as suspect: the copy in RAM from which it may have been written was
+   * damaged.
+   */
   suspect(node: NodeId): void {
     this.#suspects.add(node);
   }
@@ -52,13 +56,16 @@ export class BlockFiles {
     return this.#suspects.has(node);
   }
 
-  /** Call when the node has no file any more. */
+  /** Forgets the variant and suspicion of a node that no longer has a file. */
   forget(node: NodeId): void {
     this.#variants.delete(node);
     this.#suspects.delete(node);
   }
 
-  /** Null if it has no parent or the parent's digest is unknown. */
+  /**
+   * Returns the digest of the node's parent. Null if it has no parent or the parent's digest is
+   * unknown.
+   */
   parentDigestOf(node: NodeId): Uint8Array | null {
     const parent = this.#table.parentOf(node);
     const isKnown = parent !== NO_NODE && !this.#table.isGhost(parent);
@@ -72,8 +79,8 @@ export class BlockFiles {
   }
 
   /**
-   * Expected header and payload of the node's file. The parent may have become known after the
-   * write.
+   * Returns the header fields and payload checksum that the node's file must have. The parent may
+   * be known now although it was unknown when the file was written.
    */
   expected(node: NodeId): ExpectedBlock {
     const table = this.#table;
@@ -88,24 +95,28 @@ export class BlockFiles {
   }
 }
 
-/** Result of reading a file. */
+/** A block file as it was read into memory. */
 export interface ReadFile {
-  /** XXH3-64 of the payload in memory. */
+  /** XXH3-64 of the payload as it was read. */
   readonly checksum: bigint;
   readonly fileBytes: number;
 }
 
 export interface ReadFault {
   readonly why: string;
-  /** The header is valid and of this run of the agent, so the payload came from RAM. */
+  /**
+   * True if the header is valid and names this run of the agent: this run wrote the payload from
+   * RAM.
+   */
   readonly isOwnPayload: boolean;
   /**
-   * The file is valid and belongs to the block, but is not the latest version. It is not damaged.
+   * True if the file is valid and belongs to the block, but is not the version in the block table.
+   * Such a file is not damaged.
    */
   readonly isStale: boolean;
 }
 
-/** A fault by damage. */
+/** Creates a fault that means damage. */
 export const damaged = (why: string, isOwnPayload = false): ReadFault => ({
   why,
   isOwnPayload,
@@ -113,9 +124,10 @@ export const damaged = (why: string, isOwnPayload = false): ReadFault => ({
 });
 
 /**
- * The only place where bytes from SSD are accepted: the reason to reject them, or null. Checks that
- * the header is valid and belongs to the block, that the payload's checksum matches header and
- * table, and that the file has the expected length. `faultOfMac` checks the MAC.
+ * Decides whether bytes read from SSD are accepted; no other code accepts them. Returns the reason
+ * to reject them, or null. Checks that the header is valid and belongs to the block, that the
+ * payload's checksum matches the header and the block table, and that the file has the expected
+ * length. `faultOfMac` checks the MAC.
  */
 export function faultOfRead(
   decoded: DecodedHeader,
@@ -140,17 +152,17 @@ export type ProbeResult =
   | { readonly ok: false; readonly status: StatusName | "damaged"; readonly errno: number };
 
 /**
- * Size of the probe block. With its header it has three pages, which reveals allocation units of
- * two.
+ * Payload bytes of the probe block. With its header the file has three pages, so an allocation unit
+ * of two pages shows in its disk usage.
  */
 export const PROBE_BYTES = 8192;
 export const PROBE_FILE_BYTES = fileBytesOf(PROBE_BYTES);
 const ZERO_KEY = new Uint8Array(32);
 
 /**
- * Writes a small block, reads it back, verifies it like any other and removes it. The tier runs
- * this at startup, and to find out whether a failed disk accepts blocks again. `scratch` is a
- * region of at least `PROBE_BYTES` for exclusive use.
+ * Writes a small block to the SSD folder, reads it back, verifies it like any other block and
+ * removes it. The tier runs this at startup, and later to find out whether a failed disk accepts
+ * blocks again. `scratch`: memory of at least `PROBE_BYTES` that no other code uses meanwhile.
  */
 export async function probeDisk(
   disk: BlockDisk,
@@ -202,7 +214,7 @@ const FIXES: Readonly<Record<string, string>> = {
   not_permitted: "give the folder to the user the agent runs as",
 };
 
-/** The error SSD_UNAVAILABLE for a failed probe. */
+/** Creates the error SSD_UNAVAILABLE for a failed probe. */
 export function unusable({ status, errno }: Extract<ProbeResult, { ok: false }>): HearthError {
   const detail = errno === 0 ? "" : `, errno ${errno}`;
   const text = `the SSD folder failed its self-test (${status.replaceAll("_", " ")}${detail})`;

@@ -16,16 +16,18 @@ import type { ReadCircuitBreaker } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
-/** `ok`: the block is in RAM. `full`: RAM has no room for it now. */
+/** `ok`: the block is in RAM. `miss`: it could not be read. `full`: RAM has no room for it now. */
 export type ReadOutcome = "ok" | "miss" | "full";
 
 /**
- * `stale`: valid, but not the version in the table. `error`: the medium cannot read it.
- * `bad_memory`: the file is correct, but the memory changes bytes written to it.
+ * Result of reading and verifying a block. `stale`: valid, but not the version in the block table.
+ * `error`: the disk cannot read it. `gone`: the block left SSD during the read. `unserved`: not
+ * read, for example because no request waits for it. `bad_memory`: the file is correct, but the
+ * memory changes bytes written to it.
  */
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
 
-/** Destination of a read. */
+/** Memory into which a block is read. */
 interface Destination {
   readonly region: Region;
   readonly offset: number;
@@ -37,8 +39,8 @@ interface Damage {
   readonly path: string;
   readonly why: string;
   /**
-   * Whether the payload is the content of RAM when this run wrote the file, according to the
-   * header.
+   * True if, according to the header, this run of the agent wrote the file, so that the payload was
+   * the content of RAM at that time.
    */
   readonly isOwnPayload: boolean;
 }
@@ -46,18 +48,18 @@ interface Damage {
 type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
 
 export interface LoadOptions {
-  /** No request waits for the block: it has lower priority until one does. */
+  /** True if no request waits for the block: the read has lower priority until one does. */
   readonly warm?: boolean;
-  /** See `RamTier.takeSlot`. */
+  /** Whether pins and leases may be ended to make room; see `RamTier.takeSlot`. */
   readonly mayEvictPins?: boolean;
   readonly zone?: number;
 }
 
 /**
- * Reads blocks from SSD into RAM. Concurrent reads of one block are combined. A block is accepted
- * only after verification. After a mismatch the file is read into other memory. If that copy is
- * wrong too, the file is quarantined. Otherwise, and if a second read into the first slot is wrong
- * again, the memory of that slot is damaged. Either case is a miss.
+ * Reads blocks from SSD into RAM. Combines concurrent reads of one block. Accepts a block only
+ * after verification. After a mismatch, reads the file into other memory. If that copy is wrong
+ * too, the file is quarantined. If it is correct, and a second read into the first slot is wrong
+ * again, the memory of that slot is damaged. In both cases the result is a miss.
  */
 export class BlockReader {
   readonly #parts: SsdParts;
@@ -66,9 +68,9 @@ export class BlockReader {
   readonly #slots: SlotAllocator;
   readonly #ram: RamTier;
   readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
-  /** Nodes being read that no request waits for. */
+  /** Nodes being read although no request waits for them. */
   readonly #warming = new Set<NodeId>();
-  /** Called with the file and the reason when a block is damaged. */
+  /** Called with the path of the file and the reason when a block is damaged. */
   readonly #onCorrupt: (path: string, why: string) => void;
   readonly #native: Native;
 
@@ -99,7 +101,7 @@ export class BlockReader {
   }
 
   /**
-   * Reads a block from SSD into RAM. The caller keeps a lock on the node until the promise
+   * Reads a block from SSD into RAM. The caller must keep a lock on the node until the promise
    * resolves.
    */
   load(node: NodeId, options: LoadOptions = {}): Promise<ReadOutcome> {
@@ -122,7 +124,7 @@ export class BlockReader {
     return read;
   }
 
-  /** Resolves when no read is under way. */
+  /** Resolves when no read is in progress. */
   async settled(): Promise<void> {
     while (this.#reads.size > 0) await Promise.all(this.#reads.values());
   }
@@ -143,7 +145,7 @@ export class BlockReader {
       stats.readBytes += table.bytesOf(node);
       this.#ram.promoted(node);
     } else if (verdict === "bad_memory") {
-      // Do not reuse the slot: blocks stored there would be damaged, too.
+      // Never reuse a slot with damaged memory: blocks stored there would be damaged too.
       this.#slots.quarantine(slot);
     } else {
       this.#slots.release(slot);
@@ -153,7 +155,8 @@ export class BlockReader {
   }
 
   /**
-   * Reads with `load` and verifies. After a mismatch, reads again elsewhere and handles the damage.
+   * Reads with `load` and verifies. After a mismatch, reads the file into other memory to find out
+   * whether file or memory is damaged, and handles the damage.
    */
   async #verdict(
     node: NodeId,
@@ -164,14 +167,16 @@ export class BlockReader {
     const { ioSlots, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
-    // Each waiting request has a lock, and this read has its own.
+    // Each waiting request holds a lock, and this read holds one too.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
     const read = async (at: Destination): Promise<Judged> => {
-      // During the wait for an I/O slot the block may have been removed, or the disk given up.
+      // While this read waited for an I/O slot, the block may have been removed, or the disk given
+      // up.
       if (!isThere()) return "gone";
-      // All readers were late: a slow disk should serve those that still wait.
+      // Skip the read if all its requests have given up: a slow disk should serve those that still
+      // wait.
       if (!isWanted()) return "unserved";
-      // Only a read that a request waits for may serve as the trial of a broken disk.
+      // While the disk counts as broken, only a read that a request waits for may try it.
       if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
         return "unserved";
       }
@@ -193,7 +198,7 @@ export class BlockReader {
         }
       }
     }
-    // A block that was purged meanwhile gets no verdict.
+    // Discard the verdict if the block was removed during the read.
     if (!isThere()) return "gone";
     if (typeof judged === "object") {
       await this.#setAside(node, judged, isThere);
@@ -205,7 +210,10 @@ export class BlockReader {
     return judged;
   }
 
-  /** Reads into separate memory and verifies; `unserved` if the host has no memory for it now. */
+  /**
+   * Reads into separate memory and verifies. Returns `unserved` if the host has no memory for that
+   * now.
+   */
   async #elsewhere(bytes: number, readAt: (at: Destination) => Promise<Judged>): Promise<Judged> {
     using region = tryRegion(this.#native, bytes);
     return region === null ? "unserved" : await readAt({ region, offset: 0 });
@@ -218,7 +226,10 @@ export class BlockReader {
     log("warn", "memory corrupts data read into it", { offset, arena: isArena });
   }
 
-  /** Quarantines the file, unless it contains bytes that were already damaged in RAM. */
+  /**
+   * Quarantines a damaged file. If the bytes were already damaged in RAM when this run wrote the
+   * file, removes the file instead.
+   */
   async #setAside(node: NodeId, damage: Damage, isThere: () => boolean): Promise<void> {
     const { files, checks, stats, log } = this.#parts;
     const { path, why, isOwnPayload } = damage;
@@ -259,13 +270,13 @@ export class BlockReader {
     if (loaded.status === "full") return "unserved";
     this.#parts.stats.readErrors++;
     this.#breaker.failed(loaded.status);
-    // Only a medium error is a fault of the block.
+    // Only a medium error says something about the block; other failures leave it unread.
     return loaded.status === "io_error" ? "error" : "unserved";
   }
 
   /**
-   * Reads a block into a region of the caller to verify it; never into RAM. The block is not locked
-   * and may be removed meanwhile.
+   * Reads a block into the caller's `region` and verifies it. The block does not enter RAM. It is
+   * not locked and may be removed during the read.
    */
   scrub(node: NodeId, region: Region): Promise<Verdict> {
     const { files, disk } = this.#parts;
@@ -275,8 +286,8 @@ export class BlockReader {
       const { bytes } = expected;
       this.#room.watch(node);
       const loaded = await disk.load({ path, header, ...place, bytes });
-      // An evicted block's file may be overwritten during the read, even if a new file of the same
-      // name exists since.
+      // The file of a removed block may be overwritten during the read, even if a new file of the
+      // same name exists by now.
       if (this.#room.hasLeft) return "unserved";
       if (loaded.ok) {
         const decoded = decodeHeader(header.bytes);
@@ -284,13 +295,16 @@ export class BlockReader {
       }
       if (loaded.status === "short") return tooShort(path);
       if (loaded.status !== "io_error") return "unserved";
-      // A decayed block says nothing about the whole disk: do not report it to the breaker.
+      // Do not report this error to the circuit breaker: one decayed block does not mean that the
+      // disk is broken.
       this.#parts.stats.readErrors++;
       return "error";
     });
   }
 
-  /** The only place where bytes from SSD are accepted: the reason to reject them, or null. */
+  /**
+   * Returns the reason to reject bytes read from SSD, or null. No other code accepts such bytes.
+   */
   async #faultOf(
     node: NodeId,
     decoded: DecodedHeader,
@@ -316,7 +330,7 @@ export class BlockReader {
   }
 }
 
-/** Memory outside the arena for a block; null if the host has none for it now. */
+/** Allocates memory outside the arena for a block. Returns null if the host has none now. */
 function tryRegion(native: Native, bytes: number): Region | null {
   const rounded = Math.ceil(bytes / PAGE) * PAGE;
   try {
@@ -331,10 +345,7 @@ function tooShort(path: string): Damage {
   return { path, why: "file too short", isOwnPayload: false };
 }
 
-/**
- * Reads all blocks on SSD from the device, to find decayed blocks before a reader does, at the
- * lowest priority.
- */
+/** Reads all blocks on SSD at the lowest priority, to find decayed blocks before a reader does. */
 export class SsdScrub extends Scrub {
   readonly #parts: SsdParts;
   readonly #reader: BlockReader;
@@ -368,7 +379,7 @@ export class SsdScrub extends Scrub {
     return bytes;
   }
 
-  /** Null if the host has no memory for it now. */
+  /** Returns memory for a block of this size; null if the host has none now. */
   #regionFor(bytes: number): Region | null {
     if (this.#region !== null && this.#region.bytes >= bytes) return this.#region;
     this.#region?.[Symbol.dispose]();
@@ -377,7 +388,10 @@ export class SsdScrub extends Scrub {
     return this.#region;
   }
 
-  /** Stops the scrub. Waits at most `ms` for a hung read, which keeps its memory. */
+  /**
+   * Stops the scrub. Waits at most `ms` milliseconds for a read in progress. If the read still
+   * hangs then, its memory is not freed.
+   */
   async stop(ms: number): Promise<void> {
     const late = Promise.withResolvers<boolean>();
     using _timer = this.clock.after(ms, () => late.resolve(false));

@@ -7,35 +7,38 @@ import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
 /**
- * Outcome of a write. `refused`: no room is free or will become free. `skipped`: writing is
- * suspended.
+ * Outcome of a write to SSD. `refused`: no room is free or will become free. `skipped`: the write
+ * did not take place, for example because writing is suspended.
  */
 type WriteOutcome = "written" | "refused" | "skipped" | "failed";
 
 interface Write {
   readonly node: NodeId;
-  /** Slot of the block in RAM. */
+  /** Slot number of the block in RAM. */
   readonly slot: number;
-  /** Written because RAM needs the slot: the block leaves RAM when the write has succeeded. */
+  /** True if RAM needs the slot: the block is dropped from RAM when the write has succeeded. */
   leaves: boolean;
-  /** Cancelled by a removal: the file must not stay. */
+  /**
+   * True if the block was removed while this write was queued or in progress: the file must not
+   * stay.
+   */
   cancelled: boolean;
   readonly done: PromiseWithResolvers<WriteOutcome>;
 }
 
 interface WriterOptions {
   readonly slots: SlotAllocator;
-  /** Drops the block from RAM if it is evictable. */
+  /** Drops the block from RAM if nothing protects it there. */
   readonly leaveRam: (node: NodeId) => void;
 }
 
 /**
- * Writes blocks from RAM to SSD, in the order of arrival. A queued block is locked, so that its
- * slot is unchanged until the kernel has read it. The queue is bounded in bytes; blocks beyond the
- * bound are refused.
+ * Writes blocks from RAM to SSD in the order in which they were queued. Locks a queued block, so
+ * that its slot does not change before the kernel has read it. The queue has a limit in bytes; a
+ * block that exceeds it is refused.
  */
 export class BlockWriter {
-  /** Written blocks that may not survive a power loss. */
+  /** Written blocks that a power loss may still destroy. */
   readonly fresh = new FreshFiles();
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
@@ -43,7 +46,7 @@ export class BlockWriter {
   readonly #options: WriterOptions;
   readonly #waiting: Write[] = [];
   readonly #writes = new Map<NodeId, Write>();
-  /** Sequence number of the latest write started. */
+  /** Sequence number of the latest write that was started in this run. */
   #sequence = 0;
   readonly #queueBytesMax: number;
   #queuedBytes = 0;
@@ -66,7 +69,7 @@ export class BlockWriter {
     room.removals.onRoom = () => this.#pump();
   }
 
-  /** Bytes and number of blocks that are queued or being written. */
+  /** Bytes of the blocks that are queued or being written. */
   get queuedBytes(): number {
     return this.#queuedBytes;
   }
@@ -74,7 +77,7 @@ export class BlockWriter {
     return this.#writes.size;
   }
 
-  /** Bytes of queued blocks that leave RAM when they are written. */
+  /** Bytes of queued blocks that are dropped from RAM when they are written. */
   get leavingBytes(): number {
     return this.#leavingBytes;
   }
@@ -84,8 +87,9 @@ export class BlockWriter {
   }
 
   /**
-   * Queues a block that is in RAM and not on SSD; false if the queue is full or writing is
-   * suspended. A block that is queued already is only marked as leaving RAM.
+   * Queues a block that is in RAM and not on SSD. `leaves`: drop it from RAM after the write.
+   * Returns false if the queue is full or writing is suspended. For a block that is already queued,
+   * only sets `leaves`.
    */
   take(node: NodeId, leaves: boolean): boolean {
     const { table, stats } = this.#parts;
@@ -96,8 +100,7 @@ export class BlockWriter {
       known.leaves ||= leaves;
       return true;
     }
-    // Check for room now rather than later in the queue, since RAM must know whether it may drop
-    // the block.
+    // Check for room before queueing, because RAM must know now whether it may drop the block.
     const fits = this.mayTake(node) && this.#room.mayReserve(table.bytesOf(node));
     if (!fits || !table.lock(node)) {
       stats.skippedBlocks++;
@@ -115,7 +118,7 @@ export class BlockWriter {
     return true;
   }
 
-  /** Call when the block was used again: it stays in RAM after the write. */
+  /** Cancels the drop from RAM after the write. Call when the block was used again while queued. */
   keepInRam(node: NodeId): void {
     const write = this.#writes.get(node);
     if (!write?.leaves) return;
@@ -128,7 +131,9 @@ export class BlockWriter {
     return this.#gate.why === null && this.#queuedBytes + bytes <= this.#queueBytesMax;
   }
 
-  /** Ensures that no write under way puts the block on SSD. Resolves when that is certain. */
+  /**
+   * Cancels the write of the block. Resolves when the write cannot put the block on SSD any more.
+   */
   async cancel(node: NodeId): Promise<void> {
     const write = this.#writes.get(node);
     if (write === undefined) return;
@@ -136,19 +141,22 @@ export class BlockWriter {
     await write.done.promise;
   }
 
-  /** Call when the block's bytes in RAM were damaged: files written from them are suspect. */
+  /**
+   * Reports that the block's bytes in RAM were damaged: cancels its write and marks a file written
+   * from them as suspect.
+   */
   sourceDamaged(node: NodeId): void {
     const write = this.#writes.get(node);
     if (write !== undefined) write.cancelled = true;
     if (this.#parts.table.isResident(node, Tier.ssd)) this.#parts.files.suspect(node);
   }
 
-  /** Removes waiting blocks from the queue. Writes under way continue. */
+  /** Removes all waiting blocks from the queue. Writes in progress continue. */
   giveUpWaiting(): void {
     for (const write of this.#waiting.splice(0)) this.#settle(write, "skipped");
   }
 
-  /** Resolves when the next queued block has ended; immediately if the queue is empty. */
+  /** Resolves when the next write ends, with any outcome; immediately if the queue is empty. */
   async oneSettled(): Promise<void> {
     if (this.#writes.size === 0) return;
     await new Promise<void>((resolve) => this.#wantSettled.push(resolve));
@@ -159,12 +167,12 @@ export class BlockWriter {
     while (this.#writes.size > 0) await this.oneSettled();
   }
 
-  /** Resolves when the block has left the queue; immediately if it is not queued. */
+  /** Resolves when the block's write has ended; immediately if it is not queued. */
   async over(node: NodeId): Promise<void> {
     await this.#writes.get(node)?.done.promise;
   }
 
-  /** Resolves when all currently queued blocks have ended. */
+  /** Resolves when all writes that are queued now have ended. */
   async queuedOver(): Promise<void> {
     await Promise.all([...this.#writes.values()].map(({ done }) => done.promise));
   }
@@ -194,7 +202,7 @@ export class BlockWriter {
     }
   }
 
-  /** Number of waiting writes that may start soon. */
+  /** Number of waiting writes that the free I/O slots of the disk allow to start soon. */
   get #soonRunning(): number {
     return Math.min(this.#waiting.length, this.#parts.disk.depth - this.#running);
   }
@@ -203,7 +211,7 @@ export class BlockWriter {
     const { table } = this.#parts;
     const bytes = table.bytesOf(write.node);
     const sequence = ++this.#sequence;
-    // Before taking an I/O slot, which the removal may need.
+    // Wait before taking an I/O slot, since the removal of the old file may need one.
     await this.#room.removals.whenRemoved(this.#parts.files.pathOf(write.node, 0));
     const status = await this.#storeOver(write, sequence, spare);
     const stored = status === "ok";
@@ -218,13 +226,15 @@ export class BlockWriter {
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
 
-  /** Whether the bytes in RAM match the committed checksum. Damaged bytes are not written. */
+  /**
+   * Returns whether the bytes in RAM match the committed checksum. Damaged bytes are not written.
+   */
   async #isSound({ node, cancelled }: Write): Promise<boolean> {
     return !cancelled && (await this.#parts.checks.check(node, "write")) === "sound";
   }
 
   /**
-   * Overwrites the spare file. If that is not possible, or not under this name, writes a new file.
+   * Writes the block over the spare file. If that fails, or the name is taken, writes a new file.
    */
   async #storeOver(
     write: Write,
@@ -235,7 +245,8 @@ export class BlockWriter {
     const bytes = table.bytesOf(write.node);
     const status = await ioSlots.run("write", () => this.#store(write, sequence, 0, spare));
     if (spare === null || status === "ok") return status;
-    // A hung disk does not remove files: wait for the removal only if the name is needed.
+    // A hung disk does not remove files, so wait for the removal only if the new file needs the
+    // name.
     const removed = this.#room.discardSpare(spare, bytes);
     if (status !== "missing" && status !== "exists") return status;
     await removed;
@@ -243,9 +254,9 @@ export class BlockWriter {
   }
 
   /**
-   * Writes the file under the first free name; a spare file only under the first name. Null if the
-   * bytes in RAM do not match the committed checksum. They are hashed after the wait for an I/O
-   * slot, which may be long.
+   * Writes the block to a file under the first free name. Overwrites `spare`, if given, only under
+   * the first name. Hashes the bytes in RAM after the wait for an I/O slot, which may be long, and
+   * returns null if they do not match the committed checksum.
    */
   async #store(
     write: Write,
@@ -268,7 +279,8 @@ export class BlockWriter {
       if (stored.ok) files.setVariant(node, variant);
       if (stored.ok || stored.status !== "exists") return stored.ok ? "ok" : stored.status;
     }
-    // The name belongs to another key with the same prefix, or to an unknown file.
+    // The name belongs to another key with the same prefix, or to a file that the table does not
+    // know.
     if (spare !== null || variant === VARIANT_MAX) return "exists";
     return this.#store(write, sequence, variant + 1, null);
   }
@@ -292,7 +304,7 @@ export class BlockWriter {
     );
   }
 
-  /** Records the block as being on SSD. Call when its file is complete. */
+  /** Records that the block is on SSD. Call when its file is complete. */
   #enter(node: NodeId, sequence: number): void {
     const { table, files, stats, index, namespaces } = this.#parts;
     const bytes = table.bytesOf(node);
@@ -340,7 +352,7 @@ export class BlockWriter {
   }
 }
 
-/** Writes the aliases of a block on SSD to the index. */
+/** Writes the aliases of a block that is on SSD to the index. */
 export function putAliases({ table, files, index }: SsdParts, node: NodeId): void {
   const aliases = table.aliasesOf(node);
   if (aliases.length === 0) return;
@@ -349,27 +361,27 @@ export function putAliases({ table, files, index }: SsdParts, node: NodeId): voi
   for (const alias of aliases) index.putAlias({ ...row, alias });
 }
 
-/** Maximum number of individually tracked files: some megabytes. */
+/** Maximum number of files tracked individually. Takes some megabytes. */
 const FILES_MAX = 65_536;
 
 /**
- * Blocks written so recently that a power loss may lose them: those since the disk last confirmed a
- * sync. If there are too many to track, older ones count as such, too.
+ * Tracks which written blocks a power loss may destroy: those written since the disk last confirmed
+ * a sync. If there are too many to track, older blocks also count as unsafe.
  */
 class FreshFiles {
-  /** By sequence number, the oldest first. */
+  /** Sequence number by node, the oldest first. */
   readonly #files = new Map<NodeId, number>();
   #came = 0;
-  /** Files with numbers up to this one are safe. Files of an earlier run have number 0. */
+  /** Files with sequence numbers up to this one are safe. Files of an earlier run have number 0. */
   #safe = -1;
   #forgotten = 0;
 
-  /** Number of files entered so far. */
+  /** Number of files added so far. */
   get came(): number {
     return this.#came;
   }
 
-  /** Adds a block that was just written. */
+  /** Adds a block whose file was just written. */
   enter(node: NodeId): void {
     this.#files.delete(node);
     this.#files.set(node, ++this.#came);
@@ -388,7 +400,7 @@ class FreshFiles {
     }
   }
 
-  /** Whether the file of a block on SSD survives a power loss. */
+  /** Returns whether the file of a block on SSD survives a power loss. */
   isSafe(node: NodeId): boolean {
     return !this.#files.has(node) && this.#forgotten <= this.#safe;
   }

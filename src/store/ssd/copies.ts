@@ -4,39 +4,46 @@ import type { BlockWriter } from "./block-writer.ts";
 import type { HangDetector } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** Result of writing all of RAM to SSD. */
+/** Result of writing all blocks in RAM to SSD. */
 export interface PersistReport {
   readonly written: number;
   readonly skipped: number;
-  /** Whether all blocks on SSD survive a power loss. */
+  /** True if all blocks on SSD survive a power loss. */
   readonly durable: boolean;
 }
 
-/** Blocks examined before the loop yields. */
+/** Blocks examined before the event loop is yielded to. */
 const LOOKS_A_SLICE = 2_048;
-/** Blocks with a pending copy that are examined per tick, and per writer that needs room. */
+/**
+ * Maximum number of blocks awaiting a copy that are examined per periodic run, and per writer that
+ * needs room in RAM.
+ */
 const PENDING_A_TICK = 1_024;
 const PENDING_AT_ONCE = 64;
 
 interface CopiesOptions {
   readonly writer: BlockWriter;
   readonly hang: HangDetector;
-  /** Whether blocks are currently written to SSD. */
+  /** Returns whether blocks are written to SSD at present. */
   takesBlocks(): boolean;
-  /** Queues a block for writing; true also if it is queued already. False if it is refused. */
+  /**
+   * Queues a block for writing. Returns true if it is queued, now or already; false if it is
+   * refused.
+   */
   write(node: NodeId): boolean;
 }
 
 /**
- * Copies that are made under every write policy: of retained blocks as soon as possible, so that
- * they survive and may leave RAM; of blocks that a command makes durable; and of all of RAM at
- * shutdown. Transient blocks are never copied.
+ * Makes the copies on SSD that do not depend on the write policy: of pinned and leased blocks as
+ * soon as possible, so that they survive and may leave RAM; of blocks that a command makes durable;
+ * and of all blocks in RAM at shutdown. Never copies transient blocks.
  */
 export class Copies {
   readonly #parts: SsdParts;
   readonly #options: CopiesOptions;
   /**
-   * Retained blocks that became RAM-only, with their generations. Some may have been written since.
+   * Pinned and leased blocks that await a copy because only RAM had them, with the generations of
+   * their nodes. Some may have been written since.
    */
   readonly #pending = new Map<NodeId, number>();
 
@@ -44,23 +51,27 @@ export class Copies {
     this.#parts = parts;
     this.#options = options;
     const { table } = parts;
-    // Blocks retained before the tier was opened. Recovery may have found some of them on SSD.
+    // Add the blocks that were pinned before the tier was opened. Recovery may have found some of
+    // them on SSD.
     if (table.keptInRamAloneBytes === 0) return;
     let node = table.nextOn(NO_NODE, Tier.ram);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.addPending(node);
   }
 
-  /** Call when a retained block is in RAM and not on SSD. Does not change the table. */
+  /**
+   * Adds a pinned or leased block that is in RAM and not on SSD to the blocks awaiting a copy. Does
+   * not change the table.
+   */
   addPending(node: NodeId): void {
     this.#pending.set(node, this.#parts.table.generationOf(node));
   }
 
-  /** Periodic: queues pending copies as far as they are accepted. */
+  /** Queues blocks awaiting a copy until the writer refuses one. Called periodically. */
   queuePending(): void {
     this.#queuePending(PENDING_A_TICK);
   }
 
-  /** Queues a few pending copies for a writer that needs room in RAM. */
+  /** Queues a few blocks awaiting a copy. Called for a writer that needs room in RAM. */
   queueSomePending(): void {
     this.#queuePending(PENDING_AT_ONCE);
   }
@@ -72,7 +83,8 @@ export class Copies {
       if (looks-- === 0) return;
       this.#pending.delete(node);
       if (!this.#isOwed(node, generation)) continue;
-      // Stays pending until it is written, since a write may fail. Move it to the end of the list.
+      // Move the block to the end of the list. It stays listed until it is written, since a write
+      // may fail.
       this.#pending.set(node, generation);
       if (!this.#options.writer.isQueued(node) && !this.#options.write(node)) return;
     }
@@ -86,10 +98,10 @@ export class Copies {
   }
 
   /**
-   * Writes these blocks and their retained ancestors to SSD. One entry per block: true if it is on
-   * SSD. False if that is not possible: the block is transient, not in RAM, or refused. Waits for
-   * room in the queue, but not for a hung disk and not after `signal` has fired. Call `makeDurable`
-   * afterwards to survive a power loss.
+   * Writes these blocks and their pinned ancestors to SSD. Returns one entry per block: true if the
+   * block is on SSD; false if it is transient, not in RAM, or refused. Waits for room in the queue,
+   * but not for a hung disk and not after `signal` has fired. Call `makeDurable` afterwards so that
+   * the blocks survive a power loss.
    */
   async secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     const { table } = this.#parts;
@@ -113,7 +125,7 @@ export class Copies {
     return nodes.map((_, i) => isThere(i));
   }
 
-  /** Retained ancestors that are in RAM only and not among `nodes`. */
+  /** Returns the ancestors of `nodes` that are pinned, in RAM only and not among `nodes`. */
   #pendingAncestors(nodes: readonly NodeId[]): NodeId[] {
     const { table } = this.#parts;
     const seen = new Set(nodes);
@@ -129,8 +141,8 @@ export class Copies {
   }
 
   /**
-   * Writes all blocks that were in RAM at the call to SSD, as far as allowed. Returns the number of
-   * refused blocks. Does not wait for a hung disk.
+   * Writes all blocks that are in RAM at the call to SSD, except transient ones. Returns the number
+   * of blocks that were refused. Does not wait for a hung disk.
    */
   async persist(): Promise<number> {
     const { table } = this.#parts;
@@ -149,7 +161,7 @@ export class Copies {
   readonly #orHung: Wait = async (work) =>
     (await this.#options.hang.orHung(work.then(() => true))) === true;
 
-  /** Queues the block if it still needs a copy; false if it is refused. */
+  /** Queues the block if it still needs a copy. Returns false if it is refused. */
   async #queue(node: NodeId, generation: number, wait: Wait): Promise<boolean> {
     const { table } = this.#parts;
     const { writer, takesBlocks, write } = this.#options;
@@ -166,5 +178,7 @@ export class Copies {
   }
 }
 
-/** False if the wait was given up. */
+/**
+ * Waits for `work`. Resolves to false if the wait was given up, for example because the disk hangs.
+ */
 type Wait = (work: Promise<unknown>) => Promise<boolean>;

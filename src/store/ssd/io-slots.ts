@@ -11,7 +11,8 @@ interface Waiting {
 }
 
 /**
- * Share of all I/O slots that one kind may use (at least one slot): writes leave slots to reads.
+ * Share of all I/O slots, 0 to 1, that one kind of operation may use (at least one slot). Writes
+ * therefore leave slots for reads.
  */
 const SHARES: Readonly<Record<DiskWork, number>> = {
   read: 1,
@@ -28,8 +29,8 @@ function byWork<Value>(first: () => Value): Record<DiskWork, Value> {
 }
 
 /**
- * Limits the number of concurrent disk operations. An operation that has a slot cannot be
- * cancelled: it ends when the kernel reports its completion. A waiting operation can be.
+ * Limits the number of concurrent disk operations. A waiting operation can be cancelled. A running
+ * one cannot: it occupies its slot until the kernel reports its completion.
  */
 export class IoSlots {
   readonly #depth: number;
@@ -37,8 +38,8 @@ export class IoSlots {
   readonly #waiting = byWork((): Waiting[] => []);
   readonly #seated = byWork(() => 0);
   /**
-   * Start time of each running operation, the oldest first; null if it is exempt from hang
-   * detection.
+   * Start time of each running operation (monotonic ms), the oldest first; null if a long run does
+   * not indicate a hung disk.
    */
   readonly #started = new Map<number, number | null>();
   #next = 0;
@@ -57,8 +58,8 @@ export class IoSlots {
   }
 
   /**
-   * Milliseconds since the oldest running operation started; 0 if none is running. Syncs are
-   * excluded: they wait for writes of other processes to the same file system.
+   * Returns the milliseconds since the oldest running operation started; 0 if none is running.
+   * Ignores syncs, which wait for writes of other processes to the same file system.
    */
   oldestMs(): number {
     for (const startedMs of this.#started.values()) {
@@ -68,8 +69,8 @@ export class IoSlots {
   }
 
   /**
-   * Runs the operation in an I/O slot and returns its result; null if the wait was cancelled.
-   * `ticket` identifies the operation for `hasten`.
+   * Runs the operation in an I/O slot and returns its result, or null if it was cancelled while
+   * waiting. `ticket` identifies the operation for `hasten`.
    */
   run<T>(
     work: DiskWork,
@@ -86,8 +87,7 @@ export class IoSlots {
   }
 
   /**
-   * Raises the priority of a waiting `warm` operation to a read's, because a request waits
-   * for it.
+   * Gives a waiting `warm` operation the priority of a read, because a request waits for it now.
    */
   hasten(ticket: number): void {
     const at = this.#waiting.warm.findIndex((waiting) => waiting.ticket === ticket);

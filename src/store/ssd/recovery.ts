@@ -25,46 +25,55 @@ import {
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
-/** Findings of the recovery at startup. */
+/** Result of the recovery of blocks at startup. */
 export interface RecoveryReport {
   readonly blocks: number;
   readonly bytes: number;
-  /** Blocks without an index row that were restored from their file header. */
+  /** Number of blocks without an index row that were restored from the header of their file. */
   readonly adopted: number;
-  /** Rows without a file, and files without a row or of another length. Both are removed. */
+  /**
+   * `rowsDropped`: rows without a matching file. `filesDropped`: files without a row, or with a
+   * length that differs from the row. Recovery removes both.
+   */
   readonly rowsDropped: number;
   readonly filesDropped: number;
-  /** Files with unknown names, which are left unchanged. */
+  /** Number of files with names that are not Hearth's. Recovery does not change them. */
   readonly foreignFiles: number;
 }
 
-/** Shards listed, and headers read, concurrently. */
+/** Shard folders listed, and file headers read, at the same time. */
 const LISTS_AT_ONCE = 8;
 const PEEKS_AT_ONCE = 32;
 const ROWS_MAX = 4096;
-/** Index changes and file removals that may be outstanding before recovery pauses. */
+/** Maximum number of index changes, and of file removals, in progress before recovery pauses. */
 const PENDING_MAX = 100_000;
 const REMOVALS_AHEAD = 4_096;
-/** Blocks removed to insert one into a full table. Its parent may need an entry too. */
+/**
+ * Maximum number of blocks evicted to insert one block into a full table. More than one may be
+ * needed, because its parent may need an entry too.
+ */
 const TABLE_RETRIES = 4;
-/** Paths sorted before the loop yields. */
+/** Tree paths put in order before the event loop is yielded to. */
 const TOUCHES_A_SLICE = 1024;
 
 /**
- * Rebuilds the table from the folder and the index, before the first write. A block is restored if
- * its row and a file of the right name and length exist. Rows and files that do not match are
- * removed. A file without a row is restored from its header if the row was lost in the run that
- * wrote it.
+ * Rebuilds the block table from the SSD folder and the index before the first write. Restores a
+ * block if its row and a file of the right name and length exist. Removes rows and files that do
+ * not match. Restores a file without a row from its header if its row was lost when the run that
+ * wrote it crashed.
  */
 export class Recovery {
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  /** The index is new: restore all blocks from headers. */
+  /** True if the index is new: all blocks are restored from their headers. */
   readonly #rebuild: boolean;
   readonly #files = new FileCatalogue();
-  /** Shards that could not be listed. Their rows are accepted, since each read is verified. */
+  /**
+   * Shard folders that could not be listed. Rows of their blocks are accepted unchecked, since each
+   * read verifies its block.
+   */
   readonly #unseen = new Set<string>();
-  /** Namespaces and layers of all restored rows. */
+  /** Pairs of namespace and layer that occur in the restored rows. */
   readonly #groups = new Set<string>();
   readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
   readonly #report = {
@@ -86,7 +95,7 @@ export class Recovery {
     await this.#walk();
     crashPoint("recovery.walked");
     const pages = this.#parts.index.loadBlocks()[Symbol.asyncIterator]();
-    // The index worker collects the next page while this one is processed.
+    // Request the next page now: the index worker collects it while this one is processed.
     let next = pages.next();
     for (let page = await next; page.done !== true; page = await next) {
       next = pages.next();
@@ -105,15 +114,15 @@ export class Recovery {
   }
 
   /**
-   * Sorts the eviction order by the last use of all blocks, path by path: rows come by namespace
-   * and layer, files in no order.
+   * Sorts the eviction order by the last use of the blocks, path by path. Needed because rows come
+   * sorted by namespace and layer, and files in no order.
    */
   async #sortByUse(): Promise<void> {
     const { table } = this.#parts;
     const leaves: NodeId[] = [];
     let node = table.nextOn(NO_NODE, Tier.ssd);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ssd)) {
-      // Descendants in RAM only do not determine the last use on SSD.
+      // Descendants that are only in RAM do not determine the last use of a path on SSD.
       if (table.isLeafOn(node, Tier.ssd)) leaves.push(node);
     }
     leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
@@ -134,7 +143,7 @@ export class Recovery {
     for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
   }
 
-  /** The entries of a folder; null if it cannot be listed. */
+  /** Returns the entries of a folder, or null if it cannot be listed. */
   async #walkFolder(folder: string): Promise<readonly DiskEntry[] | null> {
     const { disk, ioSlots, log } = this.#parts;
     const listed = await ioSlots.run("read", () => disk.list(folder));
@@ -208,7 +217,10 @@ export class Recovery {
     return batch;
   }
 
-  /** False if the table refuses the block: it is full, or the parent link is invalid. */
+  /**
+   * Inserts the blocks of rows or headers into the table. Returns false for a block that the table
+   * refuses because it is full or the parent link is invalid.
+   */
   #enter(
     namespace: NamespaceIndex | null,
     batch: AddressBatch,
@@ -227,7 +239,7 @@ export class Recovery {
     }
     if (isRefusal(node)) return false;
     table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
-    // A wrong clock in an earlier run must not keep blocks forever.
+    // Cap the time: a clock that was ahead in an earlier run must not keep the block from expiring.
     const lastSeen = Math.min(row.lastSeen, nowSeconds());
     const [uses, lastUsed] = [table.usesOf(node), table.lastUsedOf(node)];
     table.setUses(node, Math.max(uses, row.uses), Math.max(lastUsed, lastSeen));
@@ -238,16 +250,21 @@ export class Recovery {
     return true;
   }
 
-  /** Whether an existing node may also be on SSD with these bytes. */
+  /**
+   * Returns whether the table's entry for a block allows that the block is on SSD with these bytes.
+   */
   #fits(node: NodeId, bytes: number, checksum: bigint): boolean {
     const { table } = this.#parts;
     if (table.isResident(node, Tier.ssd)) return false;
-    // The block came with the memory of the previous process, which is more recent than the disk.
+    // The block in RAM was taken over from the previous process and is more recent than the file.
     if (!table.isResident(node, Tier.ram)) return true;
     return table.bytesOf(node) === bytes && table.checksumOf(node) === checksum;
   }
 
-  /** If the table is too small for all blocks, the most recently used ones are restored. */
+  /**
+   * Removes the least recently used block from the table. If the table is too small for all blocks,
+   * the most recently used ones are restored.
+   */
   #dropOldest(): boolean {
     const { table } = this.#parts;
     const oldest = table.oldest(Tier.ssd);
@@ -270,7 +287,7 @@ export class Recovery {
     }
   }
 
-  /** Handles files without a row. */
+  /** Restores or removes the files that have no row. */
   async #settleLeft(): Promise<void> {
     await inParallel(this.#files.left(), PEEKS_AT_ONCE, async ({ name, fileBytes }) => {
       const header = await this.#headerOf(name, fileBytes);
@@ -282,8 +299,8 @@ export class Recovery {
   }
 
   /**
-   * Pauses while too many index changes or file removals are outstanding, since recovery finds them
-   * faster than they complete. Does not wait for a failed index.
+   * Pauses while too many index changes or file removals are in progress, since recovery produces
+   * them faster than they complete. Does not wait for an index that fails.
    */
   async #keepUp(): Promise<void> {
     const { index } = this.#parts;
@@ -291,7 +308,10 @@ export class Recovery {
     if (this.#room.removals.underWay > REMOVALS_AHEAD) await this.#room.removalsOver();
   }
 
-  /** The header of a file; null if its name or length does not match the block in the header. */
+  /**
+   * Reads the header of a file. Returns null if it is invalid, or if the file's name or length does
+   * not match it.
+   */
   #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
     return this.#parts.ioSlots.run("read", () => this.#peek(name, fileBytes));
   }
@@ -307,7 +327,10 @@ export class Recovery {
     return decoded.header;
   }
 
-  /** Whether the row was lost in a crash. Otherwise the row was removed together with the block. */
+  /**
+   * Returns whether the row of this file was lost in a crash. If not, the row was removed together
+   * with the block, and the file is a leftover.
+   */
   #lostItsRow({ incarnation, sequence }: KvbHeader): boolean {
     const { previous } = this.#parts.index;
     if (this.#rebuild) return true;
@@ -328,8 +351,7 @@ export class Recovery {
     if (!this.#enter(namespace, batch, 0, row)) return false;
     this.#report.adopted++;
     crashPoint("recovery.adopted");
-    // Sequences of an earlier run are not valid in this one. The row is written when it is
-    // committed.
+    // Write no sequence number: those of an earlier run are not valid in this one.
     index.put({
       ...row,
       namespaceKey: header.namespaceKey,
@@ -360,7 +382,7 @@ function pathOf({ keyPrefix, layer, variant }: BlockName): string {
   return blockPath(Uint8Array.fromHex(keyPrefix), layer, variant);
 }
 
-/** Runs `work` on each item, with limited concurrency. */
+/** Runs `work` on each item, at most `atOnce` at the same time. */
 async function inParallel<T>(
   items: Iterable<T>,
   atOnce: number,
@@ -379,13 +401,13 @@ const FREE = 0;
 const PAGE = 4096;
 
 /**
- * Names of all block files found, in about forty bytes each, so that millions of them can be
- * compared with the index. A name consists of key prefix, layer and variant.
+ * Names of all block files found in the folder, in about forty bytes each, so that millions of them
+ * can be compared with the index. A name consists of key prefix, layer and variant.
  */
 class FileCatalogue {
-  /** Low and high word of the prefix, layer, variant, and the number of pages of the file. */
+  /** Per file: low and high word of the key prefix, layer, variant, and length in pages. */
   #words = new Uint32Array(FIRST_CAPACITY * WORDS);
-  /** Open addressing: entry number plus one, or `FREE`. */
+  /** Hash table with open addressing: number of the file plus one, or `FREE`. */
   #places = new Uint32Array(FIRST_CAPACITY * 2);
   #taken = new Uint8Array(FIRST_CAPACITY);
   #count = 0;
@@ -395,7 +417,7 @@ class FileCatalogue {
     const low = Number.parseInt(name.keyPrefix.slice(8), 16);
     const high = Number.parseInt(name.keyPrefix.slice(0, 8), 16);
     const entry = this.#count++;
-    // The length of a block file is a multiple of the page size: 0 never matches.
+    // Lengths that are not a multiple of the page size are stored as 0, which matches no block.
     const pages = fileBytes % PAGE === 0 ? fileBytes / PAGE : 0;
     const words = this.#words;
     const at = entry * WORDS;
@@ -408,8 +430,9 @@ class FileCatalogue {
   }
 
   /**
-   * Takes the file of this name: first and second four bytes of its key (big-endian), layer and
-   * variant. Returns its length; null if it does not exist or was taken before.
+   * Marks the file with this name as taken: first and second four bytes of its key (big-endian),
+   * layer and variant. Returns its length in bytes, or null if it does not exist or is already
+   * taken.
    */
   take(high: number, low: number, layer: number, variant: number): number | null {
     const mask = this.#places.length - 1;
@@ -431,7 +454,7 @@ class FileCatalogue {
     return samePrefix && words[at + 2] === layer && words[at + 3] === variant;
   }
 
-  /** The files that were not taken. */
+  /** Yields the files that were not taken. */
   *left(): Generator<{ readonly name: BlockName; readonly fileBytes: number }> {
     for (let entry = 0; entry < this.#count; entry++) {
       if (this.#taken[entry] === 1) continue;
@@ -465,7 +488,10 @@ class FileCatalogue {
   }
 }
 
-/** Prefixes are parts of hashes: their low word is uniformly distributed. */
+/**
+ * Hashes a file name. The low word of a key prefix is uniformly distributed, because a key is a
+ * hash.
+ */
 function mix(low: number, layer: number, variant: number): number {
   return (low ^ Math.imul(layer + 1, 0x9e37_79b1) ^ Math.imul(variant, 0x85eb_ca6b)) >>> 0;
 }

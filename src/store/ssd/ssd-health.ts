@@ -2,14 +2,14 @@ import { type Clock, yieldToLoop } from "../../core/index.ts";
 import type { StatusName } from "../../native/index.ts";
 import type { HealthSink, SsdParts } from "./ssd-parts.ts";
 
-/** Time for which damage of a block is reported. */
+/** Milliseconds for which the health report mentions a damaged block. */
 const CORRUPT_MS = 3_600_000;
 const SLOW_MS = 60_000;
 const DESCRIPTORS_MS = 30_000;
-/** Reasons that have a condition of their own. */
+/** Reasons for suspended writes that have a health condition of their own. */
 const NAMED: ReadonlySet<string> = new Set("no_space read_only no_descriptors replaced".split(" "));
 
-/** Raises health conditions from the tier's observations, and clears them when they have ended. */
+/** Raises health conditions of the SSD tier, and clears them when they no longer apply. */
 export class SsdHealth {
   readonly #sink: HealthSink;
   readonly #clock: Clock;
@@ -38,7 +38,7 @@ export class SsdHealth {
     readonly hung: boolean;
     readonly writesStopped: string | null;
     readonly readsStopped: string | null;
-    /** Reason why the folder at the path is not this tier's; null if it is. */
+    /** Reason why the path leads to another folder than at startup; null if it does not. */
     readonly replaced: string | null;
   }): void {
     const nowMs = this.#clock.monotonicMs();
@@ -67,12 +67,13 @@ export class SsdHealth {
 
 const PROBE_FIRST_MS = 1_000;
 const PROBE_LAST_MS = 30_000;
-/** Consecutive read errors that open the breaker. */
+/** Number of consecutive read errors after which reads are suspended. */
 const READ_ERRORS_MAX = 5;
 
 /**
- * Circuit breaker. States: closed → open (with a reason) → half open, when one trial is allowed →
- * closed, or open again for twice the time.
+ * Circuit breaker for disk operations. Closed: operations are allowed. Open: they are suspended,
+ * for a recorded reason. After a delay it allows one trial; if that succeeds it closes, otherwise
+ * it stays open for twice the delay.
  */
 export class CircuitBreaker {
   readonly #clock: Clock;
@@ -85,24 +86,27 @@ export class CircuitBreaker {
     this.#clock = clock;
   }
 
-  /** Reason why it is open; null while it is closed. */
+  /** Reason why operations are suspended; null while the breaker is closed. */
   get why(): StatusName | "replaced" | null {
     return this.#disabledBy === null ? this.#why : "replaced";
   }
 
-  /** Reason why trials are disabled; null while they are enabled. */
+  /** Reason why no trials are made; null while trials are allowed. */
   get disabledBy(): string | null {
     return this.#disabledBy;
   }
 
-  /** Opens it without trials until `disable(null)`: the folder is another one. */
+  /**
+   * Opens the breaker without trials because the path leads to another folder; `null` allows trials
+   * again.
+   */
   disable(why: string | null): void {
     this.#disabledBy = why;
   }
 
   /**
-   * Opens it. Operations that were under way may fail afterwards; only a failed trial extends the
-   * time.
+   * Opens the breaker. Operations that were in progress may fail afterwards; only a failed trial
+   * extends the delay.
    */
   trip(why: StatusName): void {
     const isOpen = this.#why === null;
@@ -116,20 +120,22 @@ export class CircuitBreaker {
     this.#why = null;
   }
 
-  /** Whether it is closed, or a trial is due. */
+  /** True if the breaker is closed or a trial is due. */
   get mayTry(): boolean {
     if (this.#disabledBy !== null) return false;
     return this.#why === null || this.#clock.monotonicMs() >= this.#trialAtMs;
   }
 
-  /** True once for each due trial. The caller makes the trial and reports its result. */
+  /**
+   * Returns true once for each due trial. The caller then makes the trial and reports its result.
+   */
   takeTrial(): boolean {
     if (this.#why === null || !this.mayTry) return false;
     this.#trialAtMs = Number.POSITIVE_INFINITY;
     return true;
   }
 
-  /** Call if the trial could not be made: the next caller may make it. */
+  /** Gives back a trial that the caller could not make, so that the next caller may make it. */
   returnTrial(): void {
     if (this.#isTried) this.#trialAtMs = this.#clock.monotonicMs();
   }
@@ -140,7 +146,8 @@ export class CircuitBreaker {
 }
 
 /**
- * Circuit breaker of reads: a single error is a miss, consecutive errors indicate a broken disk.
+ * Circuit breaker for reads. A single error is only a miss; several consecutive errors indicate a
+ * broken disk and open the breaker.
  */
 export class ReadCircuitBreaker {
   readonly gate: CircuitBreaker;
@@ -150,7 +157,10 @@ export class ReadCircuitBreaker {
     this.gate = new CircuitBreaker(clock);
   }
 
-  /** Whether a read may be tried: always while closed, for a trial while open. */
+  /**
+   * Returns whether a read may be tried: always while the breaker is closed; while it is open, only
+   * as the trial.
+   */
   mayRead(): boolean {
     return this.gate.why === null || this.gate.takeTrial();
   }
@@ -166,10 +176,10 @@ export class ReadCircuitBreaker {
   }
 }
 
-/** An operation that takes longer than this indicates a hung disk. */
+/** Milliseconds after which an unfinished disk operation indicates a hung disk. */
 const HUNG_MS = 5_000;
 
-/** Detects a hung disk, and ends waits for it. */
+/** Detects a hung disk and ends the waits for it. */
 export class HangDetector {
   readonly #parts: SsdParts;
   readonly #onHang: () => void;
@@ -185,7 +195,7 @@ export class HangDetector {
     return this.#hung;
   }
 
-  /** Call periodically. */
+  /** Checks whether the disk hangs. Call periodically. */
   look(): void {
     const { ioSlots, log } = this.#parts;
     const hung = ioSlots.oldestMs() > HUNG_MS;
@@ -199,18 +209,20 @@ export class HangDetector {
     this.giveUpWaits();
   }
 
-  /** Result of `work`, or null if the disk hangs before that. The work continues. */
+  /**
+   * Returns the result of `work`, or null if the disk hangs before `work` ends. `work` continues.
+   */
   orHung<T>(work: Promise<T>): Promise<T | null> {
     return new Promise((resolve, reject) => {
       const giveUp = () => resolve(null);
       this.#waits.add(giveUp);
-      // Work that needs no disk has ended by then.
+      // Yield once, so that work that needs no disk can still end with its result.
       if (this.#hung) void yieldToLoop().then(giveUp);
       work.then(resolve, reject).finally(() => this.#waits.delete(giveUp));
     });
   }
 
-  /** Ends all waits for the disk. */
+  /** Ends all waits for the disk with null. */
   giveUpWaits(): void {
     for (const giveUp of this.#waits) giveUp();
     this.#waits.clear();

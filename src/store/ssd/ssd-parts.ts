@@ -8,7 +8,7 @@ import type { RamCheck } from "../ram-check.ts";
 import type { BlockFiles } from "./block-files.ts";
 import type { IoSlots } from "./io-slots.ts";
 
-/** Health conditions of the tier. `observability` has the texts. */
+/** Names of the health conditions of the SSD tier. Their texts are in `observability`. */
 export type SsdCondition =
   | "KV_SSD_CSUM"
   | "KV_SSD_FULL"
@@ -19,7 +19,7 @@ export type SsdCondition =
   | "FD_LIMIT"
   | "KV_SSD_ERRORS";
 
-/** Raises and clears conditions. Repeated calls have no effect. */
+/** Raises and clears health conditions. Raising or clearing a condition again has no effect. */
 export interface HealthSink {
   raise(condition: SsdCondition, detail: string, options?: { readonly forMs?: number }): void;
   clear(condition: SsdCondition): void;
@@ -39,44 +39,47 @@ export interface SsdParts {
   readonly files: BlockFiles;
   readonly stats: SsdStats;
   readonly health: HealthSink;
-  /** Incarnation of this run of the agent, as stored in file headers. */
+  /** Number that identifies this run of the agent in file headers. */
   readonly incarnation: bigint;
   readonly departures: Departures;
   /**
-   * Verifies the copy in RAM before a file is written from it, and before damage is attributed to
-   * the drive.
+   * Checks the copy in RAM before it is written to a file, and before damage is attributed to the
+   * drive.
    */
   readonly checks: Pick<RamCheck, "check" | "placeDamaged">;
-  /** Unix time in seconds, advancing with the monotonic clock. */
+  /** Unix time in seconds. Advances with the monotonic clock. */
   nowSeconds(): number;
-  /** Ends a soft pin of blocks on SSD and logs `why`; false if there is none. */
+  /** Ends a soft pin of blocks on SSD and logs `why`. Returns false if there is none. */
   evictPins(why: string): boolean;
-  /** Reports that the last copy of a retained block was lost without a command. */
+  /** Reports that the last copy of a pinned or leased block was lost without a command. */
   lost(node: NodeId, why: string): void;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
 }
 
-/** Counters of the SSD tier since the start. Written only by the tier. */
+/** Counters of the SSD tier since the agent started. Only the tier writes them. */
 export class SsdStats {
   writtenBlocks = 0;
   writtenBytes = 0;
   readBlocks = 0;
   readBytes = 0;
-  /** Evicted to make room, or because they were unused for the configured time. */
+  /**
+   * Blocks evicted to make room (`evicted`), or because they were unused for the configured time
+   * (`expired`).
+   */
   evictedBlocks = 0;
   evictedBytes = 0;
   expiredBlocks = 0;
-  /** Damaged: moved to quarantine. */
+  /** Damaged blocks whose files were moved to quarantine. */
   corruptBlocks = 0;
   /** Files removed because they contain bytes that were damaged in RAM. */
   ramDamagedFiles = 0;
-  /** Not written because the queue was full or writing was suspended. */
+  /** Blocks not written because the queue was full or writing was suspended. */
   skippedBlocks = 0;
   readErrors = 0;
   writeErrors = 0;
-  /** Reads that joined a read of the same block under way. */
+  /** Reads that joined a read of the same block in progress. */
   sharedReads = 0;
-  /** Blocks whose reader's deadline passed. */
+  /** Blocks that arrived after their reader's deadline, or not at all. */
   lateBlocks = 0;
   scrubbedBlocks = 0;
   scrubbedBytes = 0;

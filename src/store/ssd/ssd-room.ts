@@ -5,34 +5,37 @@ import { type Cause, type DepartureReason, EVICTED } from "../departures.ts";
 import { fileBytesOf, quarantinePath } from "../kvb/index.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** Blocks dropped before the loop yields. */
+/** Blocks dropped before the event loop is yielded to. */
 const DROPS_A_SLICE = 256;
-/** Damaged files kept for inspection. Further ones are removed. */
+/** Maximum number of damaged files kept for inspection. Further damaged files are removed. */
 const QUARANTINED_MAX = 64;
-/** Maximum number of file removals under way before no more blocks are dropped. */
+/** Number of file removals in progress above which no more blocks are dropped. */
 const REMOVALS_MAX = 65_536;
-/** Soft pins ended for one block. Several may protect the same blocks. */
+/**
+ * Maximum number of soft pins ended to make room for one block. Several may protect the same
+ * blocks.
+ */
 const PIN_EVICTIONS_MAX = 16;
 
-/** Reasons of departures that count as a loss of the block. */
+/** Removal reasons that mean the loss of the block, with the text for the report. */
 const LOSSES: Partial<Record<DepartureReason, string>> = {
   quarantined: "file on SSD damaged",
   lost: "file on SSD missing or unreadable",
 };
 
 /**
- * `ok`: room is reserved; `spare` is a file of the right length to overwrite. `later`: removals or
- * writes under way will free room. `never`: the capacity is too small, every block is protected, or
- * files cannot be removed.
+ * Result of reserving disk space. `ok`: space is reserved; `spare` is the path of a file of the
+ * right length to overwrite, or null. `later`: removals or writes in progress will free space.
+ * `never`: the capacity is too small, every block is protected, or files cannot be removed.
  */
 export type Reservation =
   | { readonly kind: "ok"; readonly spare: string | null }
   | { readonly kind: "later" | "never" };
 
 /**
- * Disk space of the tier, in bytes allocated by the file system, under a hard limit: block files,
- * files being written, spare files and files not yet removed count together. The oldest blocks are
- * dropped for room, and blocks that were unused for the configured time.
+ * Manages the disk space of the tier, in bytes allocated by the file system, under a hard limit.
+ * Block files, files being written, spare files and files not yet removed all count. Drops the
+ * least recently used blocks to make room, and blocks that were unused for the configured time.
  */
 export class SsdRoom {
   readonly #parts: SsdParts;
@@ -45,7 +48,7 @@ export class SsdRoom {
   #watched: NodeId = NO_NODE;
   readonly #spares = new SpareFiles();
   readonly removals: Removals;
-  /** Whether the warning was logged that nothing can be dropped. */
+  /** True after the warning that nothing can be dropped was logged. */
   #isStuck = false;
 
   constructor(parts: SsdParts, capacityBytes: number) {
@@ -58,19 +61,19 @@ export class SsdRoom {
     return this.#capacityBytes;
   }
 
-  /** Bytes that count against the capacity. */
+  /** Bytes of disk space that count against the capacity. */
   get usedBytes(): number {
     const files = this.#residentBytes + this.#writingBytes + this.#spares.bytes;
     const { bytes, failedBytes } = this.removals;
     return files + bytes + failedBytes + this.#quarantinedBytes;
   }
 
-  /** Bytes in use after the removals under way have ended, including spare files. */
+  /** Bytes in use when the removals in progress have ended, spare files included. */
   get #usedSoonBytes(): number {
     return this.usedBytes - this.removals.bytes;
   }
 
-  /** Sets the allocation unit of the file system, which the self-test determines. */
+  /** Sets the allocation unit of the file system in bytes, which the self-test determines. */
   setAllocationUnit(bytes: number): void {
     this.#unitBytes = bytes;
   }
@@ -80,8 +83,8 @@ export class SsdRoom {
   }
 
   /**
-   * Reserves room for a file. `ahead`: number of files, presumably of the same length, that wait
-   * for room including this one. Room for them is freed in advance.
+   * Reserves disk space for a file. `ahead`: number of files, this one included, that wait for
+   * space and presumably have the same length. Frees space for them in advance.
    */
   reserve(payloadBytes: number, ahead = 1): Reservation {
     const bytes = this.allocatedOf(payloadBytes);
@@ -97,8 +100,8 @@ export class SsdRoom {
   }
 
   /**
-   * Drops a slice of blocks. Their room becomes free when their files are removed; the caller then
-   * tries again.
+   * Drops some blocks. Their space becomes free when their files are removed; the caller then tries
+   * again.
    */
   #makeRoom(fileBytes: number, bytes: number, ahead: number): "later" | "never" {
     const { removals } = this;
@@ -108,10 +111,10 @@ export class SsdRoom {
     };
     for (let drops = 0; soon() < bytes * ahead; drops++) {
       if (drops === DROPS_A_SLICE) return "later";
-      // While files cannot be removed, dropping more blocks frees no room.
+      // Stop if files cannot be removed: dropping more blocks would free no space.
       if (removals.haveFailed || removals.underWay >= REMOVALS_MAX) break;
       if (this.#discardOther(fileBytes) || this.dropOldest(fileBytes)) continue;
-      // End soft pins only if the room for this one block requires it.
+      // End soft pins only if this one block needs the space.
       if (this.#isMoving || soon() >= bytes || !this.#evictPins(bytes)) break;
     }
     if (soon() >= bytes) return "later";
@@ -119,15 +122,15 @@ export class SsdRoom {
     return this.#isMoving || removals.underWay >= REMOVALS_MAX ? "later" : "never";
   }
 
-  /** Whether operations under way may free room or make blocks evictable. */
+  /** True if operations in progress may free space or end the protection of blocks. */
   get #isMoving(): boolean {
     return this.#writingBytes > 0 || this.#spares.areComing;
   }
 
   /**
-   * Called when every block is protected. Ends soft pins until a block is evictable; false if none
-   * becomes so. Pins and leases are not ended: blocks that they protect elsewhere stay in RAM, and
-   * other blocks need not be on SSD.
+   * Ends soft pins until a block can be evicted. Called when every block is protected. Returns
+   * false if none becomes evictable. Pins and leases are not ended for this: blocks that they
+   * protect elsewhere stay in RAM, and other blocks need not be on SSD.
    */
   #evictPins(bytes: number): boolean {
     const { table, evictPins, log } = this.#parts;
@@ -150,8 +153,8 @@ export class SsdRoom {
   }
 
   /**
-   * False if `reserve` would answer `never`. Like `reserve`, it may end soft pins but changes
-   * nothing else.
+   * Returns false if `reserve` would return `never`. May end soft pins, as `reserve` does, but
+   * changes nothing else.
    */
   mayReserve(payloadBytes: number): boolean {
     const { removals } = this;
@@ -165,8 +168,8 @@ export class SsdRoom {
   }
 
   /**
-   * Drops the least recently used block; false if all are protected. Its file becomes a spare file
-   * if its length is `fileBytes`.
+   * Drops the least recently used block. Returns false if all are protected. Keeps the file as a
+   * spare file if its length is `fileBytes`.
    */
   dropOldest(fileBytes = 0): boolean {
     const { table, stats } = this.#parts;
@@ -180,28 +183,31 @@ export class SsdRoom {
     return true;
   }
 
-  /** Call when the write for which room was reserved has succeeded or failed. */
+  /**
+   * Converts the reservation for a write. `stored`: whether the write has succeeded; if not, the
+   * space is free again.
+   */
   written(payloadBytes: number, stored: boolean): void {
     const bytes = this.allocatedOf(payloadBytes);
     this.#writingBytes -= bytes;
     if (stored) this.#residentBytes += bytes;
   }
 
-  /** Adds a file found at startup. */
+  /** Adds the space of a file found at startup. */
   found(payloadBytes: number): void {
     this.#residentBytes += this.allocatedOf(payloadBytes);
   }
 
   /**
-   * Resolves when the current removals have ended. Includes spare files, since they may contain
-   * bytes of blocks that a command removed.
+   * Resolves when the removals in progress have ended. Also removes spare files, since they may
+   * contain bytes of blocks that a command removed.
    */
   async removalsOver(): Promise<void> {
     await this.removals.over();
     if (this.discardSpares()) await this.removals.over();
   }
 
-  /** Starts to watch one block: `hasLeft` then returns whether it has left SSD since. */
+  /** Starts to watch one block: from now on `hasLeft` is true if the block has left SSD. */
   watch(node: NodeId): void {
     this.#watched = node;
   }
@@ -211,9 +217,9 @@ export class SsdRoom {
   }
 
   /**
-   * Removes a block from the tier: from the table immediately, then its file and row. Resolves with
-   * true when the file is removed, or false if that failed; the removal is then retried later. May
-   * remove the node.
+   * Removes a block from SSD: from the block table immediately, then its file and its index row.
+   * Resolves to true when the file is removed, or to false if that failed; the removal is then
+   * retried later. If this was the block's last copy, its node is removed.
    */
   drop(node: NodeId, cause: Cause = EVICTED): Promise<boolean> {
     const { path, bytes, forget } = this.#take(node, cause);
@@ -221,7 +227,8 @@ export class SsdRoom {
   }
 
   /**
-   * As `drop`, but keeps the file as a spare. Its name is removed, which is what recovery looks at.
+   * Removes a block as `drop` does, but keeps its file as a spare file under another name, so that
+   * recovery does not take it for the block.
    */
   #recycle(node: NodeId): Promise<boolean> {
     const { table, disk, ioSlots } = this.#parts;
@@ -229,7 +236,7 @@ export class SsdRoom {
     const { path, bytes, forget } = this.#take(node, EVICTED);
     const spare = this.#spares.nameFor(path);
     this.#spares.expect(fileBytes, bytes);
-    // From now on its bytes count as those of a spare file.
+    // From here on the file's bytes count as those of a spare file.
     return this.removals.track(path, 0, async () => {
       const moved = await ioSlots.run("remove", () => disk.rename(path, spare));
       const isThere = moved?.ok === true;
@@ -238,7 +245,7 @@ export class SsdRoom {
         this.removals.gone(forget);
         return true;
       }
-      // The rename may have created the new name without removing the old one: remove both.
+      // A failed rename may have created the new name and kept the old one: remove both.
       void this.removals.remove(spare, 0, () => undefined);
       return this.removals.remove(path, bytes, forget);
     });
@@ -249,7 +256,7 @@ export class SsdRoom {
     await this.removals.remove(path, this.allocatedOf(payloadBytes), () => undefined);
   }
 
-  /** Removes all spare files; false if there are none. */
+  /** Removes all spare files. Returns false if there are none. */
   discardSpares(): boolean {
     let isAny = false;
     while (this.#discardOther(0)) isAny = true;
@@ -263,12 +270,15 @@ export class SsdRoom {
     return true;
   }
 
-  /** Whether spare files of this run may exist. */
+  /** True if spare files of this run may exist. */
   get hasSpares(): boolean {
     return this.#spares.areUsed;
   }
 
-  /** Removes the block from the table's SSD tier. `forget` removes its row. */
+  /**
+   * Removes the block from SSD in the block table. Returns the path and size of its file, and
+   * `forget`, which removes its index row.
+   */
   #take(node: NodeId, cause: Cause) {
     const { table, files, index, departures, lost } = this.#parts;
     const path = files.pathOf(node);
@@ -286,7 +296,7 @@ export class SsdRoom {
     return { path, bytes, forget: () => index.remove(digest, layer) };
   }
 
-  /** Moves a damaged file to the quarantine folder and removes the block. */
+  /** Moves a damaged file to the quarantine folder and removes the block from SSD. */
   quarantine(node: NodeId): Promise<boolean> {
     const { disk, ioSlots, clock } = this.#parts;
     const { path, bytes, forget } = this.#take(node, { reason: "quarantined", by: null });
@@ -309,7 +319,7 @@ export class SsdRoom {
     });
   }
 
-  /** Adds a quarantined file found at startup, which counts like any other. */
+  /** Counts a quarantined file found at startup. */
   foundQuarantined(bytes: number): void {
     this.#quarantinedFiles++;
     this.#quarantinedBytes += bytes;
@@ -319,7 +329,10 @@ export class SsdRoom {
     return this.#quarantinedFiles;
   }
 
-  /** Drops a slice of blocks above the capacity, which may be lower than in the previous run. */
+  /**
+   * Drops some blocks if the tier uses more than its capacity, which may be lower than in the
+   * previous run.
+   */
   trim(): void {
     if (this.#usedSoonBytes > this.#capacityBytes) this.discardSpares();
     for (let i = 0; i < DROPS_A_SLICE && this.#usedSoonBytes > this.#capacityBytes; i++) {
@@ -327,7 +340,7 @@ export class SsdRoom {
     }
   }
 
-  /** Drops a slice of blocks that were unused for `ttlSeconds`, the oldest first. */
+  /** Drops some of the blocks that were unused for `ttlSeconds`, the oldest first. */
   expire(ttlSeconds: number): void {
     const { table, stats, nowSeconds } = this.#parts;
     const before = nowSeconds() - ttlSeconds;
@@ -344,29 +357,32 @@ export class SsdRoom {
   }
 }
 
-/** Failed removals retried at once, after a delay that doubles. */
+/**
+ * Number of failed removals retried together. The delay between retries doubles from the first to
+ * the last value.
+ */
 const RETRIES_A_SLICE = 64;
 const RETRY_FIRST_MS = 250;
 const RETRY_LAST_MS = 30_000;
 
 /**
- * Files being removed, and files whose removal failed. Their bytes count until they are removed,
- * and a new file of the same name waits for that.
+ * Files being removed, and files whose removal failed. Their bytes count as used until they are
+ * removed. A new file of the same name must wait until then.
  */
 class Removals {
   readonly #parts: SsdParts;
   readonly #underWay = new Map<string, Promise<boolean>>();
-  /** Bytes of files being removed, and of those whose removal failed. */
+  /** `bytes`: bytes of files being removed. `failedBytes`: bytes of files whose removal failed. */
   bytes = 0;
   failedBytes = 0;
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
-  /** Number of files removed so far. */
+  /** Number of files removed in this run. */
   done = 0;
-  /** How many of these removals surely survive a power loss. */
+  /** Number of these removals, counted from the first, that survive a power loss. */
   #durable = -1;
   #retryMs = RETRY_FIRST_MS;
   #retryAtMs = 0;
-  /** Called whenever a removal has freed room. */
+  /** Called each time a removal has freed space. */
   onRoom: () => void = () => undefined;
 
   constructor(parts: SsdParts) {
@@ -382,27 +398,27 @@ class Removals {
     return this.#failed.length > 0;
   }
 
-  /** Files whose removal failed so far. */
+  /** Returns the paths of the files whose removal failed and was not repeated yet. */
   stuckPaths(): string[] {
     return this.#failed.map(({ path }) => path);
   }
 
-  /** Whether a file of this name is being removed. */
+  /** Returns whether the file at this path is being removed. */
   isRemoving(path: string): boolean {
     return this.#underWay.has(path);
   }
 
-  /** Resolves when no removal of this name is under way. */
+  /** Resolves when no removal of a file at this path is in progress. */
   async whenRemoved(path: string): Promise<void> {
     while (this.#underWay.has(path)) await this.#underWay.get(path);
   }
 
-  /** Resolves when the current removals have ended. */
+  /** Resolves when the removals that are in progress at the call have ended. */
   async over(): Promise<void> {
     await Promise.all(this.#underWay.values());
   }
 
-  /** Resolves when no removal is under way. */
+  /** Resolves when no removal is in progress, including removals that begin meanwhile. */
   async settled(): Promise<void> {
     while (this.#underWay.size > 0) await this.over();
   }
@@ -412,12 +428,15 @@ class Removals {
     this.#durable = Math.max(this.#durable, done);
   }
 
-  /** Whether a power loss may restore a removed file, possibly of an earlier run. */
+  /** True if a power loss may restore a removed file, which may be one of an earlier run. */
   get areVolatile(): boolean {
     return this.#durable < this.done;
   }
 
-  /** Removes a file of `bytes`. */
+  /**
+   * Removes the file at `path`. `bytes`: its disk space. Calls `then` when it is removed. Resolves
+   * to false if the removal failed.
+   */
   remove(path: string, bytes: number, then: () => void): Promise<boolean> {
     return this.track(path, bytes, () => this.unlink(path, bytes, then));
   }
@@ -434,7 +453,7 @@ class Removals {
     return done;
   }
 
-  /** Part of a tracked removal: unlinks the file. */
+  /** Unlinks a file. Must run as the `work` of `track`. */
   async unlink(path: string, bytes: number, then: () => void): Promise<boolean> {
     const { disk, ioSlots, log } = this.#parts;
     const removed = await ioSlots.run("remove", () => disk.remove(path));
@@ -444,13 +463,13 @@ class Removals {
     }
     const status = removed?.status ?? "cancelled";
     if (this.#failed.length === 0) log("warn", "file removal failed", { path, status });
-    // Its bytes still count, so that the capacity is never exceeded.
+    // Keep counting its bytes, so that the tier never exceeds its capacity.
     this.failedBytes += bytes;
     this.#failed.push({ path, bytes });
     return false;
   }
 
-  /** Call when a file no longer exists under its name. */
+  /** Reports that a file no longer exists under its name. */
   gone(then: () => void): void {
     this.#retryMs = RETRY_FIRST_MS;
     this.done++;
@@ -459,7 +478,7 @@ class Removals {
     crashPoint("room.row-removed");
   }
 
-  /** Retries some of the failed removals if their delay has passed. */
+  /** Retries some of the failed removals if the retry delay has passed. */
   retry(): void {
     const nowMs = this.#parts.clock.monotonicMs();
     if (this.#failed.length === 0 || nowMs < this.#retryAtMs) return;
@@ -474,20 +493,21 @@ class Removals {
 
 interface Spare {
   readonly path: string;
-  /** Bytes allocated by the file system. */
+  /** Bytes of disk space allocated by the file system. */
   readonly bytes: number;
 }
 
 /**
- * Files of evicted blocks that can be overwritten by blocks of the same length: a drive writes to
- * allocated space several times faster than to new space. They have the names of leftovers, so that
- * they are never taken for blocks and are removed at startup after a crash.
+ * Files of evicted blocks, kept so that blocks of the same length can overwrite them: a drive
+ * writes to allocated space several times faster than to new space. Their names are those of
+ * temporary files, so that they are never taken for blocks and are removed at the start after a
+ * crash.
  */
 class SpareFiles {
-  /** By the length of the file. */
+  /** Spare files by their length in bytes. */
   readonly #files = new Map<number, Spare[]>();
   readonly #coming = new Map<number, number>();
-  /** Bytes of spare files, and of files being renamed to become spare. */
+  /** Bytes of disk space of spare files, and of files being renamed to become spare files. */
   bytes = 0;
   #comingCount = 0;
   #named = 0;
@@ -496,17 +516,17 @@ class SpareFiles {
     return this.#comingCount > 0;
   }
 
-  /** Whether there has been a spare file in this run. */
+  /** True if there has been a spare file in this run. */
   get areUsed(): boolean {
     return this.#named > 0;
   }
 
-  /** Number of spare files of this length, including those being renamed. */
+  /** Returns the number of spare files of this length, including those being renamed. */
   countOf(fileBytes: number): number {
     return (this.#files.get(fileBytes)?.length ?? 0) + (this.#coming.get(fileBytes) ?? 0);
   }
 
-  /** Name of the spare file made of the file at `path`, in the same folder. */
+  /** Returns the path of the spare file that is made of the file at `path`, in the same folder. */
   nameFor(path: string): string {
     const folder = path.slice(0, path.lastIndexOf("/"));
     return `${folder}/.${(this.#named++).toString(36)}.tmp`;
@@ -518,7 +538,7 @@ class SpareFiles {
     this.bytes += bytes;
   }
 
-  /** Completes a rename: the spare file is at `path`, or null if the rename failed. */
+  /** Ends a rename. `path`: the new spare file, or null if the rename failed. */
   came(fileBytes: number, bytes: number, path: string | null): void {
     this.#coming.set(fileBytes, this.#coming.get(fileBytes)! - 1);
     this.#comingCount--;
@@ -531,7 +551,7 @@ class SpareFiles {
     this.#files.set(fileBytes, files);
   }
 
-  /** Takes a spare file of this length; null if there is none. */
+  /** Takes a spare file of this length, or returns null if there is none. */
   take(fileBytes: number): Spare | null {
     const files = this.#files.get(fileBytes);
     const spare = files?.pop();
@@ -541,7 +561,7 @@ class SpareFiles {
     return spare;
   }
 
-  /** Takes a spare file of any other length; null if there is none. */
+  /** Takes a spare file of any other length, or returns null if there is none. */
   takeOther(fileBytes: number): Spare | null {
     for (const length of this.#files.keys()) if (length !== fileBytes) return this.take(length);
     return null;

@@ -19,12 +19,15 @@ import { SsdRoom } from "./ssd-room.ts";
 const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 type WritePolicy = (typeof WRITE_POLICIES)[number];
 
-/** Settings that can change at run time. */
+/** Settings of the SSD tier that can change at run time. */
 export interface SsdSettings {
-  /** Null: blocks stay until their room is needed. */
+  /**
+   * Milliseconds without use after which a block is dropped. Null: blocks stay until their space is
+   * needed.
+   */
   readonly ttlMs: number | null;
   readonly writePolicy: WritePolicy;
-  /** Bytes per second; 0 for no scrub. */
+  /** Average rate of the scrub in bytes per second; 0 disables it. */
   readonly scrubBytesPerS: number;
 }
 
@@ -36,20 +39,20 @@ interface SsdTierOptions extends SsdSettings {
   readonly writeQueueBytes: number;
 }
 
-/** Period of the tier's maintenance. */
+/** Milliseconds between runs of the tier's maintenance. */
 const TICK_MS = 250;
-/** Resolution, in seconds, of the last use recorded in the index. */
+/** Resolution, in seconds, with which the index records the last use of a block. */
 const SEEN_S = 300;
-/** Blocks examined to find one that is only on SSD. */
+/** Maximum number of blocks examined to find one that is only on SSD. */
 const ENTRIES_LOOKED_AT = 64;
 const STOP_MS = 5_000;
-/** Time for which a shutdown waits for the removal of spare files. */
+/** Maximum milliseconds that a shutdown waits for the removal of spare files. */
 const SPARES_MS = 2_000;
 
 /**
- * Blocks in files. The table records where blocks are; this class decides which blocks are written,
- * read, dropped and retried. No operation blocks the event loop, and disk faults are not thrown:
- * reads become misses, writes are skipped.
+ * The SSD tier: blocks in files. The block table records which blocks are on SSD; this class
+ * decides which blocks are written, read, dropped and retried. No operation blocks the event loop.
+ * Disk faults are not thrown: a read becomes a miss, and a write is skipped.
  */
 export class SsdTier implements AsyncDisposable {
   readonly room: SsdRoom;
@@ -99,18 +102,19 @@ export class SsdTier implements AsyncDisposable {
     this.#scratch = Region.create(native, scratch);
   }
 
-  /** Writes, reads and verifies a probe block, to find out whether the folder can be used. */
+  /** Writes, reads and verifies a small probe block, to find out whether the folder can be used. */
   async selfTest(): Promise<ProbeResult> {
     const { disk, incarnation } = this.#parts;
     const result = await probeDisk(disk, this.#scratch, incarnation);
-    // If a file of three pages occupies more, the excess shows the allocation unit or twice that.
+    // If a file of three pages occupies more than that, the difference is the allocation unit or
+    // twice it.
     if (result.ok && result.allocatedBytes > PROBE_FILE_BYTES) {
       this.room.setAllocationUnit(result.allocatedBytes);
     }
     return result;
   }
 
-  /** Throws SSD_UNAVAILABLE if the self-test fails; otherwise logs its findings. */
+  /** Runs the self-test. Throws SSD_UNAVAILABLE if it fails; otherwise logs the results. */
   async mustWork(): Promise<void> {
     const { disk, clock, log } = this.#parts;
     const startMs = clock.monotonicMs();
@@ -131,22 +135,26 @@ export class SsdTier implements AsyncDisposable {
     this.#scrub.setRate(settings.scrubBytesPerS);
   }
 
-  /** Call when a block was just committed to RAM. */
+  /**
+   * Reports that a block was just committed to RAM. Writes it to SSD if the write policy or a pin
+   * demands it.
+   */
   committed(node: NodeId): void {
     const isWanted = this.#settings.writePolicy === "write_through";
     if (isWanted || this.#parts.table.isKept(node)) this.#write(node, false);
   }
 
-  /** Records a use of the block at `now`; its previous use was at `before`. Seconds. */
+  /** Reports a use of the block at `now`; its previous use was at `before`. Both in seconds. */
   used(node: NodeId, before: number, now: number): void {
     const { table, index } = this.#parts;
     this.writer.keepInRam(node);
     if (table.isResident(node, Tier.ssd)) {
-      // Update the row at most once per SEEN_S, however often the block is used.
+      // Update the index row at most once per SEEN_S seconds.
       if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
       index.touch(table.digestOf(node), table.layerOf(node), now, table.usesOf(node));
     } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
-      // The block is in RAM: do not drop blocks from SSD for it on every hit.
+      // The block is in RAM already: do not drop blocks from SSD on every hit to make room for its
+      // copy.
       const { usedBytes, capacityBytes } = this.room;
       const bytes = this.room.allocatedOf(table.bytesOf(node));
       const isFirstCopy = this.#settings.writePolicy === "write_through_selective";
@@ -154,14 +162,17 @@ export class SsdTier implements AsyncDisposable {
     }
   }
 
-  /** Call when the block has got another alias. */
+  /**
+   * Reports that the block got another alias. Writes the alias to the index if the block is on SSD.
+   */
   aliased(node: NodeId): void {
     if (this.#parts.table.isResident(node, Tier.ssd)) putAliases(this.#parts, node);
   }
 
   /**
-   * `go`: the tier has the block, or does not want it. `sent`: the block is being copied down,
-   * locked until the copy ends. `busy`: the tier wants the block but cannot take it now.
+   * Decides whether RAM may drop a block. `go`: yes; SSD has the block or does not want it. `sent`:
+   * not yet; the block is being copied to SSD and is locked until the copy ends. `busy`: not now;
+   * SSD wants the block but cannot take it yet.
    */
   leaving(node: NodeId): "go" | "sent" | "busy" {
     const { table } = this.#parts;
@@ -170,28 +181,28 @@ export class SsdTier implements AsyncDisposable {
     return this.takesBlocks && this.writer.queuedBlocks > 0 ? "busy" : "go";
   }
 
-  /** Bytes of blocks that leave RAM as soon as they are copied. */
+  /** Bytes of blocks that are dropped from RAM as soon as their copy to SSD is complete. */
   get leavingBytes(): number {
     return this.writer.leavingBytes;
   }
 
   /**
-   * RAM has no room and no victim. Starts to copy blocks that may not leave RAM before they are
-   * copied. Returns whether copies are under way, so that room will become free.
+   * Starts to copy blocks that may not leave RAM before SSD has them. Called when RAM has no room
+   * and nothing to evict. Returns whether copies are in progress, so that RAM will have room.
    */
   catchUp(): boolean {
     this.#copies.queueSomePending();
     return !this.#hang.hung && this.writer.queuedBlocks > 0;
   }
 
-  /** Whether blocks are currently written to SSD. */
+  /** True if blocks are written to SSD at present. */
   get takesBlocks(): boolean {
     return !this.#hang.hung && this.#writes.why === null;
   }
 
   /**
-   * Whether blocks that leave RAM should be on SSD, by the write policy or because the block is
-   * retained.
+   * Returns whether a block that leaves RAM should be on SSD, because of the write policy or a pin
+   * or lease.
    */
   #wantsCopy(node: NodeId): boolean {
     const { table } = this.#parts;
@@ -213,25 +224,25 @@ export class SsdTier implements AsyncDisposable {
     if (canGo && table.isLeafOn(node, Tier.ram)) this.#ram.drop(node);
   }
 
-  /** Whether blocks on SSD are currently readable. */
+  /** True if blocks on SSD can be read at present. */
   get readable(): boolean {
     return !this.#hang.hung && this.#breaker.gate.mayTry;
   }
 
-  /** Reads a block into RAM; see `BlockReader.load`. */
+  /** Reads a block into RAM; see `BlockReader.load`. Resolves to `miss` if the disk hangs. */
   load(node: NodeId, options?: LoadOptions): Promise<ReadOutcome> {
     return this.#hang.hung ? Promise.resolve("miss") : this.reader.load(node, options);
   }
 
-  /** Call when a reader's deadline passed before its block was read. */
+  /** Reports that a reader's deadline passed before its block was read. */
   wasLate(): void {
     this.#parts.stats.lateBlocks++;
     this.#health.late();
   }
 
   /**
-   * Drops the oldest block that is only on SSD, to free its table entry; false if none of the
-   * oldest blocks is SSD-only.
+   * Drops the oldest block that is only on SSD, to free its table entry. Returns false if none of
+   * the oldest blocks is only on SSD.
    */
   dropOldest(): boolean {
     const { table, stats } = this.#parts;
@@ -248,7 +259,7 @@ export class SsdTier implements AsyncDisposable {
     return false;
   }
 
-  /** Call when the block's bytes in RAM differ from those on SSD. */
+  /** Drops the block from SSD because its bytes in RAM differ from those on SSD. */
   replaced(node: NodeId): void {
     if (!this.#parts.table.isResident(node, Tier.ssd)) return;
     void this.room.drop(node, { reason: "replaced", by: null });
@@ -260,10 +271,10 @@ export class SsdTier implements AsyncDisposable {
     if (!this.#hang.hung) {
       if (ttlMs !== null) this.room.expire(ttlMs / 1_000);
       this.room.trim();
-      // Without writes the spare files only occupy space.
+      // Without writes, spare files are useless: free their space.
       if (this.writer.queuedBlocks === 0) this.room.discardSpares();
       this.#copies.queuePending();
-      // If a write succeeds during the trial and fails again, do not start another trial.
+      // Start no other trial while one is running, even if a write succeeds and fails meanwhile.
       if (this.#probing === null && this.#writes.takeTrial()) {
         this.#probing = this.#probe().finally(() => {
           this.#probing = null;
@@ -277,20 +288,23 @@ export class SsdTier implements AsyncDisposable {
   }
 
   /**
-   * Suspends all operations while the path leads to another folder, as `why` states; null resumes.
+   * Suspends all disk operations while the path leads to another folder. `why`: the reason; null
+   * resumes.
    */
   setReplaced(why: string | null): void {
     this.#writes.disable(why);
   }
 
   #onHang(): void {
-    // Cancel the waiting operations: readers get a miss, and RAM slots are released.
+    // Cancel the waiting operations, so that readers get a miss and slots in RAM are released.
     const { ioSlots } = this.#parts;
     for (const work of ["read", "write", "sync", "warm", "scrub"] as const) ioSlots.giveUp(work);
     this.writer.giveUpWaiting();
   }
 
-  /** Result of `work`, or null if the disk hangs before that. The work continues. */
+  /**
+   * Returns the result of `work`, or null if the disk hangs before `work` ends. `work` continues.
+   */
   orHung<T>(work: Promise<T>): Promise<T | null> {
     return this.#hang.orHung(work);
   }
@@ -308,8 +322,8 @@ export class SsdTier implements AsyncDisposable {
   }
 
   /**
-   * Writes all blocks in RAM to SSD, as far as allowed, and makes them durable. Waits for blocks
-   * queued before the call, but not for later ones or for a hung disk.
+   * Writes all blocks in RAM to SSD, except transient ones, and makes them durable. Waits for
+   * blocks queued before the call, but not for later ones or for a hung disk.
    */
   async persist(): Promise<PersistReport> {
     const { stats } = this.#parts;
@@ -323,21 +337,23 @@ export class SsdTier implements AsyncDisposable {
   }
 
   /**
-   * Writes these blocks and their retained ancestors to SSD; see `Copies.secure`. Call
-   * `makeDurable` afterwards to survive a power loss.
+   * Writes these blocks and their pinned ancestors to SSD; see `Copies.secure`. Call `makeDurable`
+   * afterwards so that they survive a power loss.
    */
   secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     return this.#copies.secure(nodes, signal);
   }
 
-  /** Call when a retained block is in RAM only: it is copied as soon as possible. */
+  /**
+   * Reports that a pinned or leased block is in RAM only. It is copied to SSD as soon as possible.
+   */
   addPending(node: NodeId): void {
     this.#copies.addPending(node);
   }
 
   /**
-   * Makes all writes and removals so far survive a power loss; false if that is not certain or the
-   * disk hangs.
+   * Waits until all writes and removals so far survive a power loss. Returns false if that is not
+   * certain or the disk hangs.
    */
   async makeDurable(): Promise<boolean> {
     const { disk, index, ioSlots } = this.#parts;
@@ -354,7 +370,7 @@ export class SsdTier implements AsyncDisposable {
     return isDurable;
   }
 
-  /** State of the tier for status and metrics, besides its counters. */
+  /** Returns the state of the tier for status and metrics, except its counters. */
   snapshot() {
     const { table, disk } = this.#parts;
     const { method, direct, registered } = disk;
@@ -370,13 +386,16 @@ export class SsdTier implements AsyncDisposable {
       method,
       direct,
       registered,
-      /** Reasons why writing or reading is suspended; null if it is not. */
+      /** Reasons why writes, and reads, are suspended; null if they are not. */
       writesStopped: this.#hang.hung ? "hung" : this.#writes.why,
       readsStopped: this.#hang.hung ? "hung" : this.#breaker.gate.why,
     };
   }
 
-  /** Ends all operations, as far as the disk allows; false if the kernel still accesses memory. */
+  /**
+   * Ends all operations, as far as the disk allows. Returns false if the kernel may still access
+   * memory of the agent.
+   */
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
     const { ioSlots, disk } = this.#parts;
@@ -393,7 +412,7 @@ export class SsdTier implements AsyncDisposable {
     return closed;
   }
 
-  /** Removes the spare files, so that a clean shutdown leaves none. */
+  /** Removes the spare files, so that a clean shutdown leaves none. Waits at most SPARES_MS. */
   async #discardSpares(): Promise<void> {
     const late = Promise.withResolvers<void>();
     using _timer = this.#parts.clock.after(SPARES_MS, () => late.resolve());

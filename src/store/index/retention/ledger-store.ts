@@ -33,9 +33,9 @@ import { sealOfCommand, sealOfHold, sealOfIssuer, sealOfPart } from "./row-seals
 const bytes = (name: string) => blob(name, { mode: "buffer" });
 
 /**
- * One row: the owner of the ledger, the time of the last write, and the tallies of the tables.
- * `migrations/` creates the table, and a test compares both. Numbers of 64 bits are BLOBs,
- * little-endian.
+ * Table with one row: the owner of the ledger, the time of the last write, and the tallies of the
+ * other tables. `migrations/` creates the table, and a test compares both. 64-bit numbers are
+ * BLOBs, little-endian.
  */
 export const ledger = sqliteTable("ledger", {
   id: integer("id").primaryKey(),
@@ -53,10 +53,10 @@ export const ledger = sqliteTable("ledger", {
   seal: bytes("seal").notNull(),
 });
 
-/** Rows in one page of the contents. */
+/** Number of rows in one page of the ledger's contents. */
 const PAGE_ROWS = 1_000;
 
-/** An open ledger with all rows verified. Used by the worker. */
+/** An open retention ledger in which every row was verified. Used by the worker thread. */
 export class LedgerStore {
   static readonly file = "holds.sqlite";
   static readonly lock = "holds.lock";
@@ -67,14 +67,17 @@ export class LedgerStore {
   readonly #applier: ChangeApplier;
   #record: LedgerRecord;
   #rings: LedgerRings;
-  /** The rows as they were when the ledger was opened, and the number of those that were read. */
+  /**
+   * `#contents`: the rows as they were when the ledger was opened. `#read`: number of rows already
+   * returned by `next`.
+   */
   #contents: LedgerChange[] = [];
   #read = 0;
   #isFolderSynced = false;
 
   /**
-   * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
-   * another owner.
+   * Opens and verifies the ledger. Throws DamagedIndex or the error of SQLite if the file cannot be
+   * used, INDEX_FOREIGN if it has another owner.
    */
   constructor(path: string, { owner, incarnation, busyMs }: OpenOrder) {
     this.#path = path;
@@ -96,7 +99,7 @@ export class LedgerStore {
     return this.#record.tallies.holds.count;
   }
 
-  /** The next rows as they were when the ledger was opened. Null at the end. */
+  /** Returns the next rows as they were when the ledger was opened; null at the end. */
   next(): readonly LedgerChange[] | null {
     const page = this.#contents.slice(this.#read, this.#read + PAGE_ROWS);
     this.#read += page.length;
@@ -105,9 +108,7 @@ export class LedgerStore {
     return null;
   }
 
-  /**
-   * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
-   */
+  /** Writes all changes in one transaction. Throws the error of SQLite; then nothing is written. */
   commit({ rows, lastSeen }: LedgerChanges, durable: boolean): void {
     const { holds, commands, issuers } = this.#record.tallies;
     const tallies = { holds: holds.copy(), commands: commands.copy(), issuers: issuers.copy() };
@@ -123,13 +124,14 @@ export class LedgerStore {
     write.immediate();
     crashPoint("ledger.committed");
     [this.#record, this.#rings] = [record, rings];
-    // The directory entry of the log does not change until it is closed, so one sync is enough.
+    // One sync is enough: the directory entry of SQLite's log does not change until the log is
+    // closed.
     if (!durable || this.#isFolderSynced) return;
     syncFolder(dirname(this.#path));
     this.#isFolderSynced = true;
   }
 
-  /** Checkpoints the log into the file. */
+  /** Writes SQLite's log back into the file and closes the file. */
   close(): void {
     crashPoint("ledger.before-close");
     this.#db.close(true);
@@ -137,7 +139,7 @@ export class LedgerStore {
   }
 }
 
-/** The record of the file, created if the ledger is new. */
+/** Returns the row of the table `ledger`. Creates it if the ledger is new. */
 function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation">): LedgerRecord {
   const found = readLedgerRecord(db);
   if (found !== null) return found;
@@ -155,10 +157,13 @@ function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation"
   return record;
 }
 
-/** Maximum number of commands, and of bytes of their receipts. Beyond it the oldest are removed. */
+/**
+ * Maximum number of commands, and of bytes of their receipts. Above it the oldest commands are
+ * removed.
+ */
 const COMMANDS_MAX = 65_536;
 const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
-/** Maximum number of issuers. Beyond it the one written longest ago is removed. */
+/** Maximum number of issuers. Above it the issuer that was written longest ago is removed. */
 const ISSUERS_MAX = 4_096;
 
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
@@ -189,7 +194,7 @@ interface FoundCommand extends FoundPart {
 interface FoundIssuer extends Found {
   readonly issuer: string;
 }
-/** Writes changes to the tables and updates the tallies, within the transaction of the caller. */
+/** Writes changes to the tables and updates their tallies, within the caller's transaction. */
 class ChangeApplier {
   readonly #sql: Statements;
 
@@ -197,7 +202,10 @@ class ChangeApplier {
     this.#sql = new Statements(db);
   }
 
-  /** Throws the error of SQLite. The caller must then restore the tallies and the rings. */
+  /**
+   * Writes the changes. Throws the error of SQLite; the caller must then restore the tallies and
+   * the positions (`rings`).
+   */
   apply(changes: readonly LedgerChange[], tallies: LedgerTallies, rings: LedgerRings): LedgerRings {
     let { nextId, receiptBytes, nextUse } = rings;
     for (const change of changes) {
@@ -286,7 +294,7 @@ class ChangeApplier {
     issuers.remove(storedSeal(found.seal));
   }
 
-  /** Returns the bytes of the receipt. */
+  /** Writes a command and returns the bytes of its receipt. */
   #putCommand(row: CommandRow, id: number, { commands }: LedgerTallies): number {
     const seal = sealOfCommand(row, id);
     this.#sql.run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
@@ -294,7 +302,7 @@ class ChangeApplier {
     return Buffer.byteLength(row.receipt);
   }
 
-  /** Returns the bytes of the removed receipts. */
+  /** Removes the oldest commands above the limits and returns the bytes of their receipts. */
   #forget(receiptBytes: number, { commands }: LedgerTallies): number {
     let gone = 0;
     while (commands.count > COMMANDS_MAX || receiptBytes - gone > RECEIPT_BYTES_MAX) {
@@ -329,18 +337,18 @@ interface StoredIssuer extends FoundIssuer {
   readonly used: number;
 }
 
-/** Positions of the rings of commands and issuers. */
+/** Positions in the tables of commands and issuers, which replace their oldest rows. */
 interface LedgerRings {
-  /** Id of the next command, and total bytes of the stored receipts. */
+  /** Id of the next command, and total bytes of the receipts of all commands. */
   readonly nextId: number;
   readonly receiptBytes: number;
-  /** Position of the next issuer. */
+  /** Position of the next issuer that is written. */
   readonly nextUse: number;
 }
 
 /**
- * Reads every row, verified against its seal, and all rows against the tallies. Throws DamagedIndex
- * if a row is damaged or missing.
+ * Reads all rows. Verifies each row against its seal, and all rows against the tallies. Throws
+ * DamagedIndex if a row is damaged or missing.
  */
 function loadRows(db: Database, expected: LedgerTallies, into: LedgerChange[]): LedgerRings {
   const found = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
@@ -351,7 +359,7 @@ function loadRows(db: Database, expected: LedgerTallies, into: LedgerChange[]): 
     into.push({ kind: "hold", row });
   }
   for (const { seal, ...row } of db.query<StoredPart, []>(PARTS).iterate()) {
-    // The seal covers 32 bits of it, but the column can contain 64.
+    // The seal covers 32 bits of the part number, but the column can contain 64.
     if (row.part !== row.part >>> 0) throw notAsWritten("a part of a hold");
     count(found.holds, seal, sealOfPart(row), "a part of a hold");
     into.push({ kind: "part", row });
@@ -397,7 +405,7 @@ interface LedgerTallies {
 /** The single row of the table `ledger`. */
 interface LedgerRecord {
   readonly owner: Owner;
-  /** Incarnation of the run that wrote it. */
+  /** Incarnation of the run of the agent that wrote the row. */
   readonly incarnation: bigint;
   readonly lastSeen: LedgerContents["lastSeen"];
   readonly tallies: LedgerTallies;
@@ -430,7 +438,7 @@ function tallyOf(count: number, sum: Uint8Array): Tally | null {
   return value === null ? null : new Tally(count, value);
 }
 
-/** Null if the record is missing or damaged. */
+/** Reads the row of the table `ledger`. Returns null if it is missing or damaged. */
 function readLedgerRecord(db: Database): LedgerRecord | null {
   const row = drizzle(db).select().from(ledger).where(eq(ledger.id, ROW_ID)).get();
   if (row === undefined) return null;
@@ -456,7 +464,10 @@ function writeLedgerRecord(db: Database, record: LedgerRecord): void {
   drizzle(db).insert(ledger).values(values).onConflictDoUpdate({ target, set: values }).run();
 }
 
-/** "HRTL", and all files of `migrations/` in order. A released file never changes. */
+/**
+ * Application id "HRTL", and all files of `migrations/` in order. A released migration never
+ * changes.
+ */
 const LEDGER: DatabaseKind = {
   applicationId: 0x4852544c,
   migrations: [

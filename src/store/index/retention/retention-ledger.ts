@@ -9,51 +9,60 @@ import {
 } from "../index-worker-client.ts";
 import { BUSY_MS, SqliteWriter, type SqliteWriterOptions } from "../sqlite-writer.ts";
 
-/** Maximum number of bytes of pending changes. */
+/** Maximum bytes of changes not committed yet. */
 const PENDING_BYTES_MAX = 64 * 2 ** 20;
-/** A request that takes longer means that the disk hangs. */
+/** Milliseconds after which an unanswered request means that the disk hangs. */
 const HUNG_MS = 5_000;
 
-/** A pin, soft pin or lease. */
+/** Ledger row of a pin, soft pin or lease. */
 export interface RetentionRow {
-  /** Unique and never reused. The caller assigns ids from 1. */
+  /** Unique and never reused. The caller assigns ids, from 1. */
   readonly id: number;
   readonly kind: "pin" | "retain" | "lease";
   readonly owner: string;
   /** Name of a lease; null for other kinds. */
   readonly name: string | null;
-  /** Deadline on the clock of the boot `bootId`. Null: none. */
+  /** Deadline on the clock of the boot `bootId`; null if the pin does not expire. */
   readonly deadlineBootMs: number | null;
   readonly bootId: string;
-  /** Soft pins only: the priority, 0 to 99, and the time without use that halves it. */
+  /** For soft pins only: the priority, 0 to 99, and the milliseconds without use that halve it. */
   readonly priority: number | null;
   readonly idleMs: number | null;
-  /** Milliseconds since 1970, for people. */
+  /** Unix time of creation in milliseconds, for display. */
   readonly createdWallMs: number;
-  /** Leases only: whether expiry removes the blocks. False in rows of older versions. */
+  /** For leases only: true if expiry removes the blocks. False in rows of older versions. */
   readonly purges: boolean;
-  /** 36 bytes per block: digest, then the layer as u32 little-endian. */
+  /** The blocks, 36 bytes each: digest, then the layer as u32 little-endian. */
   readonly blocks: Uint8Array;
 }
 
-/** More blocks of a pin. Large pins are divided into parts, so that a change rewrites only one. */
+/**
+ * Ledger row with more blocks of a pin. A large pin is divided into parts, so that a change
+ * rewrites only one part.
+ */
 export interface PartRow {
   readonly hold: number;
-  /** From 1, unique within the pin. */
+  /** Number of the part, from 1, unique within the pin. */
   readonly part: number;
-  /** As in `RetentionRow`. Empty: removes the part. */
+  /** The blocks, as in `RetentionRow`. Empty: removes the part. */
   readonly blocks: Uint8Array;
 }
 
-/** An executed command, so that a repetition after a restart has no effect. */
+/**
+ * Ledger row of an executed command, so that a repetition of the command after a restart has no
+ * effect.
+ */
 export interface CommandRow {
   readonly issuer: string;
   readonly id: string;
-  /** The receipt as JSON, at most a few KiB. A repetition is answered with it. */
+  /** The receipt as JSON, at most a few KiB. A repetition of the command is answered with it. */
   readonly receipt: string;
 }
 
-/** Latest epoch and sequence number of an issuer. Older commands are refused. */
+/**
+ * Ledger row with the latest epoch and sequence number of an issuer. Commands with older numbers
+ * are refused.
+ */
 export interface IssuerRow {
   readonly issuer: string;
   readonly epoch: bigint;
@@ -62,17 +71,17 @@ export interface IssuerRow {
 
 export interface LedgerContents {
   readonly holds: readonly RetentionRow[];
-  /** Ordered by pin, then by part. */
+  /** Further parts of large pins, ordered by pin, then by part number. */
   readonly parts: readonly PartRow[];
   /** The latest commands, oldest first. */
   readonly commands: readonly CommandRow[];
-  /** The latest issuers, in the order of their last `putIssuer`. */
+  /** The latest issuers, in the order in which they were last written. */
   readonly issuers: readonly IssuerRow[];
-  /** The last time that the previous run recorded, on the clock of its boot. */
+  /** The last time that the previous run recorded, on the clock of its boot; null if none. */
   readonly lastSeen: { readonly bootId: string; readonly bootMs: number } | null;
 }
 
-/** A change of the ledger, or one of its rows. */
+/** A change of the ledger. Changes that add a row also represent the stored rows. */
 export type LedgerChange =
   | { readonly kind: "hold"; readonly row: RetentionRow }
   | { readonly kind: "part"; readonly row: PartRow }
@@ -82,7 +91,7 @@ export type LedgerChange =
   | { readonly kind: "removeIssuer"; readonly issuer: string };
 
 export interface LedgerState {
-  /** Reason why the ledger currently fails. Null: it works. */
+  /** Reason why the ledger cannot be written at present; null if it can. */
   readonly failing: string | null;
   readonly pending: number;
   readonly dropped: number;
@@ -91,7 +100,7 @@ export interface LedgerState {
 
 export interface CommitOptions {
   readonly durable?: boolean;
-  /** The value of `mark` before the first change that matters to the caller. */
+  /** The value of `mark` before the first change whose loss concerns the caller. */
   readonly since?: number;
 }
 
@@ -117,10 +126,7 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
   /** The rows as they were when the ledger was opened. */
   readonly contents: LedgerContents;
   protected readonly log: ChangeGroups;
-  /**
-   * Callers of `commit` in this turn of the event loop. Their waiters are created when the turn
-   * ends.
-   */
+  /** Callers of `commit` in this turn of the event loop. They start to wait when the turn ends. */
   readonly #arriving: (() => void)[] = [];
   readonly #late: (() => void)[] = [];
   #lastSeen: LedgerContents["lastSeen"] = null;
@@ -144,7 +150,7 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
     return { failing, pending, dropped: this.log.dropped, setAside };
   }
 
-  /** The ledger owns the arrays of rows from now on. */
+  /** Adds or replaces a row. The ledger owns `row` and its arrays from now on. */
   putHold(row: RetentionRow): void {
     const numbers = [row.id, row.deadlineBootMs, row.priority, row.idleMs, row.createdWallMs];
     const finite = numbers.every((value) => value === null || Number.isFinite(value));
@@ -156,25 +162,30 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
     this.#add({ kind: "part", row });
   }
 
-  /** Removes the row and its parts. */
+  /** Removes the row of a pin and its parts. */
   removeHold(id: number): void {
     this.#add({ kind: "removeHold", id });
   }
 
   /**
-   * Calls `write` once, at the end of this turn of the event loop. Its changes belong to this turn.
+   * Calls `write` once, at the end of this turn of the event loop. The changes that it makes belong
+   * to this turn.
    */
   beforeTurnEnds(write: () => void): void {
     this.#late.push(write);
     this.#endTurnSoon();
   }
 
-  /** Adds a command. Beyond 65,536 commands or 64 MiB of receipts the oldest are removed. */
+  /**
+   * Adds a command. Above 65,536 commands or 64 MiB of receipts the oldest commands are removed.
+   */
   putCommand(row: CommandRow): void {
     this.#add({ kind: "command", row });
   }
 
-  /** Adds or updates an issuer. Beyond 4,096 issuers the one put longest ago is removed. */
+  /**
+   * Adds or updates an issuer. Above 4,096 issuers the one that was written longest ago is removed.
+   */
   putIssuer(row: IssuerRow): void {
     const isU64 = (value: bigint) => BigInt.asUintN(64, value) === value;
     assert(isU64(row.epoch) && isU64(row.seq), "a number fits into 64 bits");
@@ -190,14 +201,14 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
     this.#lastSeen = { bootId, bootMs };
   }
 
-  /** For `commit`: the point before the changes of this turn. */
+  /** Position before the changes of this turn of the event loop, for `commit`. */
   get mark(): number {
     return this.log.group;
   }
 
   /**
-   * Commits all changes so far. False if the commit failed, or if changes after `since` were
-   * dropped. Without `since` only the last turn with changes counts.
+   * Commits all changes so far. Resolves to false if the commit failed, or if changes after `since`
+   * were dropped. Without `since`, only changes of the last turn that made any count as dropped.
    */
   commit({ durable = true, ...options }: CommitOptions = {}): Promise<boolean> {
     const { group, lastGroup } = this.log;
@@ -230,8 +241,8 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
   }
 
   /**
-   * The changes of the turn become one group. Callers of `commit` in this turn share the next
-   * order.
+   * Ends the group of changes of this turn. Callers of `commit` in this turn wait for the same
+   * commit.
    */
   #endTurn(): void {
     this.#isTurnOpen = false;
@@ -263,48 +274,49 @@ export class SqliteLedger extends SqliteWriter<ChangeBatch> {
 /** The public methods of `SqliteLedger`. */
 export type RetentionLedger = Pick<SqliteLedger, keyof SqliteLedger>;
 
-/** A batch of this size takes no further group. */
+/** Bytes above which a batch takes no further group of changes. */
 const BATCH_BYTES = 2 ** 20;
-/** Extra room for removals, so that pins can be removed even if the log is full. */
+/** Extra bytes allowed for removals, so that pins can be removed even if the log is full. */
 const REMOVALS_BYTES = 4 * 2 ** 20;
-/** Size of a change without its texts and blocks. */
+/** Estimated bytes of a change, without its texts and blocks. */
 const CHANGE_BYTES = 128;
 
 /** Changes that are sent to the worker together. */
 interface ChangeBatch {
   readonly changes: LedgerChange[];
-  /** Estimated memory. */
+  /** Estimated memory of the changes in bytes. */
   bytes: number;
   count: number;
-  /** The last group in it. */
+  /** Number of the last group in the batch. */
   number: number;
 }
 
 /**
- * Pending changes, in order and in groups. A group is committed as a whole, or dropped as a whole
- * if it does not fit into `bytesMax`.
+ * Changes that were not sent to the worker yet, in order and in groups of one turn of the event
+ * loop. A group is committed as a whole. If it does not fit into `bytesMax`, it is dropped as a
+ * whole.
  */
 class ChangeGroups {
-  /** Complete groups, and the current one if it has changes. */
+  /** Complete groups, and the current group if it has changes. */
   readonly #batches: ChangeBatch[] = [];
   readonly #bytesMax: number;
   #current: ChangeBatch = { changes: [], bytes: 0, count: 0, number: 1 };
   #count = 0;
   #bytes = 0;
-  /** The current group did not fit: its later changes are dropped too. */
+  /** True if the current group did not fit, so that its later changes are dropped too. */
   #isLost = false;
-  /** Changes that were dropped. */
+  /** Number of changes dropped so far. */
   dropped = 0;
-  /** The last complete group that was not dropped. 0: none. */
+  /** Number of the last complete group that was not dropped; 0: none. */
   newest = 0;
-  /** The last group that was dropped. -1: none. */
+  /** Number of the last group that was dropped; -1: none. */
   lostGroup = -1;
 
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax;
   }
 
-  /** Pending changes. */
+  /** Number of changes that were not sent to the worker yet. */
   get count(): number {
     return this.#count;
   }
@@ -314,12 +326,15 @@ class ChangeGroups {
     return this.#current.number;
   }
 
-  /** The last group with changes. 0: none. */
+  /** Number of the last group with changes; 0: none. */
   get lastGroup(): number {
     return this.#current.count > 0 ? this.group : this.group - 1;
   }
 
-  /** Adds a change to the current group. `inFlightBytes`: the batch in flight. */
+  /**
+   * Adds a change to the current group. `inFlightBytes`: bytes of the batch that was sent to the
+   * worker and is not committed yet.
+   */
   add(change: LedgerChange, inFlightBytes: number): void {
     if (this.#isLost) {
       this.dropped++;
@@ -341,7 +356,7 @@ class ChangeGroups {
     this.lostGroup = current.number;
   }
 
-  /** Ends the current group. */
+  /** Ends the current group of changes. */
   endGroup(): void {
     const group = this.#current;
     if (group.count === 0) return;
@@ -353,7 +368,7 @@ class ChangeGroups {
     this.#current = { changes: [], bytes: 0, count: 0, number: group.number + 1 };
   }
 
-  /** Takes the oldest complete groups. Null if there is none. */
+  /** Takes the oldest complete groups as a batch; null if there are none. */
   take(): ChangeBatch | null {
     const batch = this.#batches.shift();
     if (batch === undefined) return null;
@@ -376,7 +391,7 @@ function isRemoval(change: LedgerChange): boolean {
   return change.kind === "removeHold" || change.kind === "removeIssuer";
 }
 
-/** Estimated memory of a change. */
+/** Returns the estimated memory of a change in bytes. */
 function bytesOf(change: LedgerChange): number {
   if (!("row" in change)) return CHANGE_BYTES;
   let bytes = CHANGE_BYTES;
@@ -387,26 +402,29 @@ function bytesOf(change: LedgerChange): number {
 }
 
 export interface RetentionLedgerOptions {
-  /** The folder of the block index. Created if it does not exist. */
+  /** Folder of the block index, which also contains the ledger. Created if it does not exist. */
   readonly folder: string;
-  /** Identifies this run of the agent. Never reused. */
+  /** Number that identifies this run of the agent. Never reused. */
   readonly incarnation: bigint;
   readonly owner: Pick<IndexOwner, "worker" | "machine">;
   readonly clock: Clock;
-  /** Aborts waiting for a disk that hangs. */
+  /** Aborts the open if the disk hangs. */
   readonly signal?: AbortSignal;
-  /** Time for which another program may keep the file locked before it is set aside. */
+  /**
+   * Milliseconds for which another program may keep the file locked. After that the file is set
+   * aside.
+   */
   readonly busyMs?: number;
-  /** Maximum number of bytes of pending changes. */
+  /** Maximum bytes of changes not committed yet. Default: `PENDING_BYTES_MAX`. */
   readonly pendingBytesMax?: number;
 }
 
 /**
- * Opens or creates the ledger of a folder. An unusable ledger is set aside (`state.setAside`) and
- * replaced by an empty one. If the disk does not allow even that, the ledger is `failing`, keeps
- * changes pending and opens as soon as it can. A file found then is set aside, because this run
- * started without its contents. Throws INDEX_IN_USE if another agent uses the ledger, INDEX_FOREIGN
- * if it belongs to another worker or machine, ABORTED.
+ * Opens or creates the retention ledger of a folder. Sets an unusable ledger aside
+ * (`state.setAside`) and replaces it by an empty one. If the disk does not allow even that, the
+ * ledger is `failing`, keeps changes pending and opens as soon as it can. A file found then is set
+ * aside, because this run started without its contents. Throws INDEX_IN_USE if another agent uses
+ * the ledger, INDEX_FOREIGN if it belongs to another worker or machine, and ABORTED.
  */
 export async function openRetentionLedger(
   options: RetentionLedgerOptions,
@@ -438,7 +456,7 @@ async function contentsOf(worker: IndexWorkerClient, answer: Opened): Promise<Le
   return { holds, parts, commands: [...commands.values()], issuers, lastSeen };
 }
 
-/** A command that was put again takes the position of the last put. */
+/** Adds a command at the end of the map. Moves a command that is in the map already to the end. */
 function enter(commands: Map<string, CommandRow>, row: CommandRow): void {
   const key = JSON.stringify([row.issuer, row.id]);
   commands.delete(key);

@@ -2,9 +2,9 @@ import { assert } from "../../../core/index.ts";
 import type { CommandRow, IssuerRow, PartRow, RetentionRow } from "./retention-ledger.ts";
 
 /**
- * The bytes that the seal of a row covers: the kind, then the columns. Numbers are little-endian,
- * strings UTF-8 after their length, nullable columns come after a presence byte. The encoding is
- * part of the file format: a changed one would make the seals of existing rows invalid.
+ * The bytes of a row that its seal covers: the kind of row, then the columns. Numbers are
+ * little-endian, strings are UTF-8 after their length, nullable columns follow a presence byte.
+ * This encoding is part of the file format: a change would make the seals of existing rows invalid.
  */
 
 const KIND = { hold: 1, command: 3, issuer: 4, part: 5 } as const;
@@ -15,7 +15,10 @@ let bytes = Buffer.from(new ArrayBuffer(FIRST_BYTES));
 let view = new DataView(bytes.buffer);
 let length = 0;
 
-/** XXH3-64 over the encoded row. It detects accidents, like the seals of the block index. */
+/**
+ * Returns the seal of a pin's row: XXH3-64 of the encoded row. It detects accidental damage, as the
+ * seals of the block index do.
+ */
 export function sealOfHold(row: RetentionRow): bigint {
   begin(KIND.hold);
   f64(row.id);
@@ -28,7 +31,7 @@ export function sealOfHold(row: RetentionRow): bigint {
   orNull(row.idleMs, f64);
   f64(row.createdWallMs);
   blob(row.blocks);
-  // Omitted if false, so that the seals of rows from older versions stay valid.
+  // Encode it only if true, so that the seals of rows from older versions stay valid.
   if (row.purges) u8(1);
   return Bun.hash.xxHash3(bytes.subarray(0, length));
 }
@@ -42,7 +45,8 @@ export function sealOfPart(row: PartRow): bigint {
 }
 
 /**
- * The seal of a row in a ring, which also covers its position. Position 0 is equal to no position.
+ * Returns the seal of a command's row. It also covers the position of the row; position 0 is
+ * encoded like no position.
  */
 export function sealOfCommand(row: CommandRow, position: number): bigint {
   begin(KIND.command);
@@ -52,7 +56,7 @@ export function sealOfCommand(row: CommandRow, position: number): bigint {
   return Bun.hash.xxHash3(bytes.subarray(0, length), BigInt(position));
 }
 
-/** As `sealOfCommand`. */
+/** Returns the seal of an issuer's row, which covers its position as in `sealOfCommand`. */
 export function sealOfIssuer(row: IssuerRow, position: number): bigint {
   begin(KIND.issuer);
   string(row.issuer);
@@ -95,7 +99,7 @@ function u64(value: bigint): void {
 function f64(value: number): void {
   assert(Number.isFinite(value), "a number is finite");
   room(8);
-  // Turns -0 into 0, because SQLite does not store the sign of zero.
+  // Adding 0 turns -0 into 0, because SQLite does not store the sign of zero.
   view.setFloat64(length, value + 0, true);
   length += 8;
 }

@@ -30,20 +30,25 @@ import {
 
 /**
  * The tables that are read through drizzle. `migrations/` creates them, and a test compares both.
- * Values of 64 bits or more are BLOBs (numbers in little-endian), never numbers.
+ * Values of 64 bits or more are stored as BLOBs (numbers in little-endian).
  */
 
 const bytes = (name: string) => blob(name, { mode: "buffer" });
 
-/** A small number per namespace key, so that rows do not repeat the 32 bytes. */
+/**
+ * Table that assigns a small number to each namespace key, so that rows do not repeat the 32 bytes.
+ */
 export const namespaces = sqliteTable("namespaces", {
   id: integer("id").primaryKey(),
   key: bytes("key").notNull(),
-  /** Null: the namespace has no MAC key, or no block was stored with one. */
+  /** Null if the namespace has no MAC key, or no block was stored with a MAC. */
   macKeyId: bytes("mac_key_id"),
 });
 
-/** One row: the owner of the index, the run that last wrote it, and the tallies of the tables. */
+/**
+ * Table with one row: the owner of the index, the run of the agent that last wrote it, and the
+ * tallies of the other tables.
+ */
 export const run = sqliteTable("run", {
   id: integer("id").primaryKey(),
   worker: text("worker").notNull(),
@@ -60,7 +65,7 @@ export const run = sqliteTable("run", {
   seal: bytes("seal").notNull(),
 });
 
-/** Progress of an index that no run has used. */
+/** Progress recorded in an index that no run has used yet. */
 export const FIRST_RUN: RunProgress = {
   incarnation: null,
   flushedSequence: 0,
@@ -69,12 +74,12 @@ export const FIRST_RUN: RunProgress = {
 };
 
 /**
- * An open index file with all rows verified. Used by the worker.
+ * An open block index in which every row was verified. Used by the worker thread.
  *
- * The key of a block is digest and layer, of which a BlockKey is the hash: just as unique, and the
- * digest is needed anyway, so that the hash would add 32 bytes per row. Rows are in insertion order,
- * so that the blocks of a prompt are adjacent and updated together (measured: four times the rate of
- * a table clustered by digest).
+ * The key of a row is digest and layer instead of the BlockKey, which is their hash. The digest is
+ * needed anyway, and the BlockKey would add 32 bytes per row. Rows are stored in the order of
+ * insertion, so that the blocks of a prompt are adjacent and updated together (measured: four times
+ * the rate of a table clustered by digest).
  */
 export class IndexStore {
   static readonly file = "hearth.sqlite";
@@ -92,8 +97,8 @@ export class IndexStore {
   #aliasLoad: AliasLoad | null;
 
   /**
-   * Throws DamagedIndex or the error of SQLite if the file cannot be used, INDEX_FOREIGN if it has
-   * another owner.
+   * Opens and verifies the index. Throws DamagedIndex or the error of SQLite if the file cannot be
+   * used, INDEX_FOREIGN if it has another owner.
    */
   constructor(path: string, { owner, busyMs }: Pick<OpenOrder, "owner" | "busyMs">) {
     this.#path = path;
@@ -119,16 +124,14 @@ export class IndexStore {
     return this.#blocks.count;
   }
 
-  /** The rows as they were when the index was opened, in parts. Null at the end. */
+  /** Returns the next rows of a table as they were when the index was opened; null at the end. */
   next(table: "blocks" | "aliases"): BlockRows | readonly AliasRow[] | null {
     return (table === "blocks" ? this.#load : this.#aliasLoad)?.next() ?? null;
   }
 
-  /**
-   * Writes all changes in one transaction. Throws the error of SQLite, and then nothing is written.
-   */
+  /** Writes all changes in one transaction. Throws the error of SQLite; then nothing is written. */
   commit({ columns, count, progress }: IndexChanges, durable: boolean): void {
-    // Recovery is over. Drop loaded rows that nothing requested.
+    // The first commit of this run ends recovery: drop loaded rows that were not requested.
     if (progress.incarnation !== this.previous.incarnation) this.#endLoads();
     const [blocks, aliases] = [this.#blocks.copy(), this.#aliases.copy()];
     if (durable) this.#db.run("PRAGMA synchronous = FULL");
@@ -151,7 +154,7 @@ export class IndexStore {
     if (durable) syncFolder(dirname(this.#path));
   }
 
-  /** Checkpoints the log into the file. */
+  /** Writes SQLite's log back into the file and closes the file. */
   close(): void {
     this.#endLoads();
     crashPoint("index.before-close");
@@ -165,7 +168,7 @@ export class IndexStore {
   }
 }
 
-/** The record of the file, created if the index is new. */
+/** Returns the row of the table `run`. Creates it if the index is new. */
 function recordOf(db: Database, owner: IndexOwner): RunRecord {
   const isNew = db.query("SELECT 1 FROM run LIMIT 1").get() === null;
   if (isNew) {
@@ -219,7 +222,7 @@ function columnsOf({ owner, progress, blocks, aliases }: RunRecord): Columns {
   };
 }
 
-/** Null if the record is missing or damaged. */
+/** Reads the row of the table `run`. Returns null if it is missing or damaged. */
 export function readRunRecord(db: Database): RunRecord | null {
   const row = drizzle(db).select().from(run).where(eq(run.id, ROW_ID)).get();
   if (row === undefined) return null;
@@ -246,14 +249,17 @@ function writeRunRecord(db: Database, record: RunRecord): void {
 
 const MAC_KEY_ID_BYTES = 16;
 
-/** The table of namespaces, in memory. It has few rows and is read once. */
+/** In-memory copy of the table of namespaces, which has few rows and is read once. */
 export class NamespaceKeys {
   readonly #db: Database;
   readonly #keys = new Map<number, Uint8Array>();
   readonly #ids = new Map<string, number>();
   readonly #macKeyIds = new Map<number, Uint8Array>();
   #nextId = 1;
-  /** A rollback has undone changes of the table: `read` it before the next change. */
+  /**
+   * True after a rollback that may have undone changes of the table: call `read` before the next
+   * change.
+   */
   isStale = false;
 
   constructor(db: Database) {
@@ -274,7 +280,7 @@ export class NamespaceKeys {
     this.isStale = false;
   }
 
-  /** Identifier of the namespace's MAC key. Null: none is known. */
+  /** Returns the identifier of the namespace's MAC key; null if none is known. */
   macKeyIdOf(id: number): Uint8Array | null {
     return this.#macKeyIds.get(id) ?? null;
   }
@@ -286,12 +292,15 @@ export class NamespaceKeys {
     this.#macKeyIds.set(id, macKeyId.slice());
   }
 
-  /** Undefined if the table has no such row, which means damage. */
+  /**
+   * Returns the key of a namespace. Undefined if the table has no such row, which means that the
+   * index is damaged.
+   */
   keyOf(id: number): Uint8Array | undefined {
     return this.#keys.get(id);
   }
 
-  /** The id of a key. Creates its row if necessary. */
+  /** Returns the id of a namespace key. Adds a row to the table if it has none. */
   idOf(key: Uint8Array): number {
     assert(key.length === 32, "a namespace key of 32 bytes");
     const known = this.#ids.get(nameOf(key));
@@ -342,7 +351,7 @@ const INSERT_ALIAS = `INSERT INTO aliases (digest, layer, alias, namespace_id, s
 
 const isZero = (bytes: Uint8Array): boolean => bytes.every((byte) => byte === 0);
 
-/** Writes changes to the tables and updates the tallies, within the transaction of the caller. */
+/** Writes changes to the tables and updates their tallies, within the caller's transaction. */
 class ChangeWriter {
   readonly #sql: Statements;
   readonly #keys: NamespaceKeys;
@@ -352,7 +361,10 @@ class ChangeWriter {
     this.#keys = keys;
   }
 
-  /** Throws the error of SQLite. The caller must then restore the tallies and namespaces. */
+  /**
+   * Writes the first `count` changes of the batch. Throws the error of SQLite; the caller must then
+   * restore the tallies and the namespaces.
+   */
   apply(batch: ChangeBatch, count: number, blocks: Tally, aliases: Tally): void {
     if (this.#keys.isStale) this.#keys.read();
     const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
@@ -422,7 +434,8 @@ class ChangeWriter {
     if (found === null) return;
     const namespaceKey = this.#keys.keyOf(found.namespaceId);
     assert(namespaceKey !== undefined, "a block's namespace has a row");
-    // Verify before resealing: a row that was damaged since it was read must not get a new seal.
+    // Verify the row before it gets a new seal, so that damage since the last read is not sealed as
+    // correct.
     const before = { ...found, digest, layer };
     const sealBefore = checkedSeal(sealOfBlock(before, namespaceKey));
     if (!isSeal(found.seal, sealBefore)) {
@@ -434,7 +447,7 @@ class ChangeWriter {
     blocks.add(seal);
   }
 
-  /** An alias exists only with the row of its block, and is ignored without one. */
+  /** Writes an alias. Ignores it if its block has no row. */
   #alias(batch: ChangeBatch, row: number, aliases: Tally): void {
     const digest = key32(batch.digests, row);
     const layer = batch.layers[row]!;

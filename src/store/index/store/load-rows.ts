@@ -6,7 +6,7 @@ import { hashOfEntry, isSeal, type SealedBlock, sealOfAlias, sealOfBlock, Tally 
 
 const BATCH_ROWS = 4096;
 
-/** Rows as arrays, in pages: half the time of objects row by row. */
+/** Read rows as arrays in pages, which takes half the time of objects row by row. */
 const PAGE_ROWS = 4096;
 const SCAN = `SELECT id, namespace_id, digest, layer, parent, bytes, checksum, variant, last_seen,
   uses, seal FROM blocks WHERE id > ? ORDER BY id LIMIT ${PAGE_ROWS}`;
@@ -24,12 +24,12 @@ type ScannedBlock = [
   seal: Uint8Array,
 ];
 
-/** A query that the index of the table answers alone. */
+/** SQLite answers this query from the table's index alone. */
 const SCAN_INDEX = `SELECT digest, layer, id FROM blocks INDEXED BY sqlite_autoindex_blocks_1
   WHERE (digest, layer) > (?, ?) ORDER BY digest, layer LIMIT ${PAGE_ROWS}`;
 type ScannedEntry = [digest: Uint8Array, layer: number, id: number];
 
-/** Blocks of one namespace and layer. */
+/** Rows of the blocks of one namespace and layer. */
 interface Group {
   readonly namespaceKey: Uint8Array;
   readonly macKeyId: Uint8Array | null;
@@ -38,10 +38,10 @@ interface Group {
 }
 
 /**
- * Reads and verifies the table of blocks. The rows are kept in columns (about 100 bytes per row)
- * until they are handed out. The table is accepted only if every row matches its seal, the sum of
- * the seals matches the committed tally, and the index of the table agrees. Throws DamagedIndex
- * otherwise.
+ * Reads and verifies the table of blocks. Keeps the rows in columns (about 100 bytes per row) until
+ * `next` returns them. Accepts the table only if every row matches its seal, the sum of the seals
+ * matches the committed tally, and SQLite's index of the table has the same rows. Otherwise throws
+ * DamagedIndex.
  */
 export class BlockLoad {
   readonly #count: number;
@@ -49,7 +49,7 @@ export class BlockLoad {
   readonly #digests: Uint8Array;
   readonly #parents: Uint8Array;
   readonly #bytes: Uint32Array;
-  /** Eight bytes per row, as stored. */
+  /** Checksums as stored, eight bytes per row. */
   readonly #checksums: Uint8Array;
   readonly #variants: Uint8Array;
   readonly #lastSeen: Uint32Array;
@@ -74,7 +74,10 @@ export class BlockLoad {
     this.#order = this.#sorted();
   }
 
-  /** The next rows of one namespace and layer, oldest use first. Null at the end. */
+  /**
+   * Returns the next rows of one namespace and layer, the least recently used first; null at the
+   * end.
+   */
   next(): BlockRows | null {
     const group = this.#groups[this.#group];
     if (group === undefined) return null;
@@ -90,7 +93,9 @@ export class BlockLoad {
     return rows;
   }
 
-  /** Fills the columns. Returns the tally that the index of the table must match. */
+  /**
+   * Reads all rows into the columns. Returns the tally that SQLite's index of the table must match.
+   */
   #scan(db: Database, keys: NamespaceKeys, expected: Tally): Tally {
     const page = db.prepare<ScannedBlock, [number]>(SCAN);
     const numberOf = groupNumbers(this.#groups);
@@ -134,8 +139,8 @@ export class BlockLoad {
   }
 
   /**
-   * A block that is missing in the index of its table would get a second row. SQLite's own check of
-   * an index takes 2.2 s for a million rows.
+   * Compares SQLite's index of the table with the rows. A block that the index lacks would get a
+   * second row. SQLite's own check of an index takes 2.2 s for a million rows.
    */
   #compareIndex(db: Database, entries: Tally): void {
     const page = db.prepare<ScannedEntry, [Uint8Array, number]>(SCAN_INDEX);
@@ -155,9 +160,10 @@ export class BlockLoad {
     throw new DamagedIndex("the index of the blocks table does not match its rows");
   }
 
-  /** Row positions by group, and within a group by the time of the last use. */
+  /** Returns the row positions sorted by group, and within a group by the time of the last use. */
   #sorted(): Uint32Array {
-    // Each word is lastSeen * 2^32 + position, written as two halves and sorted as one number.
+    // Each 64-bit word is lastSeen * 2^32 + position, written as two halves and sorted as one
+    // number.
     const words = new BigUint64Array(this.#count);
     const halves = new Uint32Array(words.buffer);
     const starts: number[] = [];
@@ -204,7 +210,7 @@ export class BlockLoad {
   }
 }
 
-/** The rows at `positions` of a column with `width` bytes per row. */
+/** Returns the rows at `positions` of a column with `width` bytes per row. */
 function gathered(column: Uint8Array, width: number, positions: Uint32Array): Uint8Array {
   const rows = new Uint8Array(positions.length * width);
   let to = 0;
@@ -215,7 +221,10 @@ function gathered(column: Uint8Array, width: number, positions: Uint32Array): Ui
   return rows;
 }
 
-/** Numbers each pair of namespace and layer, and adds an entry with that index to `groups`. */
+/**
+ * Returns a function that numbers pairs of namespace and layer and adds an entry for each new pair
+ * to `groups`.
+ */
 function groupNumbers(groups: Group[]) {
   const numbers = new Map<string, number>();
   let last = { namespaceId: -1, layer: -1, number: -1 };
@@ -235,7 +244,7 @@ function groupNumbers(groups: Group[]) {
   };
 }
 
-/** Negative if `a` sorts before `b` in SQLite's order of BLOBs. */
+/** Compares in SQLite's order of BLOBs. Returns a negative number if `a` sorts before `b`. */
 function order(a: Uint8Array, b: Uint8Array): number {
   const length = Math.min(a.length, b.length);
   for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
@@ -255,8 +264,9 @@ type ScannedAlias = [
 const NONE = new Uint8Array(0);
 
 /**
- * Verifies the table of aliases, then reads it again page by page. A wrong alias would give an
- * engine the bytes of another prompt, so both passes check each row's seal. Throws DamagedIndex.
+ * Verifies the table of aliases, then reads it again page by page. Both passes check the seal of
+ * each row, because a wrong alias would give an engine the bytes of another prompt. Throws
+ * DamagedIndex.
  */
 export class AliasLoad {
   readonly #db: Database;
@@ -273,7 +283,7 @@ export class AliasLoad {
     throw new DamagedIndex("aliases are missing or outdated");
   }
 
-  /** Null at the end. */
+  /** Returns the next page of aliases; null at the end. */
   next(): readonly AliasRow[] | null {
     const { digest, layer, alias } = this.#last ?? { digest: NONE, layer: 0, alias: NONE };
     const found = this.#db.query<ScannedAlias, [Uint8Array, number, Uint8Array]>(PAGE);

@@ -7,19 +7,25 @@ import type { IndexOwner } from "../index-worker-client.ts";
 import blocks from "./migrations/0000-blocks.sql" with { type: "text" };
 import macKeys from "./migrations/0001-mac-keys.sql" with { type: "text" };
 
-/** One step of the schema. The version of an index is the number of steps applied. */
+/**
+ * One step of the database schema. The schema version of a file is the number of steps applied to
+ * it.
+ */
 interface Migration {
   readonly name: string;
   readonly sql: string;
 }
 
-/** Kind of a Hearth database. The first migration writes the application id. */
+/** Describes a kind of Hearth database. Its first migration writes the application id. */
 export interface DatabaseKind {
   readonly applicationId: number;
   readonly migrations: readonly Migration[];
 }
 
-/** "HRTH", and all files of `migrations/` in order. A released file never changes. */
+/**
+ * Application id "HRTH", and all files of `migrations/` in order. A released migration never
+ * changes.
+ */
 const BLOCK_INDEX: DatabaseKind = {
   applicationId: 0x48525448,
   migrations: [
@@ -44,9 +50,9 @@ const PRAGMAS = [
 ];
 
 /**
- * Opens or creates the file, migrates its schema and checks it as far as SQLite can: the schema is
- * exactly ours, and pages and free list are valid (`quick_check`: 0.2 s for a million rows). Throws
- * DamagedIndex or the error of SQLite.
+ * Opens or creates the file, applies missing schema steps, and checks as much as SQLite can: the
+ * schema is exactly the expected one, and pages and free list are valid (`quick_check`: 0.2 s for a
+ * million rows). Throws DamagedIndex or the error of SQLite.
  */
 export function openDatabase(path: string, busyMs: number, kind = BLOCK_INDEX): Database {
   const db = new Database(path, { create: true, readwrite: true });
@@ -129,7 +135,7 @@ export function requireOwner(path: string, owner: Owner, wanted: Owner): void {
 
 type Value = string | number | Uint8Array | null;
 
-/** Prepared statements by their SQL. */
+/** Cache of prepared statements by their SQL text. */
 export class Statements {
   readonly #db: Database;
   readonly #prepared = new Map<string, Statement>();
@@ -160,7 +166,7 @@ export class Statements {
   }
 }
 
-/** Makes the directory entries of the log and the database durable. */
+/** Makes the directory entries of the database and its log durable. */
 export function syncFolder(folder: string): void {
   const fd = openSync(folder, "r");
   try {
@@ -170,14 +176,15 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** The file is permanently unusable. It is set aside and replaced by a new one. */
+/** Error for a file that is permanently unusable. It is set aside and replaced by a new one. */
 export class DamagedIndex extends Error {
   override readonly name = "DamagedIndex";
 }
 
 /**
- * SQLite codes for conditions of the disk that may pass. All other codes that occur while a file is
- * opened mean damage to the file: not a database, corrupt, a bad sector, foreign tables.
+ * SQLite error codes for disk conditions that may pass. Any other code while a file is opened means
+ * that the file is damaged, for example not a database, corrupt, on a bad sector, or with
+ * unexpected tables.
  */
 const PASSING = [
   "SQLITE_FULL",
@@ -195,14 +202,16 @@ export function isBusy(thrown: unknown): boolean {
   return codeOf(thrown).startsWith("SQLITE_BUSY");
 }
 
-/** Whether an error of SQLite means damage to the file rather than a condition of the disk. */
+/**
+ * Returns whether an error of SQLite means damage to the file rather than a condition of the disk.
+ */
 export function isAboutFile(thrown: unknown): boolean {
   if (thrown instanceof DamagedIndex) return true;
   const code = codeOf(thrown);
   return code.startsWith("SQLITE_") && !PASSING.some((passing) => code.startsWith(passing));
 }
 
-/** SQLite's message with its code, for people. */
+/** Returns SQLite's message with its code, for logs. */
 export function sqliteMessage(thrown: unknown): string {
   const code = codeOf(thrown);
   const message = thrown instanceof Error ? thrown.message : String(thrown);

@@ -16,10 +16,11 @@ import { crashPoint } from "../../../native/index.ts";
 import type { OpenOrder, SetAside } from "../index-worker-client.ts";
 import { DamagedIndex, isAboutFile, isBusy, sqliteMessage } from "./open-database.ts";
 
-/** SQLite's smallest page. No database is shorter. */
+/** SQLite's smallest page size. No database file is shorter. */
 const PAGE_BYTES_MIN = 512;
 /**
- * First bytes of a database, and the offset of its format versions (sqlite.org/fileformat2, 1.3).
+ * First bytes of a database file, and the offset of its format versions (sqlite.org/fileformat2,
+ * section 1.3).
  */
 const MAGIC = "SQLite format 3\0";
 const FORMAT_VERSIONS_AT = 18;
@@ -34,19 +35,22 @@ export interface OpenedStore<Store extends Closable> extends Disposable {
   readonly setAside: SetAside | null;
 }
 
-/** A database file of a folder that one agent at a time may use. */
+/**
+ * Class that opens one kind of database file in a folder. Only one agent at a time may use the
+ * folder.
+ */
 interface StoreClass<Store extends Closable> {
   readonly file: string;
   readonly lock: string;
-  /** Name of the file in the message "another agent uses ...". */
+  /** Name of the file in the error message "another agent uses ...". */
   readonly what: string;
   /** Opens or creates the file. Throws DamagedIndex or the error of SQLite if it cannot be used. */
   new (path: string, order: OpenOrder): Store;
 }
 
 /**
- * Locks the folder and opens the file in it. An unusable file is set aside and replaced by a new
- * one. Throws INDEX_IN_USE, INDEX_FOREIGN, or the error of the system if the disk refuses.
+ * Locks the folder and opens the file in it. Sets an unusable file aside and replaces it by a new
+ * one. Throws INDEX_IN_USE, INDEX_FOREIGN, or the system's error if the disk refuses.
  */
 export function openLocked<Store extends Closable>(
   order: OpenOrder,
@@ -86,7 +90,7 @@ function opened<Store extends Closable>(
   return { store, setAside, [Symbol.dispose]: dispose };
 }
 
-/** Opens the file at `path`, or returns the reason why it is unusable. */
+/** Opens the file at `path`. Returns the reason if it is unusable. */
 function whyUnusable<Store>(
   path: string,
   isLate: boolean,
@@ -96,7 +100,7 @@ function whyUnusable<Store>(
   if (isLate) return LATE;
   const found = lstatSync(path);
   if (!found.isFile()) return "not a regular file";
-  // SQLite would take a file of one byte for a new database.
+  // SQLite would treat a file of one byte as a new database.
   if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "file is truncated";
   if (found.size > 0 && !isWritable(path)) return "header forbids writing";
   try {
@@ -109,9 +113,9 @@ function whyUnusable<Store>(
 }
 
 /**
- * SQLite opens a file whose header has a later write version for reading and refuses to write it.
- * In our files bytes 18 and 19 are 1 (rollback journal) or 2 (write-ahead log). A file that is not
- * a database is left to SQLite to report.
+ * Returns whether the header allows writing. SQLite opens a file with a later write version
+ * read-only. In Hearth's files, bytes 18 and 19 are 1 (rollback journal) or 2 (write-ahead log). A
+ * file that is not a database returns true; SQLite reports it.
  */
 function isWritable(path: string): boolean {
   const header = new Uint8Array(FORMAT_VERSIONS_AT + 2);
@@ -126,7 +130,7 @@ function isWritable(path: string): boolean {
   return !isDatabase || versions.every((version) => version === 1 || version === 2);
 }
 
-/** Creates the file. A failed attempt is removed, because it never contained data. */
+/** Creates the file. Removes it if that fails, because it never contained data. */
 function made<Store>(path: string, open: (path: string) => Store): Store {
   for (const companion of COMPANIONS) rmSync(path + companion, { force: true });
   try {
@@ -138,10 +142,10 @@ function made<Store>(path: string, open: (path: string) => Store): Store {
 }
 
 /**
- * Locks the folder against other agents for the lifetime of the process: an empty SQLite database
- * in an exclusive transaction. The lock has its own file, so that a lock on the index itself is
- * known to come from another program, which does not stop an agent. Null if another agent has the
- * lock. Throws the error of SQLite if the file cannot be created.
+ * Locks the folder against other agents for the lifetime of the process, by an exclusive
+ * transaction on an empty SQLite database. The lock has a file of its own, so that a lock on the
+ * index itself must come from another program, which does not stop the agent. Returns null if
+ * another agent has the lock. Throws the error of SQLite if the lock file cannot be created.
  */
 export function lockFolder(folder: string, name = "hearth.lock"): Disposable | null {
   const db = new Database(join(folder, name), { create: true, readwrite: true });
@@ -155,26 +159,26 @@ export function lockFolder(folder: string, name = "hearth.lock"): Disposable | n
   return { [Symbol.dispose]: () => db.close(true) };
 }
 
-/** SQLite's companion files of a database. */
+/** Suffixes of the files that SQLite creates beside a database. */
 const COMPANIONS = ["-wal", "-shm", "-journal"] as const;
 const KEPT = 3;
 const MARK = ".broken-";
 
-/** `20260131T235959Z` */
+/** Formats a time for a file name, for example `20260131T235959Z`. */
 function stamp(wallMs: number): string {
   return new Date(wallMs).toISOString().replace(/[-:]|\.\d+/g, "");
 }
 
 /**
- * Renames an unusable database and its companions, so that it can be examined. The newest three are
- * kept. Returns the new path. Throws if the folder cannot be changed.
+ * Renames an unusable database and the files beside it, so that they can be examined. Keeps the
+ * newest three. Returns the new path. Throws if the folder cannot be changed.
  */
 function putAside(path: string, wallMs: number): string {
   const base = `${path}${MARK}${stamp(wallMs)}`;
   let target = base;
   for (let again = 1; existsSync(target); again++) target = `${base}-${again}`;
-  // Rename the database first. After a crash in between, a log without a database is ignored, but a
-  // database without its log would be accepted.
+  // Rename the database before its log. If a crash happens in between, SQLite ignores a log without
+  // a database, but would accept a database without its log.
   crashPoint("index.before-set-aside");
   renameSync(path, target);
   crashPoint("index.half-set-aside");

@@ -1,9 +1,9 @@
 import { assert } from "../../../core/index.ts";
 
 /**
- * Each row has a seal: XXH3-64 over all its columns and the key of its namespace, so that a flipped
- * bit in the row or in the table of namespaces is detected. XXH3 detects accidents, not attacks: an
- * attacker who can write the index can write the blocks too.
+ * Seals of index rows. A seal is XXH3-64 of all columns of a row and the key of its namespace, so
+ * that a flipped bit in the row or in the table of namespaces is detected. XXH3 detects accidents,
+ * not attacks: an attacker who can write the index can write the blocks too.
  */
 
 export interface SealedBlock {
@@ -23,7 +23,7 @@ interface SealedAlias {
   readonly alias: Uint8Array;
 }
 
-/** First byte of the sealed data, so that a row of one kind cannot pass for another. */
+/** First byte of the sealed data, so that a row of one kind cannot pass for one of another kind. */
 const TAG = { block: 1, alias: 2, run: 3 } as const;
 
 const BLOCK_BYTES = 1 + 32 + 4 + 32 + 1 + 32 + 4 + 8 + 1 + 4 + 2;
@@ -34,7 +34,8 @@ const NO_PARENT = new Uint8Array(32);
 const isU32 = (value: number) => value === value >>> 0;
 
 /**
- * Null if a column has an invalid length or value: the part that does not fit would not be sealed.
+ * Returns the seal of a block's row. Null if a column has an invalid length or value, because the
+ * seal would not cover all of it.
  */
 export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint | null {
   const { digest, parent, checksum } = row;
@@ -56,7 +57,7 @@ export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint 
   return Bun.hash.xxHash3(scratch);
 }
 
-/** Null if a column has an invalid length or value. */
+/** Returns the seal of an alias's row; null if a column has an invalid length or value. */
 export function sealOfAlias(row: SealedAlias, namespaceKey: Uint8Array): bigint | null {
   const { digest, alias } = row;
   if (digest.length !== 32 || (alias.length !== 8 && alias.length !== 32)) return null;
@@ -74,7 +75,10 @@ const ENTRY_BYTES = 32 + 4 + 8;
 const entry = new Uint8Array(ENTRY_BYTES);
 const entryView = new DataView(entry.buffer);
 
-/** Hash of one entry of the table's index: this key has this row id. */
+/**
+ * Returns the hash of one entry of the table's index, which maps the key (digest, layer) to a row
+ * id.
+ */
 export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigint {
   entry.set(digest);
   entryView.setUint32(32, layer, true);
@@ -82,7 +86,10 @@ export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigi
   return Bun.hash.xxHash3(entry);
 }
 
-/** Seal of the record of a run: the hash of the JSON of its columns in order, BLOBs in hex. */
+/**
+ * Returns the seal of the record of a run: the hash of the JSON of its columns in order, BLOBs in
+ * hex.
+ */
 export function sealOfColumns(columns: object): Buffer {
   const plain = Object.values(columns).map((value) =>
     Buffer.isBuffer(value) ? value.toHex() : value,
@@ -90,7 +97,7 @@ export function sealOfColumns(columns: object): Buffer {
   return Buffer.from(u64Bytes(Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(plain)}`)));
 }
 
-/** Eight bytes, little-endian: the form of 64-bit numbers in the tables. */
+/** Returns the number as eight little-endian bytes, the form of 64-bit numbers in the tables. */
 export function u64Bytes(value: bigint): Uint8Array {
   const bytes = new Uint8Array(8);
   new DataView(bytes.buffer).setBigUint64(0, value, true);
@@ -101,8 +108,8 @@ const word = new BigUint64Array(1);
 const wordBytes = new Uint8Array(word.buffer);
 
 /**
- * Whether the stored seal has this value. Compares bytes, because a view of a BLOB costs a
- * microsecond.
+ * Returns whether the stored seal has this value. Compares bytes, because creating a view of a BLOB
+ * takes a microsecond.
  */
 export function isSeal(stored: Uint8Array, seal: bigint): boolean {
   if (stored.length !== 8) return false;
@@ -111,13 +118,13 @@ export function isSeal(stored: Uint8Array, seal: bigint): boolean {
   return true;
 }
 
-/** Null if the length is not eight bytes. */
+/** Reads a little-endian 64-bit number. Returns null if the length is not eight bytes. */
 export function u64Of(bytes: Uint8Array): bigint | null {
   if (bytes.length !== 8) return null;
   return new DataView(bytes.buffer, bytes.byteOffset, 8).getBigUint64(0, true);
 }
 
-/** The seal of a row that was verified. */
+/** Returns the stored seal of a row that was verified before. */
 export function storedSeal(stored: Uint8Array): bigint {
   const seal = u64Of(stored);
   assert(seal !== null, "a seal of eight bytes");
@@ -125,7 +132,7 @@ export function storedSeal(stored: Uint8Array): bigint {
 }
 
 /**
- * Checksum of a table: the number of rows, and the sum of their seals modulo 2^64. It is committed
+ * Checksum of a table: the number of rows and the sum of their seals modulo 2^64. It is committed
  * with every change, so that a lost, duplicated or outdated row is detected when the table is read.
  */
 export class Tally {
