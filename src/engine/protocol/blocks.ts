@@ -64,7 +64,7 @@ export interface BlockItems extends DigestItems {
   readonly flags: Uint32Array;
 }
 
-/** Slots by number and generation (which tells reuses of a slot apart). */
+/** Slots by number and generation (which increases when a slot is reused). */
 export interface HandleItems {
   count: number;
   readonly slot: Uint32Array;

@@ -25,10 +25,10 @@ import {
 export const STORAGE_TIERS = ["device", "host_pinned", "disk", "external"] as const;
 export type StorageTier = (typeof STORAGE_TIERS)[number];
 
-/** Limits of one message. Dynamo sends at most 128 events and 8,192 blocks. */
+/** Maximum events in one message. Dynamo sends at most 128 events and 8,192 blocks. */
 const EVENTS_MAX = 4_096;
 const BLOCKS_MAX = 65_536;
-/** A worker's answer may contain a whole index. */
+/** Maximum events in a worker's reply, which may contain its whole index. */
 const ANSWER_EVENTS_MAX = 1_048_576;
 const ANSWER_BLOCKS_MAX = 4_194_304;
 const MEDIA_MAX = 256;
@@ -36,7 +36,9 @@ const MEDIA_MAX = 256;
 const rank = uint(65_535);
 const position = uint(0xffff_ffff);
 
-/** A multimodal item that extends into a block: ranges of positions, ends excluded. */
+/**
+ * A multimodal item that overlaps a block, as ranges of token positions; range ends are excluded.
+ */
 const MEDIA_OBJECT = struct({
   hash: required("mm_hash", u64),
   offsets: defaulted("offsets", list(tuple({ from: position, to: position }), MEDIA_MAX), []),
@@ -49,11 +51,11 @@ const MEDIA = converted(
 export type MediaObject = ValueOf<typeof MEDIA_OBJECT>;
 
 interface Blocks {
-  /** Opaque hashes of the blocks. */
+  /** Opaque hashes of the blocks (the engine's names for them). */
   readonly hashes: BigUint64Array;
-  /** Hash of each block's own tokens; null if unknown, which only Hearth sends. */
+  /** Hash of each block's own tokens. Null if unknown; only Hearth sends null. */
   readonly tokenHashes: BigUint64Array | null;
-  /** By block; null if there is none. */
+  /** Multimodal items per block; null if a block, or the whole event, has none. */
   readonly media: readonly (readonly MediaObject[] | null)[] | null;
 }
 
@@ -62,7 +64,10 @@ const TOKENS_HASH = new MsgpackWriter().str("tokens_hash").done();
 const MEDIA_INFO = new MsgpackWriter().str("mm_extra_info").done();
 const BLOCK_MEMBERS_MAX = 8;
 
-/** Blocks as maps, compared by their encoded names: an object for each block would be too slow. */
+/**
+ * Returns a codec of blocks encoded as maps. It compares the encoded member names and creates no
+ * object per block, which would be too slow.
+ */
 function blockList(blocksMax: number): Codec<Blocks> {
   return {
     read(reader) {
@@ -113,7 +118,7 @@ function blockList(blocksMax: number): Codec<Blocks> {
   };
 }
 
-/** A residency change of a worker in the format of Dynamo's routers. */
+/** Returns a codec of a worker's residency change in the format of Dynamo's routers. */
 function eventOf(blocksMax: number) {
   const data = tagged({
     stored: {
@@ -139,7 +144,10 @@ function eventOf(blocksMax: number) {
     workerId: required("worker_id", u64),
     tier: defaulted("storage_tier", oneOf(STORAGE_TIERS, "storage_tier"), "device"),
     domain: omitted("residency_domain", oneOf(["worker", "cache_owner"], "residency_domain"), null),
-    /** Hearth's own: `cleared` applies to this tier only. Dynamo's routers clear the whole rank. */
+    /**
+     * Member that only Hearth sends. If true, `cleared` removes only blocks on this event's tier.
+     * Dynamo's routers ignore it and remove all blocks of the rank.
+     */
     isTierOnly: omitted("tier_only", bool, false),
     event: required("event", inner),
   });
@@ -148,7 +156,7 @@ function eventOf(blocksMax: number) {
 export type RouterEvent = ValueOf<ReturnType<typeof eventOf>>;
 export type RouterEventData = RouterEvent["event"]["data"];
 
-/** Events with at most `blocksMax` blocks together. */
+/** Returns a codec of a list of events that together have at most `blocksMax` blocks. */
 function eventList(eventsMax: number, blocksMax: number): Codec<readonly RouterEvent[]> {
   const event = eventOf(blocksMax);
   return {
@@ -176,22 +184,25 @@ export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
   return encode(EVENTS, events);
 }
 
-/** Decodes an untrusted message. Never throws. */
+/** Decodes an untrusted message of residency changes. Never throws. */
 export function decodeRouterEvents(bytes: Uint8Array): ReadResult<readonly RouterEvent[]> {
   return decode(EVENTS, bytes);
 }
 
 /**
- * A router's query to a worker that indexes its own blocks: for missed events or the whole state.
- * `recovery` is the only supported kind of query.
+ * A router's query to a worker that indexes its own blocks. It asks for events that the router
+ * missed, or for the whole index. `recovery` is the only supported kind of query.
  */
 const QUERY = struct({
   workerId: required("worker_id", u64),
   rank: required("dp_rank", rank),
-  /** `start` and `end` null: the whole state. */
+  /**
+   * Id of the first requested event. If `start` and `end` are both null, the query asks for the
+   * whole index.
+   */
   start: defaulted("start_event_id", nullable(u64), null),
   end: defaulted("end_event_id", nullable(u64), null),
-  /** Whether the router supports `dump_failed`. */
+  /** True if the router understands the reply `dump_failed`. */
   knowsDumpFailed: defaulted("supports_tree_dump_failed", bool, false),
   kind: defaulted("kind", oneOf(["recovery"], "kind"), "recovery"),
 });
@@ -201,7 +212,7 @@ export function encodeWorkerQuery(query: WorkerQuery): Uint8Array {
   return encode(QUERY, query);
 }
 
-/** Decodes an untrusted query. Never throws. */
+/** Decodes an untrusted query of a router. Never throws. */
 export function decodeWorkerQuery(bytes: Uint8Array): ReadResult<WorkerQuery> {
   return decode(QUERY, bytes);
 }
@@ -210,7 +221,10 @@ const events = required("events", eventList(ANSWER_EVENTS_MAX, ANSWER_BLOCKS_MAX
 const lastId = required("last_event_id", u64);
 const message = text(4_096);
 
-/** `all`: every block of the rank. Otherwise a partial state, which readers ignore. */
+/**
+ * Scope of a dump. `all`: it contains every block of the rank. Other scopes are partial; readers
+ * ignore such dumps.
+ */
 const resetScope = converted(
   nullable(message),
   (scope) => (scope ?? "all") === "all",
@@ -218,14 +232,23 @@ const resetScope = converted(
 );
 
 const ANSWER = tagged({
-  /** In order; may begin at the last `cleared`, and extend past the end of the query. */
+  /**
+   * The requested events in order. The list may begin at the last `cleared`, and extend past the
+   * end of the requested range.
+   */
   events: { tag: "Events", codec: struct({ events, lastId }) },
-  /** Blocks of the rank, parents first. Event ids are synthetic: continue from `lastId`. */
+  /**
+   * All blocks of the rank, parents before children. The event ids in it are synthetic; the next
+   * real event has the id `lastId` + 1.
+   */
   dump: {
     tag: "TreeDump",
     codec: struct({ events, lastId, isWhole: defaulted("reset_scope", resetScope, true) }),
   },
-  /** The router keeps its state and queries again. */
+  /**
+   * The worker could not produce its index. The router keeps the state that it has and queries
+   * again.
+   */
   dump_failed: {
     tag: "TreeDumpFailed",
     codec: struct({ lastId, why: required("message", message) }),
@@ -257,7 +280,7 @@ export function encodeWorkerAnswer(answer: WorkerAnswer): Uint8Array {
   return encode(ANSWER, answer);
 }
 
-/** Decodes an untrusted answer. Never throws. */
+/** Decodes a worker's untrusted reply. Never throws. */
 export function decodeWorkerAnswer(bytes: Uint8Array): ReadResult<WorkerAnswer> {
   return decode(ANSWER, bytes);
 }
