@@ -68,7 +68,7 @@ export interface PublishingSources {
   readonly restarts: number;
   /** Number of blocks that engines have, according to their own events. */
   readonly engineBlocks: number;
-  /** Number of published blocks per tier, in the order of RESIDENCY_TIERS. */
+  /** Number of blocks in this host's store per tier, in the order of RESIDENCY_TIERS. */
   readonly heldBlocks: readonly [device: number, host: number, disk: number];
 }
 

@@ -291,8 +291,8 @@ function serve(
         return fetch(request, { address, onBody });
       },
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
-      // Not set, the runtime would share the port with other processes, except in its development
-      // mode.
+      // Set explicitly, because the runtime shares the port with other processes by default, except
+      // in its development mode.
       reusePort: false,
       idleTimeout: options.idleSeconds ?? IDLE_SECONDS,
       maxRequestBodySize: bodies.bytesMax + EXPLAINED_BYTES,

@@ -121,8 +121,8 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
 }
 
 /**
- * Throws unless a NATS server replies at the address. Without this check, the client libraries leak
- * a socket for each failed attempt, and report less about the cause.
+ * Connects to the address and throws unless a NATS server replies. Without this check, the client
+ * libraries leak a socket for each failed attempt, and report less about the cause.
  */
 async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
   const { server, clock, timeoutMs, signal } = options;

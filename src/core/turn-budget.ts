@@ -91,9 +91,7 @@ export class TurnBudget {
     return this.#cpuNowMs();
   }
 
-  /**
-   * Number of the current turn. In a turn with a new number, each source has a full slice again.
-   */
+  /** Number of the current turn. At each new turn, every source has a full slice again. */
   get turn(): number {
     return this.#turns;
   }

@@ -158,7 +158,8 @@ class FieldReader {
   }
 
   /**
-   * Throws if a field was not read, because the client expects an unknown field to have an effect.
+   * Checks that all fields were read. Throws if one was not, because the client expects an unknown
+   * field to have an effect.
    */
   mustBeEmpty(where: string): void {
     const [name] = [...this.#texts.keys(), ...this.#values.keys()];

@@ -43,7 +43,10 @@ export interface EngineIngestOptions {
 
 /** Receives the results of an ingest, in order. Its methods must not throw. */
 export interface EngineIngestListener extends AppliedChanges {
-  /** Called when it changes whether all blocks of the engine are known. */
+  /**
+   * Called when the set of known blocks becomes complete (true), or may have become incomplete
+   * (false).
+   */
   known(isKnown: boolean): void;
   /** Called when the engine has restarted. The ingest removes the blocks of the previous run. */
   restarted?(): void;
