@@ -1,8 +1,9 @@
 import { BlockFlag, BlockOutcome, CommitFlag } from "../../core/index.ts";
 
 /**
- * The numbers of the engine plane's wire format, version 1. `docs/internals/engine-protocol.md` documents
- * them. Every integer is little-endian; the length of every frame is a multiple of eight bytes.
+ * Constants of the engine plane's wire format, version 1. `docs/internals/engine-protocol.md`
+ * documents them. Every integer is little-endian; the length of every frame is a multiple of eight
+ * bytes.
  */
 
 export { BlockFlag, CommitFlag };

@@ -86,7 +86,7 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * State of publication. `waiting`: the bus is disconnected. `refused`: the broker rejects messages
+   * State of publishing. `waiting`: the bus is disconnected. `refused`: the broker rejects messages
    * or snapshots; `why` has the reason. `behind`: number of changes that the broker has not
    * acknowledged.
    */
