@@ -5,19 +5,19 @@ import { ROLES, type Role } from "../control/index.ts";
 import { HearthError, messageOf } from "../core/index.ts";
 import type { Access } from "./authorization.ts";
 
-/** Access rules, built from the configuration and the files that it names. */
+/** Access rules of a server, built from the configuration and the files that it names. */
 export interface ReadAccess {
   readonly access: Access;
-  /** Warnings for the operator about the files, one line each. */
+  /** Problems of the files that the operator should know, one line each. */
   readonly warnings: readonly string[];
   /**
-   * Reads the token files again and drops tokens that are no longer listed. Returns warnings.
+   * Reads the token files again and replaces the valid tokens by those listed. Returns warnings.
    * Throws CONFIG_INVALID and changes nothing if a file is refused.
    */
   reload(): Promise<readonly string[]>;
 }
 
-/** Throws CONFIG_INVALID if a file cannot be read or is not valid. */
+/** Reads the access rules. Throws CONFIG_INVALID if a file cannot be read or is not valid. */
 export async function readAccess(config: AccessConfig): Promise<ReadAccess> {
   const list = await readTokens(config);
   const tokens = list === null ? null : new Tokens(list.entries);
@@ -43,15 +43,15 @@ export interface TokenEntry {
 }
 
 export interface TokenFiles {
-  /** File whose first line is a token with every role. */
+  /** Path of a file whose first line is a token with all roles. */
   readonly tokenFile: string | null;
-  /** File with lines of a name, a role and a token. */
+  /** Path of a file with lines of a name, a role and a token. */
   readonly tokensFile: string | null;
 }
 
 export interface TokenList {
   readonly entries: readonly TokenEntry[];
-  /** Warnings for the operator about the files, one line each. */
+  /** Problems of the files that the operator should know, one line each. */
   readonly warnings: readonly string[];
 }
 
@@ -59,16 +59,16 @@ const TOKEN_FILE_BYTES_MAX = 4096;
 const TOKENS_FILE_BYTES_MAX = 256 * 1024;
 const TOKENS_MAX = 1_000;
 const TOKEN_CHARACTERS_MIN = 16;
-/** Syntax of a bearer token, RFC 6750, section 2.1. */
+/** Syntax of a bearer token (RFC 6750, section 2.1). */
 const TOKEN = /^[A-Za-z0-9._~+/-]+=*$/;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$/;
-/** Names of callers without a token. */
+/** Names that callers without a listed token have. A token must not use them. */
 const RESERVED: ReadonlySet<string> = new Set(["anybody", "certificate", "local", "token_file"]);
 const OTHERS_MAY_READ = 0o004;
 
 /**
- * Reads all tokens of both files. Null: neither is configured. Throws CONFIG_INVALID with the line,
- * never with the token.
+ * Reads all tokens of both files. Null if neither is configured. The message of CONFIG_INVALID
+ * contains the line's number, never a token.
  */
 export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
   const { tokenFile, tokensFile } = files;
@@ -137,7 +137,7 @@ function isRole(word: string | undefined): word is Role {
   return (ROLES as readonly (string | undefined)[]).includes(word);
 }
 
-/** Refuses duplicate tokens: the name and role of such a token would be ambiguous. */
+/** Refuses a token that occurs twice, because its name and role would be ambiguous. */
 function mustDiffer(entries: readonly TokenEntry[]): void {
   const nameOf = new Map<string, string>();
   for (const { name, token } of entries) {
@@ -172,7 +172,7 @@ async function readFileStart(
   }
 }
 
-/** Name and role of a token. */
+/** Name and role of the caller that presents a token. */
 interface TokenIdentity {
   readonly name: string;
   readonly role: Role;
@@ -184,7 +184,7 @@ interface Known extends TokenIdentity {
 
 type Compare = (a: Uint8Array, b: Uint8Array) => boolean;
 
-/** The valid tokens, kept as digests. */
+/** The valid tokens. Only their digests are kept in memory. */
 export class Tokens {
   readonly #isEqual: Compare;
   #known: readonly Known[] = [];
@@ -194,14 +194,15 @@ export class Tokens {
     this.replace(entries);
   }
 
-  /** Replaces all tokens. */
+  /** Replaces all valid tokens. */
   replace(entries: readonly TokenEntry[]): void {
     this.#known = entries.map(({ name, role, token }) => ({ name, role, digest: digestOf(token) }));
   }
 
   /**
-   * Finds the token in an `Authorization` header. Null: none matches. Compares digests of equal
-   * length in constant time and with every token, so that the delay reveals nothing about a token.
+   * Finds the token in an `Authorization` header. Null if it is not valid. Compares digests of
+   * equal length, in constant time, and with every valid token, so that the time taken reveals
+   * nothing about a token.
    */
   find(header: string | null): TokenIdentity | null {
     const match = /^Bearer +(\S+)$/i.exec(header ?? "");
@@ -217,24 +218,24 @@ function digestOf(text: string): Uint8Array {
 }
 
 export interface TlsFiles {
-  /** Certificate file, needs a key file. Null: plain HTTP. */
+  /** Path of the certificate file. It requires a key file. Null: the server uses plain HTTP. */
   readonly tlsCertFile: string | null;
   readonly tlsKeyFile: string | null;
-  /** Null: callers need no certificate. */
+  /** Path of the file with the CA of client certificates. Null: callers need no certificate. */
   readonly tlsClientCaFile: string | null;
 }
 
-/** Certificate and key of an HTTPS server, in PEM. */
+/** Certificate and private key of an HTTPS server, in PEM. */
 export interface ServerTls {
   readonly cert: string;
   readonly key: string;
-  /** CA of client certificates. Null: callers need none. */
+  /** CA that must have signed the callers' certificates, in PEM. Null: callers need none. */
   readonly clientCa: string | null;
 }
 
 /**
- * Reads the TLS files. Null: plain HTTP. Throws CONFIG_INVALID if a file cannot be read, or if
- * certificate and key do not match.
+ * Reads the TLS files. Null: the server uses plain HTTP. Throws CONFIG_INVALID if a file cannot be
+ * read, or if certificate and key do not match.
  */
 export async function readTls(files: TlsFiles): Promise<ServerTls | null> {
   const { tlsCertFile: certFile, tlsKeyFile: keyFile, tlsClientCaFile: clientCaFile } = files;
@@ -260,7 +261,7 @@ function certificateOf(path: string, pem: string): X509Certificate {
   return refusing(path, "a certificate", () => new X509Certificate(pem));
 }
 
-/** Parses a file and replaces the library's error, which may quote the file. */
+/** Parses a file. Replaces an error of the library, whose message may quote the file. */
 function refusing<T>(path: string, what: string, parse: () => T): T {
   try {
     return parse();

@@ -47,7 +47,10 @@ import type { LedgerState } from "../store/index/index.ts";
 import type { ClaimStats, SsdSnapshot, SsdStats, StoreSnapshot } from "../store/index.ts";
 import type { BudgetFigures, Holds } from "../store/pins/index.ts";
 
-/** One data-parallel rank that is published; null: not over this path. */
+/**
+ * State of the publishers of one data-parallel rank. A member is null if the rank is not published
+ * that way.
+ */
 export interface PublishedRank {
   readonly residency: Pick<ResidencyLog, "lastSequence" | "ring">;
   readonly bus: BusPublisherState | null;
@@ -56,20 +59,20 @@ export interface PublishedRank {
   readonly engine: EngineRankState | null;
 }
 
-/** Publishing of residency changes. */
+/** State of publishing residency changes, for metrics and status. */
 export interface PublishingSources {
   readonly mode: "ring" | "stream";
   readonly cluster: string;
   readonly ranks: readonly PublishedRank[];
-  /** Overflows of the change queue. */
+  /** Number of times the queue of changes overflowed and publishing started over. */
   readonly restarts: number;
-  /** Blocks that engines hold according to their events. */
+  /** Number of blocks that engines have, according to their own events. */
   readonly engineBlocks: number;
-  /** Blocks by tier, in the order of RESIDENCY_TIERS. */
+  /** Number of blocks in this host's store per tier, in the order of RESIDENCY_TIERS. */
   readonly heldBlocks: readonly [device: number, host: number, disk: number];
 }
 
-/** Exchange of blocks with peers. */
+/** State of exchanging blocks with peers, for metrics and status. */
 export interface PeerSources {
   readonly fetcher: Pick<Fetcher, "stats">;
   readonly peers: readonly PeerStatus[];
@@ -77,19 +80,19 @@ export interface PeerSources {
   readonly summaries: SummariesStats | null;
   readonly announcer: AnnouncerStats | null;
   readonly credentials: Trust["credentials"];
-  /** Addresses announced to peers. */
+  /** Addresses of this host that are announced to peers, by transport. */
   readonly endpoints: Readonly<Partial<Record<TransportName, Endpoint>>>;
   inboundConnections(transport: TransportName): number;
   recordOf(worker: WorkerId): PeerRecord | null;
 }
 
-/** Where the numbers of an agent are read, for its metrics and its status. */
+/** The objects from which an agent's metrics and status are read. */
 export interface AgentSources extends ProcessSources {
   readonly store: StoreSnapshot;
   readonly region: { readonly pageBytes: number; readonly lockedBytes: number };
   readonly engine: Pick<EngineServer, "connections" | "held" | "stats">;
   readonly frames: FrameCounts;
-  /** RAM reservations and announcements of engines. */
+  /** RAM reserved by LOOKUP requests of engines, and blocks announced by engines. */
   readonly engines: {
     readonly lookups: { readonly size: number };
     readonly announcements: { readonly size: number };
@@ -99,10 +102,10 @@ export interface AgentSources extends ProcessSources {
     readonly holds: ReturnType<Holds["counts"]>;
     readonly figures: BudgetFigures;
     readonly stats: ControlStats;
-    /** Null without an SSD tier. */
+    /** State of the ledger file. Null without an SSD tier. */
     readonly ledger: LedgerState | null;
   };
-  /** Null without NATS. */
+  /** State of the NATS connection. Null without NATS. */
   readonly bus: {
     readonly state: BusState;
     readonly answers: SubscriberStats;
@@ -122,13 +125,16 @@ const TIERS = ["gpu", "ram", "ssd"] as const;
 const LOOKUP_TIERS = [...TIERS, "peer"] as const;
 const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
 /**
- * Seconds. A lookup in memory takes microseconds; one that waits for a slower tier takes
- * milliseconds.
+ * Bucket limits in seconds. A lookup in memory takes microseconds; one that waits for a slower tier
+ * takes milliseconds.
  */
 const LOOKUP_BUCKETS = [2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1];
-/** Seconds, from a round trip in a rack to a large block over a slow connection. */
+/**
+ * Bucket limits in seconds, from a round trip within a rack to a large block over a slow
+ * connection.
+ */
 const PULL_BUCKETS = [5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5];
-/** Components that find damaged blocks in RAM. */
+/** Components that detect damaged blocks in RAM, as label values. */
 const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
 const PIN_KINDS = ["pin", "retain", "lease"] as const;
 const COMMAND_STATUSES = ["ok", "partial"] as const;
@@ -137,7 +143,7 @@ export const PEER_STATES = ["linked", "dialling", "idle", "down"] as const;
 export const BREAKER_STATES = ["closed", "open", "trial"] as const;
 const PORT_STATES = ["active", "down", "no_address", "fatal"] as const;
 
-/** Fates of a block on SSD, and their counters. */
+/** Outcomes for blocks on SSD, as label values, each with its counter. */
 const SSD_EVENTS = {
   written: "writtenBlocks",
   read: "readBlocks",
@@ -151,7 +157,7 @@ const SSD_EVENTS = {
   purged: "purgedBlocks",
 } as const satisfies Record<string, keyof SsdStats>;
 
-/** The counters of a table of label values. */
+/** Returns the counters named in a table from label values to counter names. */
 export function picked<Name extends string>(
   counters: Readonly<Record<Name, number>>,
   names: Readonly<Record<string, Name>>,
@@ -204,7 +210,7 @@ const SSD_METRICS = {
   ),
 } satisfies MetricTable<SsdSnapshot & { readonly stats: SsdStats }>;
 
-/** Fetching from peers and serving them. */
+/** Metrics of fetching blocks from peers and serving blocks to them. */
 const PEER_METRICS = {
   cgn_kvcached_quic_pulls_total: counter(
     "Fetches of single blocks from peers over all transports, by outcome",
@@ -305,7 +311,7 @@ const PEER_METRICS = {
   ),
 } satisfies MetricTable<PeerSources>;
 
-/** Publishing of residency changes, over all ranks. */
+/** Metrics of publishing residency changes, summed over all ranks. */
 const PUBLISHING_METRICS = {
   hearth_feed_changes_total: counter("Numbered residency changes, over all ranks", ({ ranks }) =>
     sum(ranks, ({ residency }) => residency.lastSequence),
@@ -365,7 +371,7 @@ const PUBLISHING_METRICS = {
   ),
 } satisfies MetricTable<PublishingSources>;
 
-/** Metrics of an agent. */
+/** Declarations of an agent's metrics. */
 export const AGENT_METRICS = {
   cgn_kvcached_blocks: gauge(
     "Blocks resident on a tier; on gpu, those reported by engines",
@@ -697,7 +703,7 @@ function tabulate<Name extends string, Value>(names: readonly Name[], of: (name:
   return Object.fromEntries(names.map((name) => [name, of(name)])) as Record<Name, Value>;
 }
 
-/** The metrics of an agent. */
+/** An agent's registered metrics. */
 export class AgentMetrics extends Metrics<AgentSources> {
   readonly #lookups = tabulate(LOOKUP_TIERS, (tier) =>
     tabulate(LOOKUP_OUTCOMES, (outcome) =>
@@ -710,7 +716,10 @@ export class AgentMetrics extends Metrics<AgentSources> {
     super(AGENT_METRICS);
   }
 
-  /** Records the lookup of one request's blocks. Cheap enough for every request. */
+  /**
+   * Counts the lookup of one request's blocks and its duration. It is fast enough to be called for
+   * every request.
+   */
   lookedUp(
     tier: (typeof LOOKUP_TIERS)[number],
     outcome: (typeof LOOKUP_OUTCOMES)[number],
@@ -719,7 +728,7 @@ export class AgentMetrics extends Metrics<AgentSources> {
     this.#lookups[tier][outcome](seconds);
   }
 
-  /** Records the time from a request to a peer to the last byte of its block. */
+  /** Records the seconds from a request to a peer to the last byte of the block. */
   pulled(transport: TransportName, seconds: number): void {
     this.#pulls[transport](seconds);
   }

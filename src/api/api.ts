@@ -27,73 +27,86 @@ export interface ApiOptions {
   readonly version: string;
   readonly clock: Clock;
   readonly access: Access;
-  /** Host names, besides loopback's, accepted in requests without credentials. */
+  /**
+   * Host names, in addition to loopback names, that are accepted in requests without credentials.
+   */
   readonly hosts?: readonly string[];
-  /** Maximum body size in bytes; longer bodies are answered 413. Default: 1 MiB. */
+  /** Maximum bytes of a body. Longer bodies get status 413. Default: 1 MiB. */
   readonly bodyBytesMax?: number;
-  /** Origins whose pages may use the API from a browser. Default: none. */
+  /** Origins of web pages that may use the API from a browser. Default: none. */
   readonly corsOrigins?: readonly string[];
   /** Maximum bytes of all bodies together. Default: 64 MiB. */
   readonly bodyBudgetBytes?: number;
-  /** Time from the head of a request to the last byte of its body. Default: 10 s. */
+  /** Maximum ms from the head of a request to the last byte of its body. Default: 10 s. */
   readonly bodyTimeoutMs?: number;
   /**
-   * Maximum connections. Beyond it, idle ones are closed and requests are refused. Default: 1,024.
+   * Maximum open connections. Above it, idle ones are closed and requests on new ones are refused.
+   * Default: 1,024.
    */
   readonly connectionsMax?: number;
   /**
-   * Connections that wait for `accept` at most; the runtime accepts all of them in one turn of the
-   * event loop, about 13 µs each. Connections beyond it are retried by their kernel after a second.
-   * Default: 512, the runtime's.
+   * Maximum connections that wait for `accept`. The runtime accepts all of them in one turn of the
+   * event loop, about 13 µs each. The client's kernel retries further ones after a second. Default:
+   * 512, which is also the runtime's default.
    */
   readonly backlog?: number;
-  /** Finds idle connections and limits the listener. Without it none are closed. */
+  /**
+   * Native functions that find idle connections and set the listener's limits. Without them, idle
+   * connections are not closed.
+   */
   readonly native?: Pick<Native, "endSilent" | "tuneListener">;
-  /** Whether GET /flush_cache empties the cache, as on SGLang's server. Default: false. */
+  /** True if GET /flush_cache empties the cache, as on SGLang's server. Default: false. */
   readonly flushByGet?: boolean;
-  /** A connection without traffic is closed after this time. Default: 30 s. */
+  /** Seconds without traffic after which a connection is closed. Default: 30. */
   readonly idleSeconds?: number;
-  /** Time for answers in flight to finish when the server is disposed. Default: 1 s. */
+  /** Maximum ms that disposing the server waits for responses in progress. Default: 1 s. */
   readonly stopMs?: number;
-  /** Called with internal faults and the path of the request. */
+  /** Called with each internal error and the path of its request. */
   readonly onFault: (path: string, thrown: unknown) => void;
-  /** Called for refused callers, at most once a minute for each reason. */
+  /** Called when callers are refused, at most once a minute for each reason. */
   readonly onRefused?: (note: RefusalNote) => void;
 }
 
 export interface ListenOptions {
-  /** Address or host name. Default: `127.0.0.1`. */
+  /** Address or host name to listen on. Default: `127.0.0.1`. */
   readonly host?: string;
-  /** 0: any free port. */
+  /** Port to listen on. 0: any free port. */
   readonly port: number;
 }
 
-/** A listening server. Disposing it waits for answers in flight, for at most `stopMs`. */
+/** A listening server. Disposing it waits for responses in progress, at most `stopMs` ms. */
 export interface ApiServer extends AsyncDisposable {
   readonly host: string;
-  /** The actual port. */
+  /** The port on which the server listens. */
   readonly port: number;
-  /** Base URL without a path: `http://127.0.0.1:7171`, or `https:`. */
+  /**
+   * Base URL without a path, such as `http://127.0.0.1:7171`; begins with `https:` if the server
+   * uses TLS.
+   */
   readonly url: string;
 }
 
-/** The connection that a request came on. */
+/** The connection on which a request arrived. */
 export interface ClientConnection {
   readonly address: string;
-  /** The caller, if the connection identifies it. Absent: the request's credentials do. */
+  /**
+   * The caller, if the connection itself identifies it. Absent: the request's credentials identify
+   * the caller.
+   */
   readonly caller?: Caller;
-  /** Called once the whole body has arrived. The answer may take any time from here on. */
+  /** Called once the whole body has arrived. From then on, the response may take any time. */
   readonly onBody?: () => void;
 }
 
 export interface Api {
-  /** Answers a request as the server would. */
+  /** Handles a request as the server would, without a socket. */
   fetch(request: Request, connection?: ClientConnection): Promise<Response>;
   /**
-   * Listens. Throws SOCKET_IN_USE if the address is taken, CONFIG_INVALID if it is not available.
+   * Starts a server. Throws SOCKET_IN_USE if the address is in use, and CONFIG_INVALID if it is not
+   * available.
    */
   listen(options: ListenOptions): ApiServer;
-  /** Refused callers by reason, since the start. */
+  /** Returns the number of refused callers since the start, by reason. */
   refusals(): ReadonlyMap<ApiRefusal, number>;
 }
 
@@ -102,14 +115,16 @@ const BODY_BUDGET_BYTES = 64 * 1024 * 1024;
 const BODY_TIMEOUT_MS = 10_000;
 const CONNECTIONS_MAX = 1_024;
 /**
- * The runtime answers longer bodies without a reason. A body up to this much over the limit, such
- * as a full command of blocks in hex, gets an answer with the reason; at most `bodyBytesMax` of it
- * is kept.
+ * Number of bytes by which a body may exceed the limit and still get a response with the reason,
+ * for example a command that names its blocks in hex. At most `bodyBytesMax` bytes of such a body
+ * are kept. The runtime itself answers longer bodies, without a reason.
  */
 const EXPLAINED_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
-/** Addresses that get event loop slices of their own. All others share slices. */
+/**
+ * Maximum client addresses with event-loop slices of their own. All further addresses share slices.
+ */
 const ADDRESSES_MAX = 8;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
@@ -128,28 +143,32 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
 }
 
 /**
- * A handler behind authorization and limits. It receives permitted requests with their whole body.
+ * A handler that runs behind authorization and limits. It gets only permitted requests, with their
+ * whole body.
  */
 export interface RequestHandler {
   readonly rules: RouteRules;
-  /** Handles a request in the event loop slices of the caller's `source`. */
+  /** Handles a request, in time slices of the caller's `source`. */
   handle(request: Request, caller: Caller, source: TurnSource): Promise<Response>;
   /**
-   * Handlers of hot routes by method and path, which bypass the framework. They get the body, and a
-   * signal that fires if the caller disconnects. Must not reject.
+   * Handlers of frequently used routes by method and path, which bypass the framework for speed. A
+   * handler gets the body, and a signal that fires if the caller disconnects. It must not reject.
    */
   readonly direct?: Readonly<Record<string, Direct>>;
-  /** Replaces both: gets the server's own request with its body unread. Must not reject. */
+  /**
+   * If set, handles all requests in place of `handle` and `direct`. It gets the server's own
+   * request, whose body is not read yet. Must not reject.
+   */
   readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
-  /** Builds the answer to a refused caller, if it must not be a problem document. */
+  /** Returns the response to a refused caller, if it must not be a problem document. */
   readonly refused?: (problem: Response, request: Request) => Promise<Response>;
-  /** Extracts the caller's token. Default: the bearer of `Authorization`. */
+  /** Returns the caller's token. Default: the bearer token of `Authorization`. */
   readonly credential?: (headers: Headers) => string | null;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
-/** Wraps a handler in a server with authorization, limits and TLS. */
+/** Returns a server that adds authorization, limits and TLS to a handler. */
 export function createServer(options: Omit<ApiOptions, "version">, handler: RequestHandler): Api {
   const { rules, handle, direct = {}, own, refused, credential } = handler;
   const { access, clock } = options;
@@ -190,7 +209,8 @@ export function createServer(options: Omit<ApiOptions, "version">, handler: Requ
       if (shortcut !== undefined) return shortcut(body, request.signal);
       return handle(withBody(request, body), caller, source);
     };
-    // Reading the body used up this slice; other callers may go first.
+    // Reading the body used up this slice, so the request waits for another one; other callers may
+    // run first.
     return await (body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting()));
   };
   const fetch: Api["fetch"] = async (request, connection = { address: "local" }) => {
@@ -221,7 +241,7 @@ interface Served {
   readonly onRefused: (code: ApiRefusal, address: string) => void;
 }
 
-/** The same request with its whole body in memory. */
+/** Returns the same request with its whole body in memory. */
 function withBody(request: Request, body: Uint8Array<ArrayBuffer>): Request {
   const { method, headers } = request;
   const hasNone = body.length === 0 && !request.bodyUsed;
@@ -229,7 +249,10 @@ function withBody(request: Request, body: Uint8Array<ArrayBuffer>): Request {
   return new Request(longUrl(request.url), { method, headers, body });
 }
 
-/** The framework looks for the path after the eleventh character, which fails with a short host. */
+/**
+ * Returns a URL with a host that is long enough: the framework searches for the path from the
+ * twelfth character on, which fails if the host is short.
+ */
 function longUrl(url: string): string {
   const slash = url.indexOf("/", 8);
   return slash >= 11 ? url : `http://localhost${url.slice(slash)}`;
@@ -259,8 +282,8 @@ function serve(
           onRefused("CONNECTION_LIMIT", address);
           return refuseConnection(connectionsMax);
         }
-        // Requests that change blocks may wait for the disk indefinitely. Their bodies must still
-        // arrive in time.
+        // Time limits apply only until the body has arrived: requests that change blocks may wait
+        // for the disk without a limit.
         const onBody = () => {
           const isChange = rules.changes(request.method, pathOf(request.url));
           if (isChange) server.timeout(request, 0);
@@ -268,7 +291,8 @@ function serve(
         return fetch(request, { address, onBody });
       },
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
-      // Outside its development mode the runtime would share the port with other processes.
+      // Set explicitly, because the runtime shares the port with other processes by default, except
+      // in its development mode.
       reusePort: false,
       idleTimeout: options.idleSeconds ?? IDLE_SECONDS,
       maxRequestBodySize: bodies.bytesMax + EXPLAINED_BYTES,
@@ -299,7 +323,7 @@ function serve(
 }
 
 const BACKLOG = 512;
-/** Receive buffer per connection: a hundred full ones are read in under 5 ms. */
+/** Bytes of the receive buffer per connection. A hundred full ones are read in under 5 ms. */
 const RECEIVE_BYTES = 2 ** 15;
 
 function tlsOptions({ cert, key, clientCa }: ServerTls) {
@@ -322,9 +346,9 @@ function bind<T>(host: string, port: number, open: () => T): T {
 }
 
 const LOOK_MS = 50;
-/** Descriptors examined per timer tick. */
+/** File descriptors examined per timer tick. */
 const SLICE = 4_096;
-/** A connection that has sent no byte for this long is closed if there are too many connections. */
+/** If there are too many connections, one that has received no byte for this many ms is closed. */
 const SILENT_MS = 250;
 
 export interface ConnectionCapOptions {
@@ -333,22 +357,22 @@ export interface ConnectionCapOptions {
   readonly clock: Clock;
   /** Maximum connections of this server. */
   readonly max: number;
-  /** Descriptor usage of this process. Tests replace it. */
+  /** Returns the file descriptors that this process uses. Tests replace it. */
   readonly use?: typeof descriptorUse;
 }
 
 /**
- * Closes idle connections of a server if it has too many, or if the process runs out of
- * descriptors. The runtime accepts every connection, does not report those without a request, and
- * closes them only after 10 s. The cap therefore queries the kernel. It closes connections that
- * have sent no byte first, then connections between two requests.
+ * Closes idle connections of a server if it has too many, or if the process has almost no free file
+ * descriptors. This class queries the kernel, because the runtime accepts every connection, does
+ * not report those without a request, and closes them only after 10 s. Closes connections that have
+ * sent no byte first, then connections between two requests.
  */
 export class ConnectionCap implements Disposable {
   readonly #options: ConnectionCapOptions;
   readonly #timer: Disposable;
-  /** Descriptor at which the next tick continues. 0: between two sweeps. */
+  /** File descriptor at which the next tick continues the sweep. 0: no sweep is in progress. */
   #at = 0;
-  /** Connections counted in this sweep. */
+  /** Number of connections found in this sweep. */
   #seen = 0;
 
   constructor(options: ConnectionCapOptions) {
@@ -360,11 +384,13 @@ export class ConnectionCap implements Disposable {
     const { server, native, max, use = descriptorUse } = this.#options;
     const now = use();
     if (now === null || server.port === undefined) return;
-    // A cheap test covers the usual case: fewer descriptors than the limit.
+    // Usually the process has fewer descriptors than the limit on connections, so no sweep is
+    // needed.
     if (this.#at === 0 && now.open <= max && !now.isShort) return;
     this.#seen += native.endSilent(server.port, this.#at, SLICE, SILENT_MS);
     this.#at += SLICE;
-    // The kernel assigns the lowest free descriptor, so higher numbers are unused.
+    // The kernel always assigns the lowest free descriptor, so much higher numbers than the number
+    // in use are not assigned.
     if (this.#at < Math.min(now.limit, 2 * now.open)) return;
     if (this.#seen > max || now.isShort) server.closeIdleConnections();
     [this.#at, this.#seen] = [0, 0];
@@ -375,7 +401,10 @@ export class ConnectionCap implements Disposable {
   }
 }
 
-/** The answer if an address has too many requests waiting for event loop slices. */
+/**
+ * Returns the response for an address that already has too many requests waiting for event-loop
+ * slices.
+ */
 function refuseWaiting(): Response {
   return refuse("CONNECTION_LIMIT", "too many requests from this address are waiting", {
     fix: "retry later",
@@ -383,7 +412,7 @@ function refuseWaiting(): Response {
   });
 }
 
-/** The answer if every allowed connection already has a request in flight. */
+/** Returns the response if the maximum number of connections have a request in progress. */
 function refuseConnection(max: number): Response {
   return refuse("CONNECTION_LIMIT", `${max} requests are in flight on as many connections`, {
     fix: "retry later, or raise connections_max of this server",
@@ -391,17 +420,17 @@ function refuseConnection(max: number): Response {
   });
 }
 
-/** Time for which browsers cache the preflight answer, in seconds. */
+/** Seconds for which browsers cache the response to a preflight request. */
 const MAX_AGE_SECONDS = 600;
 const METHODS = "GET, POST, OPTIONS";
-/** Headers that pages may read, in addition to the default ones. */
+/** Response headers that pages may read, in addition to those that browsers always allow. */
 const EXPOSED = "x-hearth-request-id, x-hearth-worker, x-request-id, retry-after";
 
-/** Cross-origin access to a server from browsers. */
+/** Adds headers (CORS) to responses that allow web pages of other origins to use the server. */
 class Cors {
   readonly #origins: ReadonlySet<string>;
 
-  /** `*` allows every origin. Without origins, answers are unchanged. */
+  /** `*` allows every origin. If there are no origins, responses stay unchanged. */
   constructor(origins: readonly string[]) {
     this.#origins = new Set(origins);
   }
@@ -410,7 +439,10 @@ class Cors {
     return this.#origins.has("*") || this.#origins.has(origin);
   }
 
-  /** Answers a preflight request, which carries no credentials. Null: this is none. */
+  /**
+   * Returns the response to a preflight request, which carries no credentials. Null if the request
+   * is not a preflight.
+   */
   preflight({ method, headers }: Request): Response | null {
     const origin = headers.get("origin");
     const wanted = headers.get("access-control-request-method");
@@ -420,13 +452,13 @@ class Cors {
       "access-control-allow-methods": METHODS,
       "access-control-max-age": String(MAX_AGE_SECONDS),
     });
-    // Allows all headers that the page asks for, since engines accept many.
+    // Allows all headers that the page asks for, because engines accept many.
     const asked = headers.get("access-control-request-headers");
     if (asked !== null) answer.set("access-control-allow-headers", asked);
     return this.#marked(origin, new Response(null, { status: 204, headers: answer }));
   }
 
-  /** Allows the page to read the answer. */
+  /** Adds the headers that allow the page to read the response. */
   mark({ headers }: Request, answer: Response): Response {
     const origin = headers.get("origin");
     if (origin === null || !this.allows(origin)) return answer;
@@ -435,26 +467,27 @@ class Cors {
   }
 
   #marked(origin: string, answer: Response): Response {
-    // Replaces the worker's own header: browsers reject an answer that has it twice.
+    // Replaces this header if the worker's response has it, because browsers reject a response with
+    // two.
     answer.headers.set("access-control-allow-origin", origin);
     answer.headers.append("vary", "Origin");
     return answer;
   }
 }
 
-/** Refused callers of one reason. */
+/** Callers that were refused for one reason, for the log. */
 export interface RefusalNote {
   readonly code: ApiRefusal;
-  /** Address of the latest one. */
+  /** Address of the latest refused caller. */
   readonly address: string;
-  /** Callers since the previous note, including this one. */
+  /** Number of refused callers since the previous note, including the latest. */
   readonly count: number;
 }
 
-/** Minimum time between two notes of one reason, so that token guessing does not fill the log. */
+/** Minimum ms between two notes of one reason, so that guessing tokens does not fill the log. */
 const NOTE_EVERY_MS = 60_000;
 
-/** Counts refused callers and reports each reason at most once a minute. */
+/** Counts refused callers by reason and reports each reason at most once a minute. */
 class Refusals {
   readonly #clock: Clock;
   readonly #report: (note: RefusalNote) => void;
@@ -476,7 +509,7 @@ class Refusals {
     this.#report({ code, address, count: count - (reported?.count ?? 0) });
   }
 
-  /** Counts since the start. */
+  /** Returns the number of refused callers since the start, by reason. */
   counts(): ReadonlyMap<ApiRefusal, number> {
     return this.#counts;
   }

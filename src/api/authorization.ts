@@ -7,17 +7,17 @@ import { pathOf, type RouteRules } from "./route-rules.ts";
 
 /** Access rules of a server. */
 export interface Access {
-  /** Null: no tokens are required. */
+  /** The valid tokens. Null: no tokens are required. */
   readonly tokens: Tokens | null;
-  /** Null: plain HTTP. */
+  /** TLS certificate and key. Null: the server uses plain HTTP. */
   readonly tls: ServerTls | null;
-  /** Role of callers without credentials, if none are required. */
+  /** Role of callers without credentials, if the server requires none. */
   readonly loopbackRole: Role;
-  /** Role of callers with a certificate and no token. */
+  /** Role of callers with a valid client certificate and without a token. */
   readonly clientRole: Role;
 }
 
-/** Every caller has every role. For loopback only. */
+/** Gives every caller all roles. Only for servers on loopback addresses. */
 export const OPEN_ACCESS: Access = {
   tokens: null,
   tls: null,
@@ -27,25 +27,25 @@ export const OPEN_ACCESS: Access = {
 
 /** The authenticated sender of a request. */
 export interface Caller {
-  /** The token's name, or `local` or `certificate`. */
+  /** Name of the caller's token, or `local` or `certificate`. */
   readonly name: string;
-  /** Name and address, for the audit log. */
+  /** Name and address of the caller, for the audit log. */
   readonly from: string;
   readonly role: Role;
-  /** The configuration key that gave the role. */
+  /** The configuration key that assigned the role. */
   readonly roleKey: RoleKey;
-  /** Account proven by a token or by the kernel. Null: the caller is one of many. */
+  /** Account proven by a token or by the kernel. Null if several callers are indistinguishable. */
   readonly account: string | null;
 }
 
 export interface AuthorizationOptions {
   readonly access: Access;
   readonly rules: RouteRules;
-  /** Host names, besides loopback's, accepted in `Host`. */
+  /** Host names, in addition to loopback names, that are accepted in `Host`. */
   readonly hosts: readonly string[];
-  /** Extracts the caller's token. Default: `Authorization`. */
+  /** Returns the caller's token. Default: the bearer token of `Authorization`. */
   readonly credential?: (headers: Headers) => string | null;
-  /** Whether pages of another origin may use the server. */
+  /** Returns true if web pages of this origin may use the server. */
   readonly isOwnOrigin?: (origin: string) => boolean;
   /** Called for each refused caller. */
   readonly onRefused?: (code: ApiRefusal, address: string) => void;
@@ -53,20 +53,23 @@ export interface AuthorizationOptions {
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])$/;
 
-/** The host of a `Host` header in lower case, without port and final dot. */
+/** Returns the host in a `Host` header, in lower case, without port and final dot. */
 function hostOf(header: string): string {
   return header.toLowerCase().replace(/:\d*$/, "").replace(/\.$/, "");
 }
 
-/** Whether callers must send a token or a certificate. */
+/** Returns true if callers must send a token or a certificate. */
 export function needsCredentials({ tokens, tls }: Access): boolean {
   return tokens !== null || (tls !== null && tls.clientCa !== null);
 }
 
-/** `known`: the caller, if the connection identifies it. Browsers cannot send such a request. */
+/**
+ * Authorizes a request: returns its caller, or the response that refuses it. `known` is the caller
+ * if the connection itself identifies it, which is never the case for a browser.
+ */
 export type Authorize = (request: Request, address: string, known?: Caller) => Caller | Response;
 
-/** Creates the check that precedes every route. It returns the caller, or the refusal. */
+/** Creates the function that authorizes every request before its route runs. */
 export function createAuthorization(options: AuthorizationOptions): Authorize {
   const { access, rules, hosts, onRefused = () => undefined } = options;
   const { credential = authorizationOf, isOwnOrigin = () => false } = options;
@@ -81,9 +84,10 @@ export function createAuthorization(options: AuthorizationOptions): Authorize {
     const url = URL.parse(request.url);
     if (url === null) return refusing("HOST_REFUSED", refuseHost());
     if (!isGuarded && known === undefined) {
-      // A web page may point its own host name here (DNS rebinding). The Host header then has that
-      // name. Servers with tokens need no check, since the page has no token; nor do servers with
-      // certificates, since theirs is not valid for that name.
+      // Checks the Host header against DNS rebinding: a web page may point its own host name to
+      // this server, and the header then contains that name. A server with tokens needs no check,
+      // because the page has no token; a server with TLS needs none either, because its certificate
+      // is not valid for that name.
       const host = hostOf(request.headers.get("host") ?? "");
       if (!LOOPBACK.test(host) && !names.has(host)) {
         return refusing("HOST_REFUSED", refuseHost());
@@ -118,7 +122,7 @@ function callerOf(name: string, role: Role, roleKey: RoleKey, address: string): 
 function identify(access: Access, authorization: string | null, address: string): Caller | null {
   const { tokens, tls, loopbackRole, clientRole } = access;
   const hasCertificate = tls !== null && tls.clientCa !== null;
-  // The TLS handshake has verified the certificate.
+  // If there is a certificate, the TLS handshake has already verified it.
   if (hasCertificate && (tokens === null || authorization === null)) {
     return callerOf("certificate", clientRole, "api.tls_client_role", address);
   }
@@ -129,9 +133,9 @@ function identify(access: Access, authorization: string | null, address: string)
 }
 
 /**
- * Whether a browser sends the request for a page of another site. Such a page could not read the
- * answer, but its change would be made. Programs send none of these headers. Browsers without Fetch
- * Metadata send neither of the first two for an image, only `Referer`.
+ * Returns true if a browser sends the request for a page of another site. The page could not read
+ * the response, but the change would be made. Other programs send none of these headers. Browsers
+ * without Fetch Metadata send only `Referer` with requests for images.
  */
 function isFromElsewhere({ headers }: Request, url: URL): boolean {
   const site = headers.get("sec-fetch-site");
@@ -170,7 +174,8 @@ function refuseRole({ name, role, roleKey }: Caller, needed: Role): Response {
 }
 
 /**
- * Callers of authorized requests. Needed because the framework passes on nothing but the request.
+ * The callers of authorized requests. Needed because the framework passes only the request to
+ * handlers.
  */
 export class Callers {
   readonly #callers = new WeakMap<
@@ -182,7 +187,7 @@ export class Callers {
     this.#callers.set(request, { caller, source });
   }
 
-  /** The source in whose event loop slices the request is handled. */
+  /** Returns the source in whose event-loop slices the request is handled. */
   sourceOf(request: Request): TurnSource {
     return this.#entryOf(request).source;
   }

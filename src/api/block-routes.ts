@@ -8,7 +8,7 @@ import { refuse } from "./problem.ts";
 import type { ApiServices, PurgeRequest } from "./services.ts";
 
 const PURGED_MAX = 10_000;
-/** Blocks checked at once. Parsing the longest body takes 4 ms, and comes before. */
+/** Blocks validated per piece of work. Parsing the longest body has then already taken 4 ms. */
 const PIECE = 256;
 const LAYER_MAX = LAYER_ALL - 1;
 const DIGEST = /^[0-9a-f]{64}$/;
@@ -49,7 +49,10 @@ const purgeDetail = {
   requestBody: jsonBody(purgeSchema),
 };
 
-/** Block operations for operators. Each answers when it is complete. */
+/**
+ * Returns the routes of block operations for operators. Each responds when the operation is
+ * complete.
+ */
 export function blockRoutes(services: ApiServices, callers: Callers) {
   return new Elysia()
     .post(
@@ -61,8 +64,8 @@ export function blockRoutes(services: ApiServices, callers: Callers) {
         if (blocks instanceof Response) return blocks;
         return answerJson({ outcomes: await services.purge(blocks, callers.senderOf(request)) });
       },
-      // The framework's own validation error would repeat the whole body, which may take many
-      // seconds.
+      // The framework does not validate this body, because its validation error would repeat the
+      // whole body and could take many seconds.
       { parse: "none", response: purgeReport, detail: purgeDetail },
     )
     .post("/v1/persist", ({ request }) => services.persist(callers.senderOf(request)), {
@@ -74,7 +77,9 @@ export function blockRoutes(services: ApiServices, callers: Callers) {
     });
 }
 
-/** Reads the blocks in pieces: a full list would take longer than one slice of the event loop. */
+/**
+ * Reads the blocks in pieces, because reading a full list takes longer than one event-loop slice.
+ */
 function* blocksIn({
   blocks,
 }: Readonly<Record<string, Json>>): Generator<void, PurgeRequest[] | Response> {

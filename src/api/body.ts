@@ -2,10 +2,13 @@ import type { BodyLimits, BodyRefusal } from "../core/http/index.ts";
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
 import { refuse } from "./problem.ts";
 
-/** The connection closes after the answer, since the rest of the body may still arrive on it. */
+/**
+ * Headers of a response after which the connection closes, because the rest of the body may still
+ * arrive on it.
+ */
 const CLOSE = { connection: "close" };
 
-/** The answer to a request whose body cannot be read. */
+/** Returns the response to a request whose body cannot be read. */
 export function refuseBody(
   why: BodyRefusal,
   { bytesMax, timeoutMs, budget }: BodyLimits,
@@ -35,7 +38,10 @@ export function refuseBody(
 
 type JsonObject = Readonly<Record<string, Json>>;
 
-/** Parses a body with one JSON object, 64-bit integers exact, or returns the error. */
+/**
+ * Parses a body that contains one JSON object. 64-bit integers are exact. Returns the error
+ * response if it is not valid.
+ */
 export async function readObject(request: Request): Promise<JsonObject | Response> {
   let value: Json;
   try {
@@ -58,7 +64,7 @@ export interface AnswerOptions {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** A JSON answer with exact 64-bit integers. */
+/** Returns a JSON response in which 64-bit integers are exact. */
 export function answerJson(value: unknown, options: AnswerOptions = {}): Response {
   const { status = 200, headers = {} } = options;
   return new Response(stringifyJson(value), {

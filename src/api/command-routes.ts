@@ -40,7 +40,7 @@ const issuerQuery = t.Object({
   ),
 });
 
-/** Commands and their receipts. Only the control plane parses the bodies. */
+/** Returns the routes of commands and their receipts. Only the control plane parses the bodies. */
 export function commandRoutes(control: ControlServices, callers: Callers, onFault: OnFault) {
   return new Elysia()
     .post(
@@ -58,7 +58,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
             source,
           });
           const answer = () => answerReceipt(receipt, type);
-          // Yields after each command, since many may end in one slice.
+          // Encodes the receipt in a slice of its own, because many commands may end in one slice.
           return source.call(answer) ?? answer();
         }
         const place = placeOf(body, contentType, sender);
@@ -106,7 +106,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
 
 type OnFault = (path: string, thrown: unknown) => void;
 
-/** Path of a command's receipt. */
+/** Path of a command's receipt, and the values in it. */
 interface Place {
   readonly id: string;
   readonly issuer: string;
@@ -115,8 +115,8 @@ interface Place {
 }
 
 /**
- * The path of the receipt, or the error if the command has no id and its receipt could not be found
- * again.
+ * Returns the path at which the receipt can be read later, or the error response if the command has
+ * no id to find its receipt by.
  */
 function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): Place | Response {
   const decoded = decodeCommand(body, contentType);
@@ -133,7 +133,10 @@ function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): 
   return { id, issuer, account: sender.account, path };
 }
 
-/** The final receipt if it is available at once, else the receipt of the running command. */
+/**
+ * Returns the final receipt if the command ends immediately, else the receipt of the running
+ * command.
+ */
 async function firstReceipt(
   control: ControlServices,
   done: Promise<Receipt>,
@@ -160,7 +163,10 @@ const unfenceReport = t.Object({
   }),
 });
 
-/** Resets an issuer, so that it can start over. */
+/**
+ * Returns the route that removes an issuer's stored epoch and number, so that the issuer can start
+ * over.
+ */
 export function unfenceRoutes(control: ControlServices, callers: Callers) {
   return new Elysia().post(
     "/v1/unfence",

@@ -32,7 +32,7 @@ const STATUS_OF_WORD = {
 } as const satisfies Record<RefusalCode, number>;
 
 /**
- * Status of commands refused because of the host's state: a budget, or blocks that are not
+ * HTTP status of commands refused because of the host's state: a budget, or blocks that are not
  * transient.
  */
 const CONFLICT = 409;
@@ -42,14 +42,17 @@ const REJECTED_STATUSES: readonly number[] = [
   ...new Set([CONFLICT, ...Object.values(STATUS_OF_WORD)]),
 ].sort((a, b) => a - b);
 
-/** 200 unless the whole command was refused; then the status of the reason's first word. */
+/**
+ * Returns the HTTP status of a receipt: 200 unless the whole command was refused, otherwise the
+ * status for the code at the start of the reason.
+ */
 export function statusOfReceipt({ status, reason = "" }: Receipt): number {
   if (status !== "rejected") return 200;
   const word = /^\w+/.exec(reason)?.[0] ?? "";
   return Object.hasOwn(STATUS_OF_WORD, word) ? STATUS_OF_WORD[word as RefusalCode] : CONFLICT;
 }
 
-/** Answers with the receipt as body, also if the command was refused. */
+/** Returns the response with the receipt as body, even if the command was refused. */
 export function answerReceipt(
   receipt: Receipt,
   type: MediaType,
@@ -95,7 +98,7 @@ function command<Fields extends Parameters<typeof t.Object>[0]>(type: string, fi
 
 const leaseId = name("Lease id");
 
-/** All commands in their wire form. Unknown fields are ignored. */
+/** Schema of all commands in their wire form. Unknown fields are ignored. */
 export const commandSchema = t.Union([
   command("Warm", {
     block_keys: blocks,
@@ -197,7 +200,9 @@ const FROM = { worker_id: "gpu-01", incarnation: "17040398372918264832", issuer:
 
 type Members = Readonly<Record<string, unknown>>;
 
-/** A command with its receipt: what it counts, and the members that the example adds. */
+/**
+ * Returns an example of a command and its receipt: the receipt's counts, and additional members.
+ */
 function example(
   summary: string,
   command: { readonly type: string; readonly id?: string; readonly [member: string]: unknown },
@@ -277,14 +282,14 @@ export const COMMAND_EXAMPLES = {
   ),
 };
 
-/** A running command, whose receipt is the answer to `wait=false`. */
+/** Example of the response to `wait=false`: the receipt of a running command. */
 const RUNNING = example(
   "Running",
   { type: "Warm", id: "w-2" },
   { status: "running", progress: { done_blocks: 12, total_blocks: 233, bytes: 125_829_120 } },
 );
 
-/** A refused command. Nothing changed. */
+/** Example of the receipt of a refused command, which changed nothing. */
 const REFUSED = example(
   "Refused",
   { type: "Cache", id: "c-2" },
@@ -310,7 +315,7 @@ function receiptAnswer(description: string, examples: Examples) {
   };
 }
 
-/** The request body in the OpenAPI description. */
+/** Request body of a command in the OpenAPI description. */
 export const commandBody = {
   required: true,
   content: {

@@ -9,7 +9,7 @@ import { problemOf, refuse } from "./problem.ts";
 import { pathOf, type RouteRules, serves } from "./route-rules.ts";
 import type { HealthServices } from "./services.ts";
 
-/** Version of the script that the page at /openapi loads from the network, pinned. */
+/** Fixed version of the script that the page at /openapi loads from the network. */
 const SCALAR_VERSION = "1.72.1";
 
 const DESCRIPTION_PATH = "/openapi/json";
@@ -30,7 +30,7 @@ export function everyRouteHasRole(routes: RouteList, { roles }: RouteRules): voi
   }
 }
 
-/** Error passed to the framework's error handler, reduced to the fields used here. */
+/** An error that the framework passes to its error handler, reduced to the fields used here. */
 interface Thrown {
   readonly code: number | string;
   readonly error: unknown;
@@ -44,7 +44,7 @@ export interface Answering {
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** Converts any error to an answer. */
+/** Converts any error to an HTTP response. */
 export function answerOf({ code, error, path, request }: Thrown, answering: Answering): Response {
   if (code === "NOT_FOUND") return notFound(answering, request.method, path);
   if (code === "PARSE")
@@ -100,8 +100,8 @@ export function healthRoutes(services: HealthServices) {
 type Handler = { handle(request: Request): Response | Promise<Response> };
 
 /**
- * Handles a request. Completes the OpenAPI description, in which the framework includes neither
- * authorization nor errors.
+ * Handles a request and completes the OpenAPI description, because the framework omits
+ * authorization and errors from it.
  */
 export async function handled(
   app: Handler,
@@ -114,7 +114,7 @@ export async function handled(
   return answerJson(completeDescription((await answer.json()) as Description, access, rules));
 }
 
-/** Codes only, without details: this route requires no token. */
+/** Returns the health codes without details, because this route requires no token. */
 function healthText(problems: readonly HealthProblem[]): string {
   const lines = problems.map(({ code, severity, meaning }) => `${severity} ${code}: ${meaning}\n`);
   return `ok\n${lines.join("")}`;
@@ -135,12 +135,12 @@ export function documentation(title: string, version: string) {
   });
 }
 
-/** A service returned a value that its schema does not allow. */
+/** Returns the error for a service's value that does not match the response schema. */
 function misshapen(cause: Error): HearthError {
   return new HearthError("INTERNAL", "the answer does not match its schema", { cause });
 }
 
-/** 405 if the path is served for another method, else 404. */
+/** Returns a 405 response if the path exists for another method, else a 404 response. */
 function notFound({ routes, rules }: Answering, method: string, path: string): Response {
   const methods = routes.filter((route) => serves(route.path, path)).map((route) => route.method);
   if (methods.length === 0) {
@@ -153,7 +153,7 @@ function notFound({ routes, rules }: Answering, method: string, path: string): R
   });
 }
 
-/** The parts of the framework's error that are used here. */
+/** The parts of the framework's validation error that are used here. */
 type Invalid = Pick<ValidationError, "type" | "valueError">;
 
 interface Wanted {
@@ -165,7 +165,8 @@ interface Wanted {
 const PATH_CHARACTERS_MAX = 100;
 
 /**
- * Describes the first problem in one line. The framework's own message repeats the whole request.
+ * Describes the first invalid value in one line. The framework's own message repeats the whole
+ * request.
  */
 function whatIsWrong({ type, valueError }: Invalid, url: string): string {
   const { path = "", message = "invalid value", schema, value } = valueError ?? {};
@@ -178,7 +179,8 @@ function whatIsWrong({ type, valueError }: Invalid, url: string): string {
 }
 
 /**
- * Names of query parameters with this value. The framework does not name parameters out of range.
+ * Returns the names of the query parameters with this value. For a value out of range, the
+ * framework does not name the parameter.
  */
 function namesOf(url: string, value: unknown): string[] {
   const parameters = URL.parse(url)?.searchParams ?? new URLSearchParams();
@@ -188,7 +190,7 @@ function namesOf(url: string, value: unknown): string[] {
   );
 }
 
-/** Describes the expected value. Null: the framework's message is good enough. */
+/** Describes the allowed values. Null if the framework's message is clear enough. */
 function expectationOf({ minimum, maximum, anyOf = [] }: Wanted): string | null {
   if (minimum !== undefined) {
     const to = maximum === undefined ? "on" : `to ${maximum}`;

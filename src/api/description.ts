@@ -2,7 +2,7 @@ import type { TSchema } from "elysia";
 import { type Access, needsCredentials } from "./authorization.ts";
 import type { RouteRules } from "./route-rules.ts";
 
-/** The framework's OpenAPI document, reduced to the parts completed here. */
+/** The framework's OpenAPI document, reduced to the parts that this module completes. */
 export interface Description {
   paths: Record<string, Record<string, Operation>>;
   components?: { schemas?: Record<string, object>; securitySchemes?: object };
@@ -14,7 +14,7 @@ interface Operation {
   requestBody?: { readonly content?: Contents };
   responses: Record<string, Answer>;
   security?: object[];
-  /** Refusals of the route itself, by status. */
+  /** The route's own refusals (texts by HTTP status). */
   [REFUSALS]?: Record<string, string>;
 }
 
@@ -33,10 +33,10 @@ interface Answer {
 /** Bodies by media type. */
 type Contents = Readonly<Record<string, { readonly schema?: Schema; readonly examples?: object }>>;
 
-/** A JSON schema, reduced to the keywords that matter to an example. */
+/** A JSON schema, reduced to the keywords that an example depends on. */
 interface Schema {
   readonly [keyword: string]: unknown;
-  /** A list if null is allowed, too. */
+  /** Type name. A list of names if null is allowed, too. */
   readonly type?: string | readonly string[];
   readonly const?: unknown;
   readonly enum?: readonly unknown[];
@@ -52,12 +52,18 @@ interface Schema {
 
 const REFUSALS = "x-refusals";
 
-/** The texts of a route: its summary, and its own refusals by status. */
+/**
+ * Returns the texts of a route for the OpenAPI description: its summary, and its own refusals by
+ * HTTP status.
+ */
 export function described(summary: string, refusals: Readonly<Record<number, string>> = {}) {
   return { summary, [REFUSALS]: refusals };
 }
 
-/** The description of a JSON body. Without examples, one is made from the schema. */
+/**
+ * Returns the OpenAPI description of a JSON body. If no example is given, one is generated from the
+ * schema.
+ */
 export function jsonContent(schema: TSchema, ...values: readonly unknown[]) {
   const examples = Object.fromEntries(values.map((value, at) => [`example${at + 1}`, { value }]));
   return {
@@ -65,15 +71,18 @@ export function jsonContent(schema: TSchema, ...values: readonly unknown[]) {
   };
 }
 
-/** The description of a JSON request body that the handler parses itself. */
+/** Returns the OpenAPI description of a JSON request body that the handler parses itself. */
 export function jsonBody(schema: TSchema, ...values: readonly unknown[]) {
   return { required: true, content: jsonContent(schema, ...values) };
 }
 
-/** A number that each schema without narrow bounds allows. */
+/** Number used in generated examples. Every schema without narrow bounds allows it. */
 const NUMBER = 12;
 
-/** A value that the schema allows. `name`: of the member, for texts. */
+/**
+ * Returns an example value that the schema allows. `name` is the member's name, used as the value
+ * of texts.
+ */
 function exampleOf(schema: Schema, name = "text"): unknown {
   const { properties = {}, items, anyOf, minimum, maximum } = schema;
   const words = schema.examples ?? schema.enum;
@@ -100,7 +109,7 @@ function exampleOf(schema: Schema, name = "text"): unknown {
   }
 }
 
-/** Adds an example to each body without one. */
+/** Adds an example to each body that has none. */
 function withExamples(contents: Contents): Contents {
   const completed = Object.entries(contents).map(([type, content]) => {
     const { schema, examples } = content;
@@ -142,7 +151,7 @@ function problem(description: string): Answer {
   return { description, content };
 }
 
-/** Completes an OpenAPI document: authorization, errors and examples of all routes. */
+/** Adds authorization, errors and examples of all routes to an OpenAPI document. */
 export function completeDescription(
   given: Description,
   access: Access,
@@ -193,12 +202,13 @@ function completeOperation(
       ...Object.fromEntries(own),
       default: problem("Any other error, such as 405 for an unsupported method"),
     },
-    // A server that requires certificates accepts no connection without one, on any route.
+    // A server that requires client certificates accepts no connection without one, even for open
+    // routes.
     ...(isOpen && wantsCertificate(access) ? { security: [{ certificate: [] }] } : {}),
   };
 }
 
-/** Errors of authorization and request parsing, by status. */
+/** Returns the errors of authorization and request parsing, by HTTP status. */
 function refusalsOf(
   operation: Operation,
   method: string,
@@ -221,7 +231,10 @@ function refusalsOf(
 const FORBIDDEN =
   "The caller's role is insufficient, or the request comes from a page of another site";
 
-/** The framework describes a numeric parameter as a union of text and number. Keeps the number. */
+/**
+ * Removes the text variant from the schema of a numeric parameter, which the framework describes as
+ * a union of text and number.
+ */
 function completeParameter(parameter: Parameter): Parameter {
   const { description, ...rest } = parameter.schema;
   const { minimum, maximum, default: fallback } = rest;
@@ -248,7 +261,10 @@ function schemesOf(access: Access): object {
   };
 }
 
-/** Accepted credentials: a list of alternatives, each with everything it requires. */
+/**
+ * Returns the accepted credentials: a list of alternatives, each with all credentials that it
+ * requires.
+ */
 function securityOf(access: Access): object[] {
   const certificate = wantsCertificate(access) ? { certificate: [] } : {};
   const bearer = access.tokens === null ? [] : [{ ...certificate, bearer: [] }];

@@ -37,7 +37,7 @@ const eventsQuery = t.Object({
   limit: limitQuery("Maximum events"),
 });
 
-/** Events of pins, leases and commands, for clients that poll. */
+/** Returns the route that lists events of pins, leases and commands, for clients that poll. */
 export function eventRoutes(control: ControlServices) {
   return new Elysia().get(
     "/v1/events",

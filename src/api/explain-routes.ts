@@ -30,7 +30,7 @@ const namesQuery = t.Object({
 
 type Body = Readonly<Record<string, Json>>;
 
-/** Explains which part of a prompt is resident, and why the rest is not. */
+/** Returns the route that explains which part of a prompt is resident, and why the rest is not. */
 export function explainRoutes(control: ControlServices) {
   const explain = async (query: ExplainQuery) =>
     answerJson(explanationOf(await control.inspector.explain(query), control.store.nowSeconds()));
@@ -52,7 +52,8 @@ export function explainRoutes(control: ControlServices) {
         const query = Object.hasOwn(body, "names") ? namesIn(body) : promptIn(body);
         return query instanceof Response ? query : explain(query);
       },
-      // Schema validation of 15,000 tokens would take ten times as long as the answer.
+      // The framework does not validate this body: validating 15,000 tokens would take ten times as
+      // long as handling the request.
       {
         parse: "none",
         detail: {
@@ -149,7 +150,7 @@ const peers = t.Object(
   { description: "Blocks that peers probably have, from the first miss on" },
 );
 
-/** Body of the answers of `GET` and `POST /v1/explain`. */
+/** Response body of `GET` and `POST /v1/explain`. */
 const explainReport = t.Object({
   leading: count("Consecutive resident blocks, from the first block on"),
   blocks: t.Array(
@@ -166,7 +167,7 @@ const explainReport = t.Object({
 });
 type ExplainReport = Static<typeof explainReport>;
 
-/** A list of names, or a prompt's tokens. */
+/** Request body: a list of block names, or the tokens of a prompt. */
 const explainBody = t.Union([
   t.Object({ names: t.Array(blockName, { minItems: 1, maxItems: NAMES_MAX }) }),
   t.Object({

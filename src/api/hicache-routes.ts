@@ -21,10 +21,10 @@ import { count, nullable, seconds } from "./fields.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
 
-/** Owner of pins if the request names none. */
+/** Owner of pins if the request does not name one. */
 const OWNER = "hicache";
 
-/** Pins and flushes with the routes and bodies of SGLang's server. */
+/** Returns routes that pin and flush, with the paths and bodies of SGLang's server. */
 export function hicacheRoutes(
   control: ControlServices,
   { callers, flushByGet }: { readonly callers: Callers; readonly flushByGet: boolean },
@@ -74,7 +74,8 @@ export function hicacheRoutes(
     )
     .get(
       "/flush_cache",
-      // The framework routes HEAD to GET handlers, and a probe must not empty the cache.
+      // The framework also calls GET handlers for HEAD requests, but a probe must not empty the
+      // cache.
       ({ request }) => {
         const mayFlush = flushByGet && request.method !== "HEAD";
         return mayFlush ? flush({ request }) : refuseMethod(request.method, flushByGet);
@@ -97,7 +98,8 @@ function refuseMethod(method: string, flushByGet: boolean): Response {
 }
 
 /**
- * Blocks for which the pin or unpin is in force, including those whose copy to SSD is outstanding.
+ * Returns the number of blocks for which the pin or unpin has taken effect, including those whose
+ * copy to SSD is still to be written.
  */
 function inForce({ counts }: Receipt): number {
   return counts.done + counts.already + counts.deferred;
@@ -171,7 +173,7 @@ const flushDetail = {
   },
 };
 
-/** Text summary of a flush: blocks removed, blocks kept, and what protects them. */
+/** Returns a text summary of a flush: blocks removed, blocks kept, and what protects those. */
 function flushText(receipt: Receipt): string {
   const { status, reason, counts, bytes, held = [] } = receipt;
   if (status === "rejected") return `Cache not flushed: ${reason ?? "refused"}\n`;
@@ -183,7 +185,10 @@ function flushText(receipt: Receipt): string {
   return `${lines.join("\n")}\n`;
 }
 
-/** Text such as ": 168 by pins, 3 by sessions". A block counts once for each kind of protection. */
+/**
+ * Returns a text such as ": 168 by pins, 3 by sessions". A block counts once for each kind of
+ * holder.
+ */
 function heldText(held: NonNullable<Receipt["held"]>, kept: number): string {
   const byKind = new Map<string, number>();
   for (const { by = [] } of held) {

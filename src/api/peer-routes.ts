@@ -12,7 +12,7 @@ import { bytes, count, nullable, oneOf, snakeCase } from "./fields.ts";
 import type { PeerServices } from "./services.ts";
 import { refuseName } from "./tree-routes.ts";
 
-/** Peers, and blocks fetched from them. */
+/** Returns the routes that list peers and the blocks fetched from them. */
 export function peerRoutes(peers: PeerServices) {
   return new Elysia()
     .get("/v1/peers", () => peers.report(), {
@@ -94,7 +94,7 @@ const peer = t.Object({
 });
 export type PeerReport = Static<typeof peer>;
 
-/** Body of `GET /v1/peers`. */
+/** Response body of `GET /v1/peers`. */
 const peersReport = t.Object({
   enabled: t.Boolean({ description: "Whether `peers.cert_file` is set" }),
   cluster: nullable(t.String()),
@@ -131,7 +131,7 @@ const pull = t.Object({
   steps: t.Array(step),
 });
 
-/** Body of `GET /v1/pulls`. */
+/** Response body of `GET /v1/pulls`. */
 const pullsReport = t.Object({
   pulls: t.Array(pull, { description: "Latest first; of each block the last fetches" }),
 });
@@ -148,7 +148,7 @@ const pullsQuery = t.Object({
   limit: t.Optional(t.Numeric({ minimum: 1, maximum: PULLS_MAX, multipleOf: 1, default: 100 })),
 });
 
-/** Reports the peers; null: no certificate is set. */
+/** Returns the state of all peers. Null if this host has no certificate for peers. */
 export function readPeers(open: PeerSources | null, clock: Clock): PeersReport {
   if (open === null) {
     const nothing = { inbound_links: 0, lent_bytes: 0, in_flight_bytes: 0, peers: [] };
@@ -189,8 +189,8 @@ function peerOf(status: PeerStatus, record: PeerRecord | null, clock: Clock): Pe
 }
 
 /**
- * The latest fetches of the block with this name, at most `max`; null: of all blocks. `digestsOf`
- * finds the digests that an engine hash has on this host.
+ * Returns the latest fetches of the block with this name, or of all blocks if it is null; at most
+ * `max`. `digestsOf` returns the digests of the blocks with an engine's hash on this host.
  */
 export function readPulls(
   traces: readonly PullTrace[],
@@ -205,7 +205,10 @@ export function readPulls(
   };
 }
 
-/** Matches traces by the block's key or digest; an engine hash by the names known on this host. */
+/**
+ * Returns true if a recorded fetch concerns the named block. Compares the block's key or digest; an
+ * engine's hash is compared by the digests that this host knows for it.
+ */
 function isMeant(
   name: BlockName,
   digestsOf: (name: Uint8Array) => readonly Uint8Array[],

@@ -19,7 +19,7 @@ interface ListQuery {
   readonly owner?: string | undefined;
 }
 
-/** Lists of pins and leases, with their budget. */
+/** Returns the routes that list pins and leases, with their budget. */
 export function pinRoutes(control: ControlServices) {
   const list = (kind: PinKind, { limit = 100, after = 0, owner }: ListQuery) => {
     const of = owner ?? null;
@@ -114,7 +114,7 @@ function budgetOf(figures: BudgetFigures, hasOwner: boolean) {
   return snakeCase(hasOwner ? { ...host, ownerBudgetBytes, ownerUsedBytes } : host);
 }
 
-/** Seconds of a duration; 0 if it is over. */
+/** Returns the remaining time in seconds; 0 if it is over. */
 function secondsOf(ms: number): number {
   return Number((Math.max(0, ms) / 1_000).toFixed(3));
 }

@@ -1,7 +1,9 @@
 import { STATUS_CODES } from "node:http";
 import { type ErrorCode, HearthError, stringifyJson } from "../core/index.ts";
 
-/** Refusals of HTTP itself, in addition to the codes of HearthError. */
+/**
+ * Codes of refusals that only HTTP has, with their status, in addition to the codes of HearthError.
+ */
 const REFUSALS = {
   UNAUTHORIZED: 401,
   FORBIDDEN: 403,
@@ -10,19 +12,20 @@ const REFUSALS = {
   NOT_FOUND: 404,
   METHOD_NOT_ALLOWED: 405,
   TOO_LARGE: 413,
-  /** The server has no room for another connection. */
+  /** The server cannot accept another connection. */
   CONNECTION_LIMIT: 503,
   /** The bodies of all requests together use the whole budget. */
   BODY_LIMIT: 503,
   BODY_TIMEOUT: 408,
   REQUEST_INVALID: 422,
   /**
-   * The whole command was refused. The status depends on the reason, which `detail` begins with.
+   * The whole command was refused. The actual status depends on the reason, with which `detail`
+   * begins.
    */
   COMMAND_REJECTED: 409,
   NO_WORKER: 503,
   UNKNOWN_WORKER: 404,
-  /** The router's configuration may set another status. */
+  /** All workers are busy. The router's configuration may set another status. */
   ALL_BUSY: 529,
 } as const;
 type Refusal = keyof typeof REFUSALS;
@@ -55,14 +58,14 @@ const STATUS_OF_ERROR = {
   INTERNAL: 500,
 } as const satisfies Record<ErrorCode, number>;
 
-/** Titles of RFC 9110, where the runtime has older ones or none. */
+/** Status titles of RFC 9110, for statuses that have an older title or none in the runtime. */
 const TITLES: Readonly<Record<number, string>> = {
   413: "Content Too Large",
   422: "Unprocessable Content",
   529: "Site Is Overloaded",
 };
 
-/** The body of every error: RFC 9457 with two additional fields. */
+/** Body of every error response: RFC 9457 with two additional fields. */
 export interface Problem {
   readonly type: "about:blank";
   readonly title: string;
@@ -70,13 +73,13 @@ export interface Problem {
   readonly detail: string;
   /** Stable code of a HearthError or of an HTTP refusal. */
   readonly code: ErrorCode | Refusal;
-  /** Suggested fix for the caller. */
+  /** How the caller can fix the problem. */
   readonly fix?: string;
 }
 
 export interface ProblemOptions {
   readonly fix?: string;
-  /** Replaces the status of the code. */
+  /** HTTP status to use in place of the code's own. */
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -100,8 +103,8 @@ export function refuse(code: Refusal, detail: string, options: ProblemOptions = 
 }
 
 /**
- * Converts a fault to an answer. An error other than HearthError reveals no details; they are in
- * the log.
+ * Converts an error to a problem response. For errors other than HearthError, the response contains
+ * no details; they are only in the log.
  */
 export function problemOf(thrown: unknown): Response {
   const fault =

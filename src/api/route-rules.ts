@@ -1,20 +1,30 @@
 import type { Role } from "../control/index.ts";
 
-/** `open`: no credentials required. Commands have roles of their own. */
+/**
+ * Role that a route requires. `open`: no credentials. Commands additionally require roles of their
+ * own.
+ */
 export type RouteRole = "open" | Role;
 
-/** The role that each route requires, and whether it changes anything. */
+/** Rules per route: the required role, and whether it changes anything. */
 export interface RouteRules {
-  /** Roles by method and path, as in `GET /v1/sessions/:id`. */
+  /** Required roles by method and path, with paths as in `GET /v1/sessions/:id`. */
   readonly roles: Readonly<Record<string, RouteRole>>;
-  /** The role that a request requires. Unknown paths require `read`, to answer 404. */
+  /**
+   * Returns the role that a request requires. Unknown paths require `read`, so that only authorized
+   * callers get status 404.
+   */
   roleOf(method: string, path: string): RouteRole;
-  /** Whether a browser's request must come from a page of this server. */
+  /**
+   * Returns true if the route changes something. A browser's request to it must then come from a
+   * page of this server.
+   */
   changes(method: string, path: string): boolean;
 }
 
 const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
-  // Probes of load balancers and service managers carry no token. These routes reveal only health.
+  // Probes of load balancers and service managers send no token. These routes reveal only the
+  // health.
   "GET /healthz": "open",
   "GET /readyz": "open",
   "GET /metrics": "read",
@@ -32,7 +42,7 @@ const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   "GET /v1/peers": "read",
   "GET /v1/pulls": "read",
   "GET /v1/commands/:id": "read",
-  // The control plane checks the role of each command, and refuses with a receipt and an audit
+  // The control plane checks the role of each command, so that a refusal has a receipt and an audit
   // entry.
   "POST /v1/commands": "read",
   "POST /hicache/pin_blocks": "read",
@@ -44,14 +54,14 @@ const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   "POST /v1/unfence": "purge",
 };
 
-/** The path of a URL exactly as the framework matches it: not decoded, not normalised. */
+/** Returns the path of a URL exactly as the framework matches it: not decoded, not normalised. */
 export function pathOf(url: string): string {
   const start = url.indexOf("/", 8);
   const end = url.indexOf("?", start + 1);
   return end < 0 ? url.slice(start) : url.slice(start, end);
 }
 
-/** Whether a path matches a route. Segments with a colon match any value. */
+/** Returns true if a path matches a route. A segment that begins with a colon matches any value. */
 export function serves(route: string, path: string): boolean {
   const pieces = route.split("/");
   const given = path.split("/");
@@ -61,7 +71,7 @@ export function serves(route: string, path: string): boolean {
   );
 }
 
-/** `changingGets`: paths whose GET also changes something. */
+/** Creates the rules. `changingGets` lists the paths whose GET changes something. */
 export function createRouteRules(
   roles: Readonly<Record<string, RouteRole>>,
   changingGets: readonly string[] = [],

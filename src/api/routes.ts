@@ -25,20 +25,20 @@ export interface RouteOptions {
   readonly version: string;
   readonly access: Access;
   readonly callers: Callers;
-  /** Whether GET /flush_cache empties the cache. */
+  /** True if GET /flush_cache empties the cache. */
   readonly flushByGet: boolean;
-  /** Called with every internal fault. */
+  /** Called with each internal error and the path of its request. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** Answers authorized requests. */
+/** Handles authorized requests. */
 export interface Routes {
   handle(request: Request): Promise<Response>;
 }
 
 /**
  * Creates the routes, without authorization. Paths are matched literally, so that authorization and
- * framework agree on the route.
+ * framework always select the same route.
  */
 export function createRoutes(services: ApiServices, options: RouteOptions): Routes {
   const { onFault } = options;

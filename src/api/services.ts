@@ -8,16 +8,16 @@ import type { PeersReport, PullsReport } from "./peer-routes.ts";
 import type { SessionReport, SessionsReport } from "./session-routes.ts";
 import type { StatusReport } from "./status-report.ts";
 
-/** Whether the agent accepts work now. If not, one line per reason. */
+/** Whether the agent accepts work now. If not, the reasons, one line each. */
 export interface Readiness {
   readonly ready: boolean;
   readonly reasons: readonly string[];
 }
 
-/** Health and metrics services that every Hearth process has. */
+/** Health and metrics functions that every Hearth process provides. */
 export interface HealthServices {
   readiness(): Readiness;
-  /** Current problems, worst first. */
+  /** Returns the current problems, worst first. */
   health(): readonly HealthProblem[];
   metricsText(): Promise<string>;
   /** Content type of `metricsText`. */
@@ -25,7 +25,7 @@ export interface HealthServices {
 }
 
 export interface PurgeRequest {
-  /** 32 bytes in hex. */
+  /** Digest of the block, 32 bytes in hex. */
   readonly digest: string;
   readonly layer?: number | undefined;
 }
@@ -39,40 +39,44 @@ export interface PersistReport {
 }
 
 /**
- * Parts of the control plane used by HTTP. `submit` and `flush` never throw because of a command's
- * content, enforce limits and authorization, and resolve when everything is done. The inspector
- * runs in slices and changes nothing. All others answer at once from memory.
+ * The parts of the control plane that HTTP handlers use. `submit` and `flush` check authorization
+ * and limits, never throw because of a command's content, and resolve when the command has ended.
+ * The inspector runs in slices and changes nothing. All other functions return immediately from
+ * memory.
  */
 export interface ControlServices {
   readonly plane: Pick<ControlPlane, "submit" | "find" | "flush" | "unfence">;
   readonly holds: Pick<Holds, "list" | "figures">;
   readonly inspector: Pick<Inspector, "tree" | "explain">;
   readonly events: Pick<EventLog, "page">;
-  /** Clock of departures. */
+  /** The store's clock in seconds, by which the times of its removal records are given. */
   readonly store: Pick<TieredStore, "nowSeconds">;
 }
 
-/** Peer functions used by HTTP. They answer at once from memory. */
+/** The functions of peer exchange that HTTP handlers use. They return immediately from memory. */
 export interface PeerServices {
   report(): PeersReport;
-  /** The latest fetches of a block, at most `max`. Null: of all blocks. */
+  /** Returns the latest fetches of a block, at most `max`. `name` null: of all blocks. */
   pulls(name: BlockName | null, max: number): PullsReport;
 }
 
 /**
- * Agent functions used by HTTP. Each handler translates a request and calls one function.
- * `purge` and `persist` change blocks, wait for the disk, and write an audit entry with the sender.
- * All others change nothing and do not wait.
+ * The agent's functions that HTTP handlers use. Each handler translates a request and calls one
+ * function. `purge` and `persist` change blocks, wait for the disk, and write an audit entry with
+ * the sender. All others change nothing and do not wait.
  */
 export interface ApiServices extends HealthServices {
   status(): StatusReport;
-  /** At most `limit` sessions after `after`, the longest idle first. */
+  /**
+   * Returns at most `limit` sessions, the longest idle first. `after` is `next` of the previous
+   * page; 0 for the first page.
+   */
   sessions(after: number, limit: number): SessionsReport;
-  /** The session with this number, in each namespace that has one. */
+  /** Returns the sessions with this number, one per namespace that has it. */
   session(id: bigint): SessionReport[];
   /** Removes blocks from every tier of this host. Returns one outcome per block. */
   purge(blocks: readonly PurgeRequest[], sender: Sender): Promise<PurgeOutcome[]>;
-  /** Throws UNSUPPORTED without an SSD tier. */
+  /** Writes the blocks in RAM to SSD. Throws UNSUPPORTED without an SSD tier. */
   persist(sender: Sender): Promise<PersistReport>;
   readonly control: ControlServices;
   readonly peers: PeerServices;

@@ -4,7 +4,7 @@ import { afterQuery, bytes, count, hex32, limitQuery, nextNumber } from "./field
 import { refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
 
-/** Lists sessions. Only the engine plane creates and ends them. */
+/** Returns the routes that list sessions. Only engines create and end sessions. */
 export function sessionRoutes(services: ApiServices) {
   return new Elysia()
     .get(
@@ -37,7 +37,10 @@ export function sessionRoutes(services: ApiServices) {
 
 const tierUse = t.Object({ blocks: count("Blocks"), bytes: bytes("Size of these blocks") });
 
-/** A session, and the tiers of the path to its last block. */
+/**
+ * Schema of a session, with the tiers that have the blocks from its prompt's start to its last
+ * block.
+ */
 const sessionReport = t.Object({
   id: t.String({
     pattern: "^[0-9]{1,20}$",
@@ -51,14 +54,14 @@ const sessionReport = t.Object({
 });
 export type SessionReport = Static<typeof sessionReport>;
 
-/** Body of `GET /v1/sessions`. */
+/** Response body of `GET /v1/sessions`. */
 const sessionsReport = t.Object({
   sessions: t.Array(sessionReport, { description: "Longest idle first" }),
   next: nextNumber,
 });
 export type SessionsReport = Static<typeof sessionsReport>;
 
-/** Body of `GET /v1/sessions/{id}`. */
+/** Response body of `GET /v1/sessions/{id}`. */
 const sessionReports = t.Object({
   sessions: t.Array(sessionReport, { description: "One entry per namespace with this number" }),
 });

@@ -7,10 +7,13 @@ import type { Health } from "../observability/index.ts";
 import { AGENT_METRICS, type AgentSources, sum } from "./agent-metrics.ts";
 import { bytes, count, hex32, nullable, oneOf, snakeCase } from "./fields.ts";
 
-/** Namespaces listed at most. A node has few models and variants; longer lists are cut. */
+/**
+ * Maximum namespaces that the status lists. A host has few models and variants; longer lists are
+ * cut.
+ */
 export const NAMESPACES_SHOWN_MAX = 100;
 
-/** A number that is also a metric, whose text it has. */
+/** Returns the schema of a number that is also a metric, described by the metric's help text. */
 function figure(name: keyof typeof AGENT_METRICS) {
   const { help } = AGENT_METRICS[name];
   return name.includes("_bytes") ? bytes(help) : count(help);
@@ -222,7 +225,7 @@ const gpu = t.Object({
   pageable_copies: figure("hearth_gpu_pageable_copies_total"),
 });
 
-/** `gpu` of the status. */
+/** Schema of `gpu` in the status. */
 const gpuStatus = nullable(
   t.Object({
     found,
@@ -254,7 +257,7 @@ const direct = t.Object({
   fix,
 });
 
-/** `rdma` of the status. */
+/** Schema of `rdma` in the status. */
 const rdmaStatus = nullable(
   t.Object({
     found,
@@ -288,7 +291,10 @@ const build = t.Object({
   native: t.String({ description: "Build mode of the native library" }),
 });
 
-/** Body of `GET /v1/status`. Durations in seconds, sizes in bytes, counters since the start. */
+/**
+ * Response body of `GET /v1/status`. Durations are in seconds, sizes in bytes; counters start at
+ * the agent's start.
+ */
 export const statusReport = t.Object({
   version: t.String(),
   worker_id: t.String({ description: "Name of this worker" }),
@@ -321,13 +327,13 @@ export const statusReport = t.Object({
 
 export type StatusReport = Static<typeof statusReport>;
 
-/** Where the status of an agent is read. */
+/** The objects from which an agent's status is read. */
 export interface StatusSources extends AgentSources {
   readonly config: Pick<Config, "node" | "engine">;
   readonly incarnation: bigint;
   readonly state: "starting" | "ready" | "draining" | "stopped";
   readonly health: Pick<Health, "counts" | "list">;
-  /** Namespace keys, in order of first use. */
+  /** Keys of the namespaces, in order of first use. */
   readonly namespaces: readonly Uint8Array[];
   readonly native: Pick<Native, "build">;
 }

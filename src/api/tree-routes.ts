@@ -7,7 +7,7 @@ import { bytes, count, hex32, limitQuery, nullable, oneOf, seconds, snakeCase } 
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
 
-/** Lists the blocks of the prefix tree. */
+/** Returns the route that lists the blocks of the prefix tree. */
 export function treeRoutes(control: ControlServices) {
   return new Elysia().get(
     "/v1/tree",
@@ -37,7 +37,10 @@ export function treeRoutes(control: ControlServices) {
   );
 }
 
-/** The error of a missing page. A page without `after` can only lack its root. */
+/**
+ * Returns the error for a page that does not exist. Without `after`, the only possible reason is a
+ * missing root.
+ */
 async function whyMissing(
   control: ControlServices,
   root: BlockName | null,
@@ -53,7 +56,7 @@ async function whyMissing(
     : refuse("NOT_FOUND", "the root is not known here", { fix: "see GET /v1/explain" });
 }
 
-/** Refuses a block name of a query, where names are text. */
+/** Returns the response that refuses a block name in a query. */
 export function refuseName(where: string, text: string): Response {
   return refuse(
     "REQUEST_INVALID",
@@ -92,10 +95,10 @@ const block = t.Object({
   }),
 });
 
-/** Fields that the parameter `fields` may name. */
+/** Fields that the query parameter `fields` may name. */
 const BLOCK_FIELDS = Object.keys(block.properties);
 
-/** Body of `GET /v1/tree`. */
+/** Response body of `GET /v1/tree`. */
 const treeReport = t.Object({
   blocks: t.Array(t.Partial(block), { description: "Parents before their children" }),
   next: nullable(t.String({ description: "`after` of the next page; null: no more blocks" })),

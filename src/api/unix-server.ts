@@ -7,15 +7,18 @@ import { problemOf, refuse } from "./problem.ts";
 
 export interface LocalCaller {
   readonly caller: Caller;
-  /** User whose connections are counted together. */
+  /** User id by which connections are counted. */
   readonly uid: number;
-  /** Root or the agent's own user, which always gets a connection. */
+  /** True for root and for the agent's own user, who always get a connection. */
   readonly isOwner: boolean;
 }
 
 export interface UnixServerOptions {
   readonly fetch: Api["fetch"];
-  /** Identifies the user by the kernel's credentials of the socket. Null: refused. */
+  /**
+   * Returns the caller according to the user that the kernel reports for the socket. Null: the
+   * caller is refused.
+   */
   readonly callerOf: (socket: object) => LocalCaller | null;
   readonly clock: Clock;
   readonly path: string;
@@ -26,25 +29,25 @@ export interface UnixServerOptions {
 export type UnixServer = Disposable;
 
 /**
- * Maximum connections of one user, and of all users other than the owners. Further connections are
- * closed at once.
+ * Maximum connections of one user, and of all users together except root and the agent's own.
+ * Further ones are closed immediately.
  */
 const CONNECTIONS_OF_ONE_MAX = 16;
 const CONNECTIONS_MAX = 64;
 const HEAD_BYTES_MAX = 16 * 1024;
 const BODY_BYTES_MAX = 1024 * 1024;
-/** Time from the connection to the last byte of its request. */
+/** Maximum ms from the connect to the last byte of the request. */
 const REQUEST_MS = 10_000;
-/** Time for the client to read the answer. */
+/** Maximum ms until the client has read the response. */
 const ANSWER_MS = 30_000;
 const HEAD_END = Buffer.from("\r\n\r\n");
 
 type ApiSocket = Socket<Exchange | null>;
 
 /**
- * Serves the HTTP API on a Unix socket, one request per connection. Needed because the runtime's
- * own server does not reveal the connection of a request, whose user is the credential here. Throws
- * the runtime's error if it cannot listen at the path.
+ * Serves the HTTP API on a Unix socket, one request per connection. The runtime's own server is
+ * unsuitable, because it does not reveal the connection of a request, whose user is the credential
+ * here. Throws the runtime's error if it cannot listen at the path.
  */
 export function serveUnix(options: UnixServerOptions): UnixServer {
   const open = new Set<Exchange>();
@@ -79,12 +82,14 @@ export function serveUnix(options: UnixServerOptions): UnixServer {
   };
 }
 
-/** Counts connections per user, so that no user blocks the others. */
+/** Counts connections per user, so that one user cannot use up all connections. */
 class Seats {
   readonly #ofUid = new Map<number, number>();
   #ofOthers = 0;
 
-  /** Takes a seat. False: the user has the maximum. */
+  /**
+   * Counts a new connection. Returns false if its user, or all users together, have the maximum.
+   */
   take({ uid, isOwner }: LocalCaller): boolean {
     const own = this.#ofUid.get(uid) ?? 0;
     const isFull = own >= CONNECTIONS_OF_ONE_MAX || this.#ofOthers >= CONNECTIONS_MAX;
@@ -102,19 +107,19 @@ class Seats {
   }
 }
 
-/** One request and its answer. */
+/** One request and its response on a connection. */
 class Exchange {
   readonly local: LocalCaller;
   readonly #socket: ApiSocket;
   readonly #options: UnixServerOptions;
   readonly #gone = new AbortController();
   #deadline: Disposable;
-  /** Bytes received until the head is complete. */
+  /** Bytes received so far; kept only until the head is complete. */
   #received: Buffer[] = [];
   #receivedBytes = 0;
   #head: ParsedHead | null = null;
   #isAsked = false;
-  /** Rest of the answer that the socket has not accepted. Null: no answer yet. */
+  /** Rest of the response that the socket has not accepted yet. Null before the response exists. */
   #left: Uint8Array | null = null;
 
   constructor(socket: ApiSocket, local: LocalCaller, options: UnixServerOptions) {
@@ -125,9 +130,10 @@ class Exchange {
   }
 
   receive(chunk: Uint8Array): void {
-    // A second request on the connection is not read. The answer announces that it closes.
+    // A second request on the connection is ignored. The response announces that the connection
+    // closes.
     if (this.#isAsked) return;
-    // Copied, since the runtime reuses its buffer.
+    // Copied, because the runtime reuses its buffer.
     this.#received.push(Buffer.from(chunk));
     this.#receivedBytes += chunk.length;
     if (this.#head === null && !this.#readHead()) return;
@@ -146,7 +152,7 @@ class Exchange {
     this.#gone.abort();
   }
 
-  /** Reads the head. True: it is complete and the body is expected. */
+  /** Parses the head. Returns true if it is complete and a body is expected. */
   #readHead(): boolean {
     const received = Buffer.concat(this.#received);
     this.#received = [received];
@@ -172,7 +178,8 @@ class Exchange {
 
   async #ask({ method, path, headers }: ParsedHead, body: Uint8Array): Promise<void> {
     this.#isAsked = true;
-    // Requests that change blocks may wait for the disk indefinitely.
+    // No deadline applies from here on, because requests that change blocks may wait for the disk
+    // without a limit.
     this.#deadline[Symbol.dispose]();
     try {
       const content = body.length === 0 ? {} : { body: Uint8Array.from(body) };
@@ -216,13 +223,13 @@ class Exchange {
   }
 }
 
-/** The head of a request as `parseHead` returns it. */
+/** The head of a request, as returned by `parseHead`. */
 interface ParsedHead {
   readonly method: string;
-  /** Path with query. */
+  /** Path of the request, with its query. */
   readonly path: string;
   readonly headers: Headers;
-  /** Bytes of the request line and the headers, including the empty line. */
+  /** Bytes of the request line and the headers, including the empty line at their end. */
   readonly headBytes: number;
   readonly bodyBytes: number;
   readonly expectsContinue: boolean;
@@ -234,8 +241,9 @@ const LENGTH = /^[0-9]{1,15}$/;
 const HEADERS_MAX = 64;
 
 /**
- * Parses a request's head up to the empty line. A string is the reason why it is invalid. Only
- * Content-Length is accepted, since a single way to delimit a request cannot be ambiguous.
+ * Parses the head of a request up to the empty line. A returned string is the reason why it is
+ * invalid. A body must be announced by Content-Length: with only one way to delimit requests, their
+ * limits cannot be ambiguous.
  */
 function parseHead(bytes: Uint8Array): ParsedHead | string {
   const [first = "", ...lines] = Buffer.from(bytes).toString("latin1").split("\r\n");
@@ -250,7 +258,7 @@ function parseHead(bytes: Uint8Array): ParsedHead | string {
   }
   if (headers.has("transfer-encoding")) return "send Content-Length, not Transfer-Encoding";
   const length = headers.get("content-length") ?? "0";
-  // Two lengths arrive as one value with a comma.
+  // If the header occurs twice, the two values are joined by a comma.
   if (!LENGTH.test(length)) return "Content-Length is not one number";
   return {
     method: request[1]!,
@@ -262,7 +270,7 @@ function parseHead(bytes: Uint8Array): ParsedHead | string {
   };
 }
 
-/** Serialises an answer. The connection closes after it. */
+/** Encodes a response. The connection closes when it is sent. */
 async function responseBytes(response: Response, method: string): Promise<Uint8Array> {
   const body = Buffer.from(await response.arrayBuffer());
   const lines = [`HTTP/1.1 ${response.status} ${STATUS_CODES[response.status] ?? "-"}`];

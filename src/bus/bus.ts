@@ -4,11 +4,13 @@ import type { Clock, Random } from "../core/index.ts";
 export interface BusMessage {
   readonly subject: string;
   /**
-   * Subject for the reply. Null if the sender expects none, or if this bus must not answer there.
+   * Subject for the reply. Null if the sender expects none, or if this process may not publish on
+   * that subject (see `replyPrefixes`).
    */
   readonly reply: string | null;
   /**
-   * `Status: 503` and empty data mean that a message published with this `reply` had no subscriber.
+   * Headers by name. If a message was published with a `reply` and its subject has no subscriber,
+   * the broker sends an empty message with `Status: 503` to that reply subject.
    */
   readonly headers: Readonly<Record<string, string>>;
   readonly data: Uint8Array;
@@ -17,23 +19,25 @@ export interface BusMessage {
 export interface PublishOptions {
   readonly reply?: string;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Best effort: the message is queued only while the queue is less than half full. */
+  /**
+   * True for a best-effort message, which is queued only while the queue is less than half full.
+   */
   readonly isSpare?: boolean;
 }
 
 /**
- * `sent`: handed to an open connection. `queued`: the connection is down or slow; the bus
- * sends the message, in order, as soon as it can. `dropped`: the queue is full (older messages
- * stay), the message exceeds the broker's limit, its subject or a header is invalid, or the bus is
- * closed. `state` counts drops.
+ * Result of publishing. `sent`: passed to an open connection. `queued`: the connection is down or
+ * slow; the bus sends the message, in order, as soon as it can. `dropped`: the message is discarded
+ * because the queue is full (queued messages stay), the message exceeds the broker's limit, its
+ * subject or a header is invalid, or the bus is closed. `state` counts dropped messages.
  */
 export type PublishOutcome = "sent" | "queued" | "dropped";
 
 /**
- * `noResponders`: the subject has no subscriber. `unreachable`: the connection is down, too many
- * requests are waiting, or `publish` would have dropped the request. Both are reported immediately.
- * A connection that breaks later does not end the wait: the reply may arrive on the next
- * connection.
+ * Result of a request. `noResponders`: the subject has no subscriber. `unreachable`: the connection
+ * is down, too many requests are waiting, or `publish` would have dropped the message. Both are
+ * reported immediately. If the connection breaks while a request waits, the wait continues, because
+ * the reply may arrive on the next connection.
  */
 export type RequestOutcome =
   | { readonly kind: "reply"; readonly message: BusMessage }
@@ -46,11 +50,16 @@ export interface RequestOptions {
 }
 
 export interface BusState {
-  /** `connecting`: no connection has been made yet. `closed` is final. */
+  /** `connecting`: the bus has not been connected yet. `closed` is final. */
   readonly status: "connecting" | "connected" | "reconnecting" | "closed";
-  /** `nats://host:4222` without credentials. Null while disconnected. */
+  /**
+   * URL of the connected server without credentials, such as `nats://host:4222`. Null while
+   * disconnected.
+   */
   readonly server: string | null;
-  /** Reason for being disconnected: a message for people, without secrets. Null while connected. */
+  /**
+   * Why the bus is disconnected: a message for operators, without secrets. Null while connected.
+   */
   readonly why: string | null;
   readonly reconnects: number;
   readonly queuedMessages: number;
@@ -61,13 +70,18 @@ export interface BusState {
   readonly ignoredMessages: number;
   readonly droppedMessages: number;
   /**
-   * Messages sent on a connection that broke before the broker confirmed them; they may be lost.
+   * Messages that were sent on a connection that broke before the broker confirmed them. They may
+   * be lost.
    */
   readonly doubtfulMessages: number;
-  /** Messages whose handler threw. Each one is a bug in a handler; the bus continues. */
+  /**
+   * Number of exceptions thrown by message handlers. Each one is a bug in a handler; the bus
+   * continues.
+   */
   readonly handlerFaults: number;
   /**
-   * Subjects that the broker refuses to let us subscribe to. The bus retries with each connection.
+   * Subjects that the broker does not permit this process to subscribe to. The bus tries again on
+   * each new connection.
    */
   readonly refusedSubjects: readonly string[];
 }
@@ -77,11 +91,11 @@ export interface BusState {
  */
 export interface ServiceSpec {
   readonly name: string;
-  /** Semantic version. */
+  /** Version of the service (semantic version). */
   readonly version: string;
   readonly description: string;
   readonly metadata: Readonly<Record<string, string>>;
-  /** Subjects that the service answers, each with its handler. */
+  /** Subjects on which the service handles requests, each with its handler. */
   readonly endpoints: readonly {
     readonly name: string;
     readonly subject: string;
@@ -111,71 +125,87 @@ export interface Subscription {
 export interface Bus extends AsyncDisposable {
   readonly state: BusState;
   /**
-   * Largest message in bytes that the broker accepts: the last value received, 1 MiB before that.
+   * Largest message in bytes that the broker accepts: the last value received from a broker, or 1
+   * MiB before the first connection.
    */
   readonly payloadBytesMax: number;
-  /** Prefix of the reply subjects of this process; a dot follows it. */
+  /** Prefix of the subjects on which this process receives replies, without the final dot. */
   readonly inboxPrefix: string;
-  /** Access to what the broker stores (JetStream). Null for a bus inside the process. */
+  /**
+   * Streams, buckets and objects stored by the broker (JetStream). Null for a bus inside the
+   * process.
+   */
   readonly durable: DurableBus | null;
 
-  /** Never throws. The bus takes over `data` and the headers: do not change them afterwards. */
+  /**
+   * Publishes a message. Never throws. The bus takes over `data` and the headers: do not change
+   * them afterwards.
+   */
   publish(subject: string, data: Uint8Array, options?: PublishOptions): PublishOutcome;
   /**
-   * `*` and `>` are wildcards as in NATS. One of the subscribers with the same `queue` receives
-   * each message. The bus calls the handler from the loop that reads the connection, without
-   * buffering. A slow handler therefore delays the socket, and the broker may disconnect a slow
-   * consumer. A handler bounds whatever it keeps.
+   * Calls the handler for each message on the subject; `*` and `>` are wildcards as in NATS. If
+   * several subscribers have the same `queue`, one of them receives each message. The bus calls the
+   * handler directly from the loop that reads the connection, without a queue: a slow handler
+   * delays reading, and the broker may then disconnect this process. A handler must limit the data
+   * that it keeps.
    */
   subscribe(subject: string, handler: BusHandler, queue?: string): Subscription;
-  /** Rejects only with ABORTED, when the signal fires. */
+  /**
+   * Publishes a message and waits for one reply. Rejects only with ABORTED, when the signal fires.
+   */
   request(subject: string, data: Uint8Array, options: RequestOptions): Promise<RequestOutcome>;
 
-  /** Answers discovery and subscribes the endpoints as `subscribe` does. Call it at most once. */
+  /**
+   * Announces the service in NATS discovery and subscribes its endpoints as `subscribe` does. Call
+   * it at most once.
+   */
   serve(spec: ServiceSpec): void;
 
   /** Calls `listener` at every change of `state.status`. */
   onStatus(listener: (state: BusState) => void): Disposable;
 
-  /** Resolves to true once connected, or to false after `ms`. */
+  /** Waits for the connection. Resolves to true once connected, or to false after `ms`. */
   connected(ms: number): Promise<boolean>;
   /**
-   * Resolves to true once the broker has received every message published so far, or to false after
-   * `ms`.
+   * Waits for the broker. Resolves to true once it has received every message published so far, or
+   * to false after `ms`.
    */
   flush(ms: number): Promise<boolean>;
   /**
-   * Sends queued messages for at most `ms`, then closes. Messages left over are dropped and
-   * counted.
+   * Sends queued messages for at most `ms`, then closes the bus. Messages still in the queue are
+   * dropped and counted.
    */
   close(ms: number): Promise<void>;
 }
 
-/** Receives the log lines of a bus. `warn` marks lines that an operator should read. */
+/** Receives the log lines of a bus. `warn` is the level for lines that an operator should read. */
 export type BusLog = (
   level: "info" | "warn",
   message: string,
   fields: Readonly<Record<string, unknown>>,
 ) => void;
 
-/** Limits and timeouts of a bus. The defaults suit a fleet. */
+/** Limits and timeouts of a bus. The defaults suit a large number of hosts. */
 export interface BusLimits {
-  /** Messages and bytes that may wait while the connection is down or slow. */
+  /** Maximum messages, and maximum bytes, that wait while the connection is down or slow. */
   readonly queueMessages: number;
   readonly queueBytes: number;
-  /** Bytes that may be sent without the broker's confirmation. */
+  /** Maximum bytes sent without the broker's confirmation of receipt. */
   readonly windowBytes: number;
-  /** Requests that may wait for their replies. */
+  /** Maximum requests that wait for their replies at the same time. */
   readonly requestsMax: number;
-  /** Timeout for connecting to one server. */
+  /** Timeout in ms for connecting to one server. */
   readonly connectMs: number;
   /**
-   * Delay before the next connection attempt: it starts at the minimum and doubles up to the
-   * maximum. The bus waits for half to all of it, at random.
+   * Delay in ms before the next connection attempt: starts at the minimum and doubles up to the
+   * maximum. The actual delay is a random value between half of it and all of it.
    */
   readonly retryMinMs: number;
   readonly retryMaxMs: number;
-  /** Interval of liveness checks of a connection, and how long the answer may take. */
+  /**
+   * Interval in ms between liveness checks of a connection, and maximum ms until the broker's reply
+   * to one.
+   */
   readonly pingMs: number;
   readonly silenceMs: number;
 }
@@ -194,34 +224,44 @@ export const BUS_LIMITS: BusLimits = {
 
 export const INBOX_PREFIX = "_INBOX";
 
-/** Parameters of every bus, independent of its transport. */
+/** Parameters that every bus has, with or without a broker. */
 export interface BusBasics {
   readonly clock: Clock;
   readonly random: Random;
   readonly log?: BusLog;
   readonly limits?: Partial<BusLimits>;
-  /** Prefix of the reply subjects of this process. Default: `_INBOX`. */
+  /** Prefix of the subjects on which this process receives replies. Default: `_INBOX`. */
   readonly inboxPrefix?: string;
   /**
-   * Prefixes of the subjects that this process answers to. The bus removes any other `reply` from a
-   * message, because a sender must not choose where this process publishes. Default: any subject.
+   * Prefixes of the subjects to which this process may send replies. The bus removes any other
+   * `reply` from received messages, because a sender must not choose any subject that this process
+   * publishes on. Default: all subjects.
    */
   readonly replyPrefixes?: readonly string[];
 }
 
-/** `refused`: the broker answered and rejected the message; `why` is its reason. */
+/**
+ * Result of publishing to a stream. `refused`: the broker rejected the message; `why` is its
+ * reason.
+ */
 export type DurableOutcome =
   | {
       readonly kind: "acknowledged";
       readonly duplicate: boolean;
-      /** Sequence number in the stream. For a duplicate, the number of the first copy. */
+      /**
+       * Sequence number of the message in the stream. For a duplicate, the number of the first
+       * copy.
+       */
       readonly sequence: number;
     }
   | { readonly kind: "refused"; readonly why: string }
   | { readonly kind: "unreachable" };
 
 export interface DurablePublishOptions {
-  /** The broker stores one message per id within the stream's duplicate window. */
+  /**
+   * Id of the message. Within the stream's duplicate window, the broker stores only one message
+   * with the same id.
+   */
   readonly id: string;
   readonly timeoutMs: number;
   readonly headers?: Readonly<Record<string, string>>;
@@ -229,13 +269,16 @@ export interface DurablePublishOptions {
 
 export interface ConsumeOptions {
   readonly stream: string;
-  /** Name under which the broker stores the progress. One process at a time uses it. */
+  /**
+   * Name under which the broker stores how far the stream has been consumed. Only one process may
+   * use it at a time.
+   */
   readonly consumer: string;
-  /** Filter for subjects; `*` and `>` are wildcards as in NATS. */
+  /** Subjects to consume; `*` and `>` are wildcards as in NATS. */
   readonly subject: string;
   /**
-   * Redelivery delay: a message is delivered again if its handling reports no progress for this
-   * long. Default: 10 s.
+   * Redelivery delay in ms: the broker delivers a message again if it gets no sign of progress for
+   * this long. Default: 10 s.
    */
   readonly silenceMs?: number;
 }
@@ -243,26 +286,27 @@ export interface ConsumeOptions {
 /** A message from a stream. */
 export interface StoredMessage extends BusMessage {
   /**
-   * Identifies the message: equal for each delivery, unique also if the stream is deleted and
-   * recreated.
+   * Identifies the message. The key is the same for each delivery, and differs from all others even
+   * if the stream is deleted and created again.
    */
   readonly key: string;
-  /** Number of deliveries, this one included. */
+  /** Number of deliveries of this message, this one included. */
   readonly delivery: number;
-  /** The broker does not deliver the message again, even if its handler fails. */
+  /** True if the broker will not deliver the message again, even if its handler fails. */
   readonly isLast: boolean;
 }
 
 export interface ConsumptionState {
   /**
-   * `waiting`: for a connection. `missing`: the broker has no such stream or refuses access to it.
+   * State of consumption. `waiting`: for a connection. `missing`: the broker has no such stream or
+   * denies access to it.
    */
   readonly status: "consuming" | "waiting" | "missing" | "closed";
-  /** Reason, for people. Null while consuming. */
+  /** Why nothing is consumed: a message for operators. Null while consuming. */
   readonly why: string | null;
-  /** Messages whose handler succeeded. */
+  /** Messages whose handler has succeeded. */
   readonly handled: number;
-  /** Messages dropped because every delivery failed. Each one is logged. */
+  /** Messages dropped because the handler failed for every delivery. Each one is logged. */
   readonly givenUp: number;
 }
 
@@ -270,7 +314,7 @@ export interface Consumption extends AsyncDisposable {
   readonly state: ConsumptionState;
 }
 
-/** `missing`: the key or the bucket does not exist. */
+/** Result of reading a key. `missing`: the key or the whole bucket does not exist. */
 export type BucketRead =
   | { readonly kind: "value"; readonly data: Uint8Array }
   | { readonly kind: "missing" | "unreachable" };
@@ -280,18 +324,21 @@ export type BucketWrite =
   | { readonly kind: "refused"; readonly why: string };
 
 /**
- * Keys consist of letters, digits and `-_/=.`. The operator's settings of the bucket decide how
- * long values live.
+ * A key-value bucket stored by the broker. Keys consist of letters, digits and `-_/=.`. The
+ * operator's settings of the bucket decide how long values are kept.
  */
 export interface Bucket {
   get(key: string): Promise<BucketRead>;
   put(key: string, data: Uint8Array): Promise<BucketWrite>;
   delete(key: string): Promise<BucketWrite>;
-  /** All keys. Null if the broker cannot be asked. */
+  /** Returns all keys. Null if the broker cannot be reached. */
   keys(): Promise<readonly string[] | null>;
 }
 
-/** `too_large`: more bytes than allowed. `damaged`: checksum mismatch. */
+/**
+ * Result of reading an object. `too_large`: it has more bytes than the caller allows. `damaged`:
+ * its bytes do not match its checksum.
+ */
 export type ObjectRead =
   | { readonly kind: "value"; readonly data: Uint8Array }
   | { readonly kind: "missing" | "too_large" | "damaged" | "unreachable" };
@@ -302,14 +349,14 @@ export interface ObjectFacts {
 }
 
 /**
- * Objects of any size. A write replaces the whole object: a reader sees the old one or the new one.
- * Names are 1 to 256 printable ASCII characters without blanks.
+ * Objects of any size, stored by the broker. Writing replaces the whole object: readers get either
+ * the old or the new one. Names are 1 to 256 printable ASCII characters without blanks.
  */
 export interface ObjectStore {
   get(name: string, bytesMax: number): Promise<ObjectRead>;
   put(name: string, data: Uint8Array): Promise<BucketWrite>;
   delete(name: string): Promise<BucketWrite>;
-  /** All objects. Null if the broker cannot be asked. */
+  /** Returns all objects' names and sizes. Null if the broker cannot be reached. */
   list(): Promise<readonly ObjectFacts[] | null>;
 }
 
@@ -318,52 +365,58 @@ export interface ObjectStore {
  * call throws or rejects because of the broker.
  */
 export interface DurableBus {
-  /** Waits for the broker's acknowledgement. The message is neither queued nor retried. */
+  /**
+   * Publishes to a stream and waits for the broker's acknowledgement. The message is neither queued
+   * nor sent again.
+   */
   publish(
     subject: string,
     data: Uint8Array,
     options: DurablePublishOptions,
   ): Promise<DurableOutcome>;
   /**
-   * Consumes a stream at least once per message, one message at a time. A message is done when
-   * `handle` resolves; without a time limit. If `handle` rejects, the message is delivered again
-   * after 1 s, then after twice the previous delay, at most 30 s; after ten deliveries it is
-   * dropped. Later messages wait meanwhile. After a lost connection the message being handled may
-   * be delivered twice. Consumption continues over reconnects and waits for a missing stream.
+   * Consumes a stream, one message at a time, each at least once. A message is done when `handle`
+   * resolves, without a time limit. If `handle` rejects, the message is delivered again: after 1 s,
+   * then after twice the previous delay, at most 30 s; after ten deliveries it is dropped. Later
+   * messages wait meanwhile. If the connection is lost while a message is handled, it may be
+   * delivered twice. Consumption continues after reconnects and waits for a missing stream.
    */
   consume(options: ConsumeOptions, handle: (message: StoredMessage) => Promise<void>): Consumption;
   bucket(name: string): Bucket;
-  /** Each call on the object store ends within 30 s. */
+  /** Returns the object store of a bucket. Each call on it ends within 30 s. */
   objects(bucket: string): ObjectStore;
-  /** Removes the messages of one subject up to and including sequence number `upTo`. */
+  /**
+   * Deletes the messages of one subject from the stream, up to and including sequence number
+   * `upTo`.
+   */
   purge(stream: string, subject: string, upTo: number): Promise<BucketWrite>;
 }
 
 /**
- * Longer subjects are invalid. A broker accepts protocol lines of 4 KiB, which hold more than the
- * subject.
+ * Maximum characters of a subject. A broker accepts protocol lines of 4 KiB, which contain more
+ * than the subject.
  */
 const SUBJECT_CHARACTERS_MAX = 1_024;
 
-/** One or more non-empty tokens without blanks. */
+/** Matches one or more non-empty tokens without blanks, separated by dots. */
 const TOKENS = /^[^\s.]+(?:\.[^\s.]+)*$/;
 const WILDCARD = /(?:^|\.)[*>](?:\.|$)/;
 
-/** Whether `subject` is valid for publishing. Wildcards are not. */
+/** Returns true if `subject` is valid for publishing. Wildcards are not allowed. */
 export function isSubject(subject: string): boolean {
   return isPattern(subject) && !WILDCARD.test(subject);
 }
 
 /**
- * Whether `pattern` is valid for subscribing: `*` stands for one token, a final `>` for one or
- * more.
+ * Returns true if `pattern` is valid for subscribing: `*` stands for one token, a final `>` for one
+ * or more.
  */
 export function isPattern(pattern: string): boolean {
   if (pattern.length > SUBJECT_CHARACTERS_MAX || !TOKENS.test(pattern)) return false;
   return !/(?:^|\.)>\./.test(pattern);
 }
 
-/** Whether a message to `subject` reaches a subscription of `pattern`. */
+/** Returns true if a message on `subject` matches the subscription pattern. */
 export function matches(pattern: string, subject: string): boolean {
   const wanted = pattern.split(".");
   const given = subject.split(".");
@@ -375,8 +428,9 @@ export function matches(pattern: string, subject: string): boolean {
 }
 
 /**
- * Whether a receiver may answer to `subject`, which the sender chose. Subjects on which agents take
- * commands and the server's own subjects are never allowed. Null `prefixes`: no further limit.
+ * Returns true if a receiver may send its reply to `subject`, which the sender chose. Subjects on
+ * which agents take commands and the server's own subjects are never allowed. `prefixes` null: all
+ * other subjects are allowed.
  */
 export function mayAnswerTo(subject: string, prefixes: readonly string[] | null): boolean {
   if (!isSubject(subject) || subject.startsWith("kv-control-") || subject.startsWith("$")) {

@@ -1,6 +1,6 @@
 import type { BusMessage, DurablePublishOptions } from "./bus.ts";
 
-/** An outgoing message. */
+/** A message to be published. */
 export interface Outgoing {
   readonly subject: string;
   readonly data: Uint8Array;
@@ -8,30 +8,31 @@ export interface Outgoing {
   readonly headers: Readonly<Record<string, string>> | null;
 }
 
-/** A message as a connection delivers it. */
+/** A message as a connection delivers it to the bus. */
 export interface Incoming extends BusMessage {
   /**
-   * Status number in the first header line: 503 without responders, 0 without
-   * status.
+   * Status number in the first header line: 503 if a request has no subscriber, 0 without a status.
    */
   readonly status: number;
 }
 
-/** One connection to a broker. It never reconnects; its owner dials a new one. */
+/** One connection to a broker. It never reconnects; if it ends, its owner opens a new one. */
 export interface BrokerConnection {
-  /** Address for people, without credentials. Null if the broker is inside this process. */
+  /**
+   * Address of the broker for logs, without credentials. Null if the broker is inside this process.
+   */
   readonly server: string | null;
-  /** Largest message in bytes, data and headers together. */
+  /** Largest message in bytes that the broker accepts, data and headers together. */
   readonly payloadBytesMax: number;
 
   /**
-   * Hands the message to the client library. Throws if the library rejects it; then nothing was
+   * Passes the message to the client library. If the library rejects it, throws, and nothing is
    * sent.
    */
   publish(message: Outgoing): void;
   /**
-   * Calls `refused` with the reason if the broker does not permit the subscription, which then
-   * stays silent. Returns a function that ends the subscription.
+   * Subscribes to a subject and returns a function that ends the subscription. If the broker does
+   * not permit it, calls `refused` with the reason; no messages arrive then.
    */
   subscribe(
     subject: string,
@@ -39,32 +40,36 @@ export interface BrokerConnection {
     deliver: (message: Incoming) => void,
     refused: (why: string) => void,
   ): () => void;
-  /** Resolves once the broker has received everything published before. May never settle. */
+  /**
+   * Resolves once the broker has received everything published before. If the connection ends, it
+   * may never settle.
+   */
   confirm(): Promise<void>;
-  /** Resolves with the reason when the connection ends. Never rejects. */
+  /** Resolves when the connection ends, with the reason. Never rejects. */
   readonly closed: Promise<string>;
-  /** Null if the broker stores nothing. */
+  /** JetStream over this connection. Null if the broker stores nothing. */
   readonly durable: ClientJetStream | null;
   /** Ends the connection immediately. */
   end(why: string): void;
 }
 
 /**
- * Opens a connection. Rejects with a message for people. The bus aborts `signal` when it closes.
+ * Opens a connection. Rejects with an error whose message is meant for operators. The bus aborts
+ * `signal` when it closes.
  */
 export type Dial = (signal: AbortSignal) => Promise<BrokerConnection>;
 
 const HEADER_NAME = /^[!-9;-~]+$/;
 const LINE_END = /[\r\n]/;
 
-/** Whether names are printable ASCII without a colon and values have one line. */
+/** Returns true if all names are printable ASCII without a colon and all values have one line. */
 export function areHeaders(headers: Readonly<Record<string, string>>): boolean {
   return Object.entries(headers).every(
     ([name, value]) => HEADER_NAME.test(name) && !LINE_END.test(value),
   );
 }
 
-/** Encoded size of the headers in bytes; 0 if there are none. */
+/** Returns the encoded size of the headers in bytes; 0 if there are none. */
 export function headerBytes(headers: Readonly<Record<string, string>> | null): number {
   if (headers === null) return 0;
   let bytes = 0;
@@ -78,14 +83,14 @@ export function messageBytes(message: Outgoing): number {
   return message.data.length + headerBytes(message.headers);
 }
 
-/** Headers, as both client libraries have them. */
+/** The part of a header object that both client libraries have in common. */
 export interface ClientHeaders {
   readonly code: number;
   set(name: string, value: string): void;
   [Symbol.iterator](): Iterator<readonly [string, readonly string[]]>;
 }
 
-/** A message, as both client libraries deliver it. */
+/** The part of a received message that both client libraries have in common. */
 export interface ClientMessage {
   readonly subject: string;
   readonly reply?: string;
@@ -93,7 +98,7 @@ export interface ClientMessage {
   readonly headers?: ClientHeaders | undefined;
 }
 
-/** A message of a stream, as both client libraries deliver it. */
+/** The part of a stream's message that both client libraries have in common. */
 export interface ClientStreamMessage extends ClientMessage {
   readonly info: {
     readonly stream: string;
@@ -101,31 +106,36 @@ export interface ClientStreamMessage extends ClientMessage {
     readonly deliveryCount: number;
     readonly timestampNanos: number;
   };
-  /** Without it, or `term`, the broker delivers the message again. */
+  /** Acknowledges the message. Without `ack` or `term`, the broker delivers it again. */
   ack(): void;
-  /** Handling failed: deliver it again after `ms`. */
+  /** Reports a failure of the handler. The broker delivers the message again after `ms`. */
   nak(ms?: number): void;
-  /** Reports progress, without which the message is redelivered after the consumer's `ack_wait`. */
+  /**
+   * Reports progress. Without such reports, the broker delivers the message again after the
+   * consumer's `ack_wait`.
+   */
   working(): void;
   term(reason?: string): void;
 }
 
-/** Ends, or throws, with the connection. */
+/**
+ * Messages of a stream, one after the other. The iteration ends or throws when the connection ends.
+ */
 export interface ClientStream extends AsyncIterable<ClientStreamMessage> {
   close(): Promise<unknown>;
 }
 
-/** Settings of a consumer, with the field names of the JetStream API. */
+/** Settings of a JetStream consumer, with the field names of the JetStream API. */
 export interface ConsumerSettings {
   readonly durable_name: string;
   readonly filter_subject: string;
-  /** Nanoseconds. */
+  /** Nanoseconds without a sign of progress after which a message is delivered again. */
   readonly ack_wait: number;
   readonly max_deliver: number;
   readonly max_ack_pending: number;
 }
 
-/** A bucket, as both client libraries have it. */
+/** The part of a key-value bucket that both client libraries have in common. */
 export interface ClientBucket {
   get(key: string): Promise<{ readonly value: Uint8Array; readonly operation: string } | null>;
   put(key: string, data: Uint8Array): Promise<number>;
@@ -133,7 +143,7 @@ export interface ClientBucket {
   keys(): Promise<AsyncIterable<string>>;
 }
 
-/** An object store, as both client libraries have it. */
+/** The part of an object store that both client libraries have in common. */
 export interface ClientObjects {
   info(name: string): Promise<{ readonly size: number; readonly deleted: boolean } | null>;
   get(name: string): Promise<{ readonly data: ReadableStream<Uint8Array> } | null>;
@@ -142,25 +152,28 @@ export interface ClientObjects {
   list(): Promise<readonly { readonly name: string; readonly size: number }[]>;
 }
 
-/** JetStream over one connection. Every call rejects with the client library's error. */
+/** JetStream over one connection. Every method rejects with the client library's error. */
 export interface ClientJetStream {
-  /** `duplicate`: the broker already had this id. `seq`: number in the stream. */
+  /**
+   * Publishes to a stream. `duplicate`: the broker already had a message with this id. `seq`:
+   * sequence number in the stream.
+   */
   publish(
     subject: string,
     data: Uint8Array,
     options: DurablePublishOptions,
   ): Promise<{ readonly duplicate: boolean; readonly seq: number }>;
-  /** Creates the consumer if it does not exist. */
+  /** Creates a consumer if it does not exist. */
   addConsumer(stream: string, settings: ConsumerSettings): Promise<unknown>;
-  /** Messages in order of arrival. */
+  /** Returns the messages of a consumer in the order of the stream. */
   messages(
     stream: string,
     consumer: string,
     options: { max_messages: number; abort_on_missing_resource: boolean },
   ): Promise<ClientStream>;
   bucket(name: string): Promise<ClientBucket>;
-  /** Rejects if the bucket does not exist. */
+  /** Opens an object store. Rejects if its bucket does not exist. */
   objects(bucket: string): Promise<ClientObjects>;
-  /** Removes messages with a sequence number below `seq`. */
+  /** Deletes messages with a sequence number below `seq`. */
   purge(stream: string, options: { filter: string; seq: number }): Promise<unknown>;
 }

@@ -3,7 +3,7 @@ import { type Clock, TokenBuckets } from "../core/index.ts";
 import type { Bus, BusMessage, ServiceSpec } from "./bus.ts";
 
 const PREFIX = "$SRV";
-/** Response types, by which `nats` tools tell the answers apart. */
+/** Type names in the responses, which `nats` tools use to distinguish them. */
 const TYPES = {
   PING: "io.nats.micro.v1.ping_response",
   INFO: "io.nats.micro.v1.info_response",
@@ -11,13 +11,13 @@ const TYPES = {
 } as const;
 type Verb = keyof typeof TYPES;
 /**
- * Limits of the answers to each verb: sustained rate and burst. A tool asks once; a fleet's
- * monitors ask about once a second.
+ * Maximum discovery replies per second to each verb, and in one burst. A tool sends one request;
+ * all monitors together send about one per second.
  */
 const ANSWERS_PER_SECOND = 100;
 const ANSWERS_AT_ONCE = 200;
 
-/** Counts of one endpoint. */
+/** Request counts of one endpoint. */
 export interface Served {
   readonly name: string;
   readonly subject: string;
@@ -27,11 +27,12 @@ export interface Served {
 }
 
 /**
- * Answers `$SRV.PING`, `INFO` and `STATS` for all services, for this name and for this id, as the
- * NATS micro-service protocol defines them. The client libraries' own implementation is unsuitable:
- * it takes a new id with each connection, ends when one subscription is refused, and uses queue
- * groups, which would deliver a broadcast to one instance only. `id` must be unique in the fleet.
- * Requests beyond the rate limit are dropped; `ignored` is called for each.
+ * Replies to `$SRV.PING`, `INFO` and `STATS` requests: those to all services, to this name, and to
+ * this id, as the NATS micro-service protocol defines them. The client libraries' own
+ * implementation is unsuitable: it takes a new id with each connection, stops when one subscription
+ * is refused, and uses queue groups, so that only one process would receive a broadcast. `id` must
+ * be unique among all processes. Requests beyond the rate limit are dropped; `ignored` is called
+ * for each.
  */
 export function answerDiscovery(
   bus: Pick<Bus, "subscribe" | "publish">,
@@ -79,7 +80,7 @@ export function answerDiscovery(
   }
 }
 
-/** A shape of the services module without its enum of types. */
+/** A type of the services module with a string in place of its enum `type`. */
 type Loose<Shape> = Omit<Shape, "type"> & { readonly type: string };
 
 function statsOf({ name, subject, requests, faults, totalMs }: Served) {

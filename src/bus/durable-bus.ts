@@ -25,37 +25,38 @@ import type {
 } from "./connection.ts";
 import { plainMessage } from "./nats-connection.ts";
 
-/** Delay before the next attempt if the connection is down or the stream does not exist. */
+/** Ms before the next attempt if the connection is down or the stream does not exist. */
 const RETRY_MS = 2_000;
 /**
- * Redelivery delay of a message whose handler failed: the first one, and the limit after doubling.
+ * Ms before a message whose handler failed is delivered again: the first delay, and the maximum
+ * after doubling.
  */
 const AGAIN_MS = 1_000;
 const AGAIN_MS_MAX = 30_000;
-/** Default of `ConsumeOptions.silenceMs`. */
+/** Default of `ConsumeOptions.silenceMs`, in ms. */
 const SILENCE_MS = 10_000;
-/** Progress reports per `silenceMs`. Several, because some may be lost or late. */
+/** Progress reports sent per `silenceMs`. There are several because one may be lost or late. */
 const SIGNS = 4;
-/** Deliveries of a message that is never acknowledged. */
+/** Maximum deliveries of a message that is never acknowledged. */
 const DELIVERIES_MAX = 10;
 /**
- * Unacknowledged messages of a consumer. With more than one, messages behind a slow one would be
- * redelivered, and messages behind a redelivered one would overtake it.
+ * Maximum unacknowledged messages of a consumer. With more than one, messages behind a slow one
+ * would be delivered again, and messages behind a redelivered one would overtake it.
  */
 const AT_ONCE = 1;
 
 export interface DurableContext {
   readonly clock: Clock;
   readonly log: BusLog;
-  /** Aborted when the bus closes. */
+  /** Fires when the bus closes. */
   readonly closing: AbortSignal;
-  /** The current connection. Null while disconnected. */
+  /** Returns the current connection. Null while disconnected. */
   connection(): BrokerConnection | null;
 }
 
 const UNREACHABLE: unique symbol = Symbol("unreachable");
 
-/** The JetStream side of a bus, over the current connection. */
+/** Implements `DurableBus` over the bus's current connection. */
 export class BrokerDurableBus implements DurableBus {
   readonly #parts: DurableContext;
 
@@ -130,7 +131,7 @@ async function reading(read: () => Promise<BucketRead>): Promise<BucketRead> {
   }
 }
 
-/** Null if the broker cannot be asked. */
+/** Returns the list, or null if the broker cannot be reached. */
 async function listing<T>(all: Promise<T | typeof UNREACHABLE>): Promise<T | null> {
   try {
     const listed = await all;
@@ -205,13 +206,14 @@ class StreamConsumption implements Consumption {
       const messages = await client.messages(stream, consumer, options);
       const stop = () => messages.close().catch(() => undefined);
       this.#messages = messages;
-      // One of the client libraries keeps waiting for messages after its connection has ended.
+      // Stop explicitly: one of the client libraries keeps waiting for messages after its
+      // connection has ended.
       void closed.then(stop);
       this.#set("consuming", null);
       if (this.#stopping.signal.aborted) void stop();
       for await (const message of messages) {
         await this.#one(message);
-        // Another step would request one more message, which would then be lost.
+        // Leave the loop here: continuing would request one more message, which would then be lost.
         if (this.#stopping.signal.aborted) return;
       }
       this.#set("waiting", "connection lost");
@@ -225,7 +227,7 @@ class StreamConsumption implements Consumption {
   }
 
   async #one(client: ClientStreamMessage): Promise<void> {
-    // The next consumer receives it.
+    // Return the message to the broker, so that the next consumer receives it.
     if (this.#stopping.signal.aborted) return client.nak(0);
     const message = storedMessage(client);
     const failure = await this.#failureOf(message, client);
@@ -247,7 +249,10 @@ class StreamConsumption implements Consumption {
     }
   }
 
-  /** Runs the handler while reporting progress to the broker. Null if it succeeded. */
+  /**
+   * Runs the handler and reports progress to the broker meanwhile. Returns the handler's error, or
+   * null if it succeeded.
+   */
   async #failureOf(
     message: StoredMessage,
     client: ClientStreamMessage,
@@ -257,7 +262,7 @@ class StreamConsumption implements Consumption {
       try {
         client.working();
       } catch {
-        // The connection has ended. The loop over the messages notices that too.
+        // The connection has ended. The loop over the messages detects that, too.
       }
     });
     try {
@@ -281,19 +286,25 @@ class StreamConsumption implements Consumption {
   }
 }
 
-/** Time limit of one call. */
+/** Maximum ms of one call on an object store. */
 const CALL_MS = 30_000;
 const NAME = /^[\x21-\x7e]{1,256}$/;
-/** Error texts of the client libraries if an object's bytes do not match its checksum. */
+/**
+ * Matches the error texts of the client libraries for an object whose bytes do not match its
+ * checksum.
+ */
 const DAMAGED = /corrupt|digest/i;
 const NO_BUCKET = /not found|no responders/i;
 
-/** Bytes of an object that are hashed and sent in one turn: about 1 ms of work. */
+/**
+ * Bytes of an object that are hashed and sent in one turn of the event loop: about 1 ms of work.
+ */
 const PIECE_BYTES = 128 * 1024;
 
 /**
- * Objects over the current connection. A call fails if its connection ends. The client libraries
- * hash objects in JavaScript at about 100 MB/s, so the event loop gets a turn between pieces.
+ * Reads and writes objects over the bus's current connection. A call fails if that connection ends.
+ * The client libraries hash objects in JavaScript at about 100 MB/s, so other work runs between two
+ * pieces of an object.
  */
 class BrokerObjectStore implements ObjectStore {
   readonly #parts: DurableContext;
@@ -328,7 +339,7 @@ class BrokerObjectStore implements ObjectStore {
     if (!NAME.test(name)) return { kind: "done" };
     const deleted = this.#on((objects) =>
       objects.delete(name).catch((thrown) => {
-        // A missing object counts as deleted.
+        // Deleting an object that does not exist counts as success.
         if (!NO_BUCKET.test(messageOf(thrown))) throw thrown;
       }),
     );
@@ -347,7 +358,7 @@ class BrokerObjectStore implements ObjectStore {
     const connection = this.#parts.connection();
     if (connection === null || connection.durable === null) return UNREACHABLE;
     const over = new AbortController();
-    // The libraries may wait forever on a broken connection.
+    // This timeout is needed because the libraries may wait forever on a broken connection.
     const late = sleep(this.#parts.clock, CALL_MS, over.signal).catch(() => undefined);
     const gone = Promise.race([late, connection.closed]).then(
       (): typeof UNREACHABLE => UNREACHABLE,
@@ -375,7 +386,8 @@ async function readObject(
   let bytes = 0;
   for await (const piece of found.data) {
     bytes += piece.length;
-    // The object may have grown since its size was read.
+    // Checked again, because the object may have been replaced by a larger one since its size was
+    // read.
     if (bytes > bytesMax) return { kind: "too_large" };
     pieces.push(piece);
     await yieldToLoop();
@@ -395,14 +407,18 @@ function inPieces(data: Uint8Array): ReadableStream<Uint8Array> {
   });
 }
 
-/** Characters of the stream's name in a message's key. */
+/** Maximum characters of the stream's name in a message's key. */
 const NAME_CHARACTERS = 64;
 
-/** The reply subject of a stream's message carries the acknowledgement, so it is hidden. */
+/**
+ * Converts a stream's message. Its reply subject is removed, because JetStream uses it for the
+ * acknowledgement.
+ */
 function storedMessage(message: ClientStreamMessage): StoredMessage {
   const { status: _status, ...plain } = plainMessage(message);
   const { stream, streamSequence, deliveryCount, timestampNanos } = message.info;
-  // A recreated stream restarts its sequence. The time distinguishes its messages from older ones.
+  // A stream that was deleted and created again restarts its sequence numbers. The time
+  // distinguishes its messages from older ones.
   const storedMs = Math.floor(timestampNanos / 1e6);
   const key = `${stream.slice(0, NAME_CHARACTERS)}/${streamSequence}/${storedMs}`;
   const isLast = deliveryCount >= DELIVERIES_MAX;
@@ -410,21 +426,28 @@ function storedMessage(message: ClientStreamMessage): StoredMessage {
 }
 
 const WHY_CHARACTERS_MAX = 300;
-/** Error texts of the libraries if no answer arrived. Their error classes differ. */
+/**
+ * Matches the libraries' error texts if the broker has no JetStream or did not reply. Their error
+ * classes differ.
+ */
 const NO_STREAM = /no responders|jetstream is not enabled/i;
 const NO_ANSWER = /timeout|disconnect|closed|connection|draining/i;
 
-/** Classifies an error of a client library: refused by the broker, or no answer from it. */
+/**
+ * Classifies an error of a client library: the broker refused the request, or there was no reply
+ * from it.
+ */
 function refusal(thrown: unknown): Exclude<DurableOutcome, { kind: "acknowledged" }> {
   const why = whyOf(thrown);
   return NO_ANSWER.test(why) ? { kind: "unreachable" } : { kind: "refused", why };
 }
 
-/** The library's message, or its code if that says more. */
+/** Returns the library's error message, or its code if that is more specific. */
 function whyOf(thrown: unknown): string {
   const { code } = thrown as { code?: unknown };
   const message = messageOf(thrown);
-  // Without a listener one library reports only "503"; the other one guesses at a cause.
+  // If JetStream does not reply, one library reports only "503", and the other names a cause that
+  // may be wrong.
   if (code === "503" || NO_STREAM.test(message))
     return "no stream of the server accepts this subject";
   return message.slice(0, WHY_CHARACTERS_MAX);

@@ -4,8 +4,8 @@ import type { BusMessage } from "./bus.ts";
 const WAITING_MESSAGES_MAX = 10_000;
 
 /**
- * Answers to the requests of one process. All use one subscription, each with its own last token.
- * Answers without a mailbox are dropped.
+ * Receives the replies to all requests of one process with a single subscription. The last token of
+ * a reply's subject identifies its request (mailbox). Replies without an open mailbox are dropped.
  */
 export class Inbox implements Disposable {
   readonly #clock: Clock;
@@ -14,13 +14,13 @@ export class Inbox implements Disposable {
   #opened = 0;
   #isClosed = false;
 
-  /** `prefix`: a subject prefix that is unique to this inbox. */
+  /** `prefix`: a subject prefix that no other inbox uses. */
   constructor(prefix: string, clock: Clock) {
     this.#prefix = prefix;
     this.#clock = clock;
   }
 
-  /** Subscription pattern for the answers. */
+  /** Pattern to subscribe to in order to receive all replies. */
   get pattern(): string {
     return `${this.#prefix}.*`;
   }
@@ -30,7 +30,7 @@ export class Inbox implements Disposable {
     return this.#open.size;
   }
 
-  /** Throws ENGINE_CLOSED if the inbox is closed. */
+  /** Opens a mailbox for one request. Throws ENGINE_CLOSED if the inbox is closed. */
   open(): Mailbox {
     if (this.#isClosed) throw closed();
     const subject = `${this.#prefix}.${(++this.#opened).toString(36)}`;
@@ -53,21 +53,21 @@ function closed(): HearthError {
   return new HearthError("ENGINE_CLOSED", "the client was closed");
 }
 
-/** The fault of an aborted wait: the signal's own fault, else ABORTED. */
+/** Returns the error for an aborted wait: the signal's own error if it has one, else ABORTED. */
 export function abortFault(signal: AbortSignal): HearthError {
   const reason: unknown = signal.reason;
   if (reason instanceof HearthError) return reason;
   return new HearthError("ABORTED", "the wait for an answer was aborted", { cause: reason });
 }
 
-/** Whether the broker reports that a request had no subscriber. */
+/** Returns true if the message is the broker's report that a request had no subscriber. */
 export function hasNoResponders({ headers, data }: BusMessage): boolean {
   return data.length === 0 && headers.Status === "503";
 }
 
-/** Answers to one request, in order of arrival. */
+/** Replies to one request, in order of arrival. */
 export class Mailbox implements Disposable {
-  /** Reply subject of the request. */
+  /** Reply subject to send with the request. */
   readonly subject: string;
   readonly #clock: Clock;
   readonly #onClose: () => void;
@@ -82,7 +82,7 @@ export class Mailbox implements Disposable {
   }
 
   put(message: BusMessage): void {
-    // Bounds the memory of a flooded inbox; further messages are dropped.
+    // Limits memory if too many replies arrive. Further ones are dropped.
     if (this.#waiting.length < WAITING_MESSAGES_MAX) this.#waiting.push(message);
     this.#wake?.();
   }
@@ -92,7 +92,10 @@ export class Mailbox implements Disposable {
     this.#wake?.();
   }
 
-  /** Returns the next answer, or null after `ms`. Rejects with ABORTED or ENGINE_CLOSED. */
+  /**
+   * Returns the next reply, or null if none arrives within `ms`. Rejects with ABORTED or
+   * ENGINE_CLOSED.
+   */
   async next(ms: number, signal?: AbortSignal): Promise<BusMessage | null> {
     if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
       await this.#wait(ms, signal);

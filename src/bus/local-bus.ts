@@ -9,7 +9,7 @@ import {
 } from "./connection.ts";
 import { ReconnectingBus } from "./reconnecting-bus.ts";
 
-/** Messages delivered before the event loop gets a turn. */
+/** Messages delivered in one turn of the event loop. */
 const SLICE = 1_024;
 
 interface LocalSubscription {
@@ -19,7 +19,10 @@ interface LocalSubscription {
   readonly deliver: (message: Incoming) => void;
 }
 
-/** A broker inside the process. A message published by one connection reaches the others. */
+/**
+ * A broker inside the process. A message published on one connection is delivered to the matching
+ * subscriptions of all connections.
+ */
 export class LocalHub {
   readonly #connections = new Set<LocalConnection>();
   readonly #subscriptions = new Set<LocalSubscription>();
@@ -33,7 +36,7 @@ export class LocalHub {
     this.payloadBytesMax = payloadBytesMax;
   }
 
-  /** Simulates a dead broker: all connections break and new ones are refused until `comeUp`. */
+  /** Simulates a broker failure: all connections break and new ones are refused until `comeUp`. */
   goDown(): void {
     this.#isDown = true;
     this.#waiting = [];
@@ -76,7 +79,7 @@ export class LocalHub {
     for (const receiver of receivers) this.#hand(receiver, message, 0);
   }
 
-  /** Calls `run` once everything published before has been delivered. */
+  /** Calls `run` once all messages published so far are delivered. */
   afterDelivery(run: () => void): void {
     this.#waiting.push(run);
     void this.#deliver();
@@ -95,7 +98,7 @@ export class LocalHub {
 
   #hand(receiver: LocalSubscription, message: Outgoing, status: number): void {
     const { subject, reply } = message;
-    // Each receiver gets its own copy, so that a change by one is invisible to the others.
+    // Each receiver gets its own copy, because it may change the data.
     const data = message.data.slice();
     const headers = { ...message.headers };
     this.#waiting.push(() => {
@@ -109,7 +112,7 @@ export class LocalHub {
   async #deliver(): Promise<void> {
     if (this.#isDelivering) return;
     this.#isDelivering = true;
-    // Deliver asynchronously, as a network does: never inside the publishing call.
+    // Deliver asynchronously, as a network does, never during the call of `publish`.
     await Promise.resolve();
     for (let count = 1; this.#waiting.length > 0; ) {
       const batch = this.#waiting;
@@ -168,8 +171,8 @@ class LocalConnection implements BrokerConnection {
 }
 
 /**
- * A bus inside this process. It keeps every promise of `Bus` without a broker. Buses of one hub
- * reach each other.
+ * Creates a bus inside this process. It keeps every promise of `Bus` without a broker. Buses of the
+ * same hub exchange messages.
  */
 export function createLocalBus(hub: LocalHub, basics: BusBasics): Bus {
   return new ReconnectingBus(hub.dial, basics, { isDurable: false });

@@ -8,11 +8,11 @@ import type {
   Outgoing,
 } from "./connection.ts";
 
-/** Distinct errors of one server that are passed on, and the length each is cut to. */
+/** Maximum distinct error texts of one server that are reported, and maximum characters of each. */
 const COMPLAINTS_MAX = 16;
 const COMPLAINT_CHARACTERS_MAX = 300;
 
-/** The interface that both client libraries share, as far as a connection needs it. */
+/** The methods that both client libraries have in common, as far as a connection uses them. */
 export interface Client<Headers extends ClientHeaders> {
   readonly info?: { readonly max_payload: number } | undefined;
   publish(subject: string, data: Uint8Array, options: { reply?: string; headers?: Headers }): void;
@@ -30,7 +30,10 @@ export interface Client<Headers extends ClientHeaders> {
   status(): AsyncIterable<ClientStatus>;
 }
 
-/** One library reports the error itself, the other one its code and subject. */
+/**
+ * A status event of a client library. One library reports the error itself, the other one its code
+ * and subject.
+ */
 interface ClientStatus {
   readonly type: string;
   readonly error?: Error;
@@ -42,16 +45,16 @@ export interface ClientConnectionOptions<Headers extends ClientHeaders> {
   readonly client: Client<Headers>;
   readonly server: string;
   newHeaders(): Headers;
-  /** Called for a server error that ends neither the connection nor a subscription. */
+  /** Reports a server error that ends neither the connection nor a subscription. */
   complain(why: string): void;
-  /** Translates the end of a connection into a message for people. */
+  /** Translates the error that ended a connection into a message for operators. */
   explain(thrown: unknown): string;
   readonly durable: ClientJetStream;
-  /** Breaks the socket below the library, if it is accessible. */
+  /** Closes the socket underneath the library. Absent if the socket is not accessible. */
   cut?(): void;
 }
 
-/** A connection through a client library with its own reconnecting turned off. */
+/** A connection through a client library whose own reconnecting is turned off. */
 export class ClientConnection<Headers extends ClientHeaders> implements BrokerConnection {
   readonly #options: ClientConnectionOptions<Headers>;
   readonly #client: Client<Headers>;
@@ -80,7 +83,7 @@ export class ClientConnection<Headers extends ClientHeaders> implements BrokerCo
     void this.#listen();
   }
 
-  /** Reports server errors until the connection ends. Each text is reported once. */
+  /** Reports server errors until the connection ends. Repeated texts are reported once. */
   async #listen(): Promise<void> {
     const reported = new Set<string>();
     for await (const status of this.#client.status()) {
@@ -98,7 +101,10 @@ export class ClientConnection<Headers extends ClientHeaders> implements BrokerCo
     this.#client.publish(subject, data, options);
   }
 
-  /** Cached, because callers pass the same headers object again and again. */
+  /**
+   * Returns the library's header object for plain headers. Cached, because callers pass the same
+   * object again and again.
+   */
   #headersOf(plain: Readonly<Record<string, string>>): Headers {
     const known = this.#made.get(plain);
     if (known !== undefined) return known;
@@ -134,7 +140,7 @@ export class ClientConnection<Headers extends ClientHeaders> implements BrokerCo
   }
 }
 
-/** Adds headers to those of a client library. */
+/** Adds plain headers to a client library's header object. */
 export function withHeaders<Headers extends ClientHeaders>(
   headers: Headers,
   plain: Readonly<Record<string, string>>,
@@ -143,7 +149,10 @@ export function withHeaders<Headers extends ClientHeaders>(
   return headers;
 }
 
-/** Null if the status is not an error, or if a subscription reports it itself. */
+/**
+ * Returns the error text of a status event. Null if it is not an error, or if a subscription
+ * reports the error itself.
+ */
 function complaintIn({ type, error, data, permissionContext }: ClientStatus): string | null {
   if (type !== "error") return null;
   const { operation, subject } = permissionContext ?? {};
@@ -152,17 +161,18 @@ function complaintIn({ type, error, data, permissionContext }: ClientStatus): st
   return /subscription/i.test(why) ? null : why;
 }
 
-/** Converts a library's message; `status` comes from its headers. */
+/** Converts a library's message. `status` is taken from its headers. */
 export function plainMessage(message: ClientMessage): Incoming {
   const { subject, reply, data } = message;
   const { headers, status } = headersOf(message);
-  // Copy, because the library's view keeps the socket's whole read buffer alive.
+  // Copy the data, because the library's view keeps the socket's whole read buffer in memory.
   return { subject, reply: reply ? reply : null, headers, data: new Uint8Array(data), status };
 }
 
 /**
- * The libraries decode headers on access and throw on invalid names. An exception here would end
- * reading from the connection, so such a message is delivered without headers.
+ * Returns the headers of a message. The libraries decode headers on first access and throw on
+ * invalid names. An exception here would end reading from the connection, so a message with invalid
+ * headers is delivered without any.
  */
 function headersOf(message: ClientMessage): Pick<Incoming, "headers" | "status"> {
   const plain: Record<string, string> = Object.create(null);

@@ -3,23 +3,26 @@ import { readFile } from "node:fs/promises";
 import { HearthError, messageOf, type NkeyUser, userOfSeed } from "../core/index.ts";
 import type { Login } from "./open-bus.ts";
 
-/** Files with this process's credentials. At most one is set. Read again for each connection. */
+/**
+ * Paths of files with this process's credentials. At most one is set. The files are read again for
+ * each connection.
+ */
 export interface CredentialFiles {
-  /** First line: the token. */
+  /** File whose first line is a token. */
   readonly tokenFile: string | null;
-  /** First line: user. Second line: password. */
+  /** File with the user on the first line and the password on the second. */
   readonly userFile: string | null;
-  /** JWT and seed, as `nsc` writes them. */
+  /** File with a JWT and a seed, as `nsc` writes it. */
   readonly credsFile: string | null;
-  /** The seed, which begins with SU. */
+  /** File with an nkey seed, which begins with SU. */
   readonly nkeyFile: string | null;
 }
 
-/** Files for TLS. Read again for each connection. */
+/** Paths of files for TLS. The files are read again for each connection. */
 export interface TlsFiles {
-  /** Authorities that may sign server certificates, instead of the system's. */
+  /** Authorities that may sign server certificates, in place of the system's. */
   readonly caFile: string | null;
-  /** Client certificate and its key. Both or none. */
+  /** Client certificate and its private key. Either both are set or neither. */
   readonly certFile: string | null;
   readonly keyFile: string | null;
 }
@@ -39,7 +42,9 @@ export type Credentials =
 const FILE_BYTES_MAX = 64 * 1024;
 const JWT = /-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+/;
 
-/** Throws CONFIG_INVALID if a file cannot be read or has the wrong content. */
+/**
+ * Reads the credentials. Throws CONFIG_INVALID if a file cannot be read or has the wrong content.
+ */
 export async function readCredentials(
   files: CredentialFiles,
   login: Login | null,
@@ -74,7 +79,10 @@ export async function readCredentials(
   return login ?? { kind: "none" };
 }
 
-/** Credentials in a CONNECT message. For NKeys the client signs the server's nonce. */
+/**
+ * Credentials in the form that a CONNECT message contains. For nkeys, the client signs the server's
+ * nonce.
+ */
 export type Proof =
   | { readonly auth_token: string }
   | { readonly user: string; readonly pass: string }
@@ -100,7 +108,10 @@ export function proofOf(credentials: Credentials, nonce = ""): Proof | undefined
   }
 }
 
-/** Empty if no file is set. Throws CONFIG_INVALID if a file cannot be read. */
+/**
+ * Reads the TLS files. The result is empty if no file is set. Throws CONFIG_INVALID if a file
+ * cannot be read.
+ */
 export async function readTls(files: TlsFiles): Promise<TlsMaterial> {
   const material: { ca?: string; cert?: string; key?: string } = {};
   if (files.caFile !== null) material.ca = await read(files.caFile);
@@ -111,15 +122,18 @@ export async function readTls(files: TlsFiles): Promise<TlsMaterial> {
 }
 
 /**
- * Reads the files as a connection would, so that a wrong file is found before the first connection.
- * Throws CONFIG_INVALID.
+ * Reads all files as for a connection, so that a wrong file is reported before the first
+ * connection. Throws CONFIG_INVALID.
  */
 export async function checkFiles(credentials: CredentialFiles, tls: TlsFiles): Promise<void> {
   await readCredentials(credentials, null);
   await readTls(tls);
 }
 
-/** Checked here because a server only shows a closed connection. */
+/**
+ * Checks that certificate and key belong together. Without this check, the only symptom would be a
+ * closed connection.
+ */
 function checkPair({ certFile, keyFile }: TlsFiles, { cert, key }: TlsMaterial): void {
   if (cert === undefined && key === undefined) return;
   if (cert === undefined) throw refuse(keyFile!, "is a key without a certificate");
@@ -134,7 +148,7 @@ function parsed<Value>(file: string, what: string, parse: () => Value): Value {
   try {
     return parse();
   } catch {
-    // OpenSSL's message names neither the file nor a fix.
+    // Replaces OpenSSL's message, which names neither the file nor a fix.
     throw refuse(file, `does not contain a ${what} in PEM`);
   }
 }

@@ -19,14 +19,17 @@ import { type Credentials, proofOf, type TlsMaterial } from "./nats-credentials.
 import { explainFault, natsVersionIn, reach } from "./nats-probe.ts";
 import type { Server } from "./open-bus.ts";
 
-/** Bytes that the client library parses at once: about 0.5 ms at 40 bytes a message. */
+/**
+ * Bytes that the client library parses in one turn of the event loop: about 0.5 ms at 40 bytes per
+ * message.
+ */
 const PIECE_BYTES = 4 * 1024;
-/** The socket is paused while this much data waits to be parsed. */
+/** Maximum bytes of received data that wait to be parsed. Above it, the socket is paused. */
 const UNREAD_BYTES_MAX = 256 * 1024;
 
 /**
- * The library's transport, except that received data is parsed in slices. The library itself parses
- * a whole read, up to thousands of messages, in one turn of the event loop.
+ * The library's transport with one change: it parses received data in slices. The library itself
+ * parses a whole read, up to thousands of messages, in one turn of the event loop.
  */
 class SlicedTransport extends NodeTransport {
   readonly #source = loopTurns.source();
@@ -48,22 +51,25 @@ class SlicedTransport extends NodeTransport {
         if (!this.#source.goOn()) await this.#source.turn();
       }
       this.#unreadBytes = Math.max(0, this.#unreadBytes - chunk.length);
-      // The socket is undefined after the connection has ended, contrary to its type.
+      // Contrary to its type, `socket` is undefined after the connection has ended.
       if (this.#unreadBytes < UNREAD_BYTES_MAX && !this.done) this.socket?.resume();
     }
   }
 }
 
-/** The library's `connect`, over a transport that shares the event loop. */
+/**
+ * Connects with the library's `connect`, over a transport that shares the event loop with other
+ * work.
+ */
 function connectSliced(options: ConnectionOptions): Promise<NatsConnection> {
   setTransportFactory({ factory: () => new SlicedTransport(), dnsResolveFn: nodeResolveHost });
   return NatsConnectionImpl.connect(options);
 }
 
 export interface DialOptions {
-  /** Client name in the broker's connection list. */
+  /** Name of this client in the broker's connection list. */
   readonly name: string;
-  /** Prefix of the reply subjects of the library's own JetStream requests. */
+  /** Prefix of the reply subjects of JetStream requests that the library itself sends. */
   readonly inboxPrefix: string;
   readonly server: Server;
   readonly credentials: Credentials;
@@ -71,13 +77,16 @@ export interface DialOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal: AbortSignal;
-  /** Called for a later server error that ends neither the connection nor a subscription. */
+  /**
+   * Reports a server error, after the connection was made, that ends neither the connection nor a
+   * subscription.
+   */
   complain(why: string): void;
 }
 
 export interface Dialled {
   readonly connection: BrokerConnection;
-  /** `host:port` of the other servers of the cluster, as this server reports them. */
+  /** Addresses (`host:port`) of the other servers of the cluster, as this server reports them. */
   readonly others: readonly string[];
 }
 
@@ -93,7 +102,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     timeout: timeoutMs,
     reconnect: false,
     noAsyncTraces: true,
-    // The bus checks liveness itself, on its own clock.
+    // Disables the library's own liveness check; the bus checks liveness on its own clock.
     pingInterval: 2 ** 30,
     authenticator: (nonce) => proofOf(options.credentials, nonce),
     ...(hasTls ? { tls: { ...options.tls } } : {}),
@@ -112,8 +121,8 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
 }
 
 /**
- * Throws unless a NATS server answers. The client libraries leak a socket for each server that does
- * not, and report less about the cause.
+ * Connects to the address and throws unless a NATS server replies. Without this check, the client
+ * libraries leak a socket for each failed attempt, and report less about the cause.
  */
 async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
   const { server, clock, timeoutMs, signal } = options;
@@ -135,7 +144,7 @@ async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> 
   }
 }
 
-/** The options of both libraries. */
+/** Returns the publish options, in the form that both libraries accept. */
 function publishOptions<Headers extends ClientHeaders>(
   { id, timeoutMs, headers = {} }: DurablePublishOptions,
   empty: Headers,
@@ -167,14 +176,15 @@ function tcpDurableOf(client: NatsConnection): ClientJetStream {
   };
 }
 
-/** `wsFactory`, which nats.ws accepts but does not declare, opens the socket. */
+/** Options with `wsFactory`, which opens the socket; nats.ws accepts it but does not declare it. */
 interface WsOptions extends wsClient.ConnectionOptions {
   wsFactory(url: string): Promise<{ socket: WebSocket; encrypted: boolean }>;
 }
 
 /**
- * Connects over WebSocket. This function opens the socket itself: the library offers no private
- * authority, no client certificate, no reason for a failure, and no way to cut a hung socket.
+ * Connects over WebSocket. Opens the socket itself, because the library supports neither a private
+ * certificate authority nor a client certificate, gives no reason for a failure, and cannot close a
+ * hung socket.
  */
 export async function dialWs(options: DialOptions): Promise<Dialled> {
   const { server } = options;
@@ -189,7 +199,7 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     timeout: options.timeoutMs,
     reconnect: false,
     noAsyncTraces: true,
-    // The bus checks liveness itself, on its own clock.
+    // Disables the library's own liveness check; the bus checks liveness on its own clock.
     pingInterval: 2 ** 30,
     authenticator: (nonce) => proofOf(options.credentials, nonce),
     async wsFactory() {
@@ -236,7 +246,7 @@ function wsDurableOf(client: wsClient.NatsConnection): ClientJetStream {
     bucket: (name) => client.jetstream().views.kv(name, { bindOnly: true }),
     async objects(bucket) {
       const manager = await client.jetstreamManager({ checkAPI: false });
-      // The library would create a missing bucket; this call fails instead.
+      // Fails if the bucket does not exist; the library would create it.
       await manager.streams.info(`OBJ_${bucket}`);
       return client.jetstream().views.os(bucket);
     },

@@ -3,15 +3,15 @@ import { type Clock, messageOf } from "../core/index.ts";
 import type { DialOptions } from "./nats-dial.ts";
 
 const CHARACTERS_MAX = 300;
-/** Prefix of every error message of Bun's WebSocket. */
+/** Matches the prefix of every error message of Bun's WebSocket. */
 const WEBSOCKET_PREFIX = /^WebSocket connection to '[^']*' failed: /;
 
 type Facts = Pick<DialOptions, "server" | "credentials" | "tls" | "timeoutMs">;
 type Rule = readonly [pattern: RegExp, message: (facts: Facts) => string];
 
 /**
- * Error texts of client libraries, TLS and the runtime, with their meaning. The first match counts.
- * Over TCP, a rejected client certificate appears only as a failed write.
+ * Error texts of the client libraries, of TLS and of the runtime, each with an explanation. The
+ * first match counts. Over TCP, a rejected client certificate appears only as a failed write.
  */
 const RULES: readonly Rule[] = [
   [
@@ -47,7 +47,10 @@ const RULES: readonly Rule[] = [
   [/timeout/i, ({ timeoutMs }) => `no answer within ${timeoutMs} ms`],
 ];
 
-/** One line about a failed or broken connection. It names the server and contains no secret. */
+/**
+ * Returns one line that explains a failed or broken connection. It names the server and contains no
+ * secret.
+ */
 export function explainFault(thrown: unknown, facts: Facts, reason = ""): string {
   const message = reason === "" ? messageOf(thrown) : reason;
   const all = `${(thrown as { code?: unknown })?.code ?? ""} ${messageOf(thrown)} ${reason}`;
@@ -56,7 +59,10 @@ export function explainFault(thrown: unknown, facts: Facts, reason = ""): string
   return `${facts.server.url}: ${text}`;
 }
 
-/** A greeting has a few hundred bytes. A longer first line is not NATS. */
+/**
+ * Maximum characters of a NATS server's greeting, which has a few hundred bytes. A longer first
+ * line is not NATS.
+ */
 const GREETING_CHARACTERS_MAX = 64 * 1024;
 
 export type Reached =
@@ -69,13 +75,14 @@ export interface Target {
   readonly host: string;
   readonly port: number;
   /**
-   * Whether the server speaks first, as nats:// and tls:// servers do and WebSocket ones do not.
+   * True if the server speaks first, as nats:// and tls:// servers do and WebSocket servers do not.
    */
   readonly greets: boolean;
 }
 
 /**
- * Connects, waits for the first line if the server speaks first, then disconnects. Never rejects.
+ * Tests whether a server is reachable: connects, waits for the first line if the server speaks
+ * first, and disconnects. Never rejects.
  */
 export function reach(
   target: Target,
@@ -115,7 +122,9 @@ export function reach(
   });
 }
 
-/** Version in the first line of a NATS server. Null if `greeting` is something else. */
+/**
+ * Returns the version in the first line of a NATS server. Null if `greeting` is not such a line.
+ */
 export function natsVersionIn(greeting: string): string | null {
   return /^INFO .*"version"\s*:\s*"([^"]{1,40})"/.exec(greeting)?.[1] ?? null;
 }

@@ -10,7 +10,7 @@ import {
 import { type Dialled, dialTcp, dialWs } from "./nats-dial.ts";
 import { ReconnectingBus } from "./reconnecting-bus.ts";
 
-/** Servers that a cluster reports beyond this number are ignored. */
+/** Maximum servers taken from a cluster's report. Further ones are ignored. */
 const OTHERS_MAX = 32;
 
 export interface BusOptions extends BusBasics {
@@ -19,7 +19,7 @@ export interface BusOptions extends BusBasics {
    * (WebSocket). Credentials may precede the `@`; they are never printed.
    */
   readonly url: string;
-  /** Client name in the broker's connection list. */
+  /** Name of this client in the broker's connection list. */
   readonly name: string;
   readonly credentials?: Partial<CredentialFiles>;
   readonly tls?: Partial<TlsFiles>;
@@ -71,7 +71,8 @@ const NO_CREDENTIALS: CredentialFiles = {
 const NO_TLS: TlsFiles = { caFile: null, certFile: null, keyFile: null };
 
 /**
- * Servers of the cluster that the configuration does not name. They are tried after those it names.
+ * Returns the servers of the cluster that the configuration does not name. They are tried after the
+ * configured ones.
  */
 function othersOf(dialled: Dialled, like: Server, named: readonly Server[]): Server[] {
   const known = new Set(named.map(({ url }) => url));
@@ -101,7 +102,7 @@ type Scheme = keyof typeof SCHEMES;
 const SERVERS_MAX = 32;
 
 export interface Server {
-  /** Without credentials; safe to print. */
+  /** URL of the server without credentials, safe to print. */
   readonly url: string;
   readonly host: string;
   readonly port: number;
@@ -109,10 +110,13 @@ export interface Server {
 }
 
 export interface ServerList {
-  /** Transport: TCP or WebSocket. The same for all servers. */
+  /** Transport, which is the same for all servers: TCP or WebSocket. */
   readonly carrier: "tcp" | "ws";
   readonly servers: readonly [Server, ...Server[]];
-  /** Credentials before the `@` of a URL: user and password, or a token alone. */
+  /**
+   * Credentials written before the `@` of a URL: user and password, or only a token. Null if there
+   * are none.
+   */
   readonly login: Login | null;
 }
 
@@ -142,7 +146,8 @@ export function parseServers(text: string): ServerList {
 }
 
 /**
- * A server that the cluster reported as `host:port`, with the scheme of `like`. Null if invalid.
+ * Returns a server that the cluster reported as `host:port`, with the URL scheme of `like`. Null if
+ * the address is invalid.
  */
 export function serverLike(like: Server, address: string): Server | null {
   const scheme = /^[a-z]+:/.exec(like.url)![0];
@@ -160,12 +165,12 @@ function parseOne(url: string) {
     throw refuse("must begin with nats://, tls://, ws:// or wss://");
   }
   const known = SCHEMES[scheme as Scheme];
-  // For an unknown scheme, URL neither parses the port nor lower-cases the host.
+  // Parse as http: for an unknown scheme, `URL` neither parses the port nor lower-cases the host.
   const asHttp = `http${url.slice(scheme.length - 1)}`;
   if (!URL.canParse(asHttp)) throw refuse("is not a valid URL");
   const { username, password, hostname, pathname, search, host } = new URL(asHttp);
   if (hostname === "") throw refuse("has no host");
-  // URL omits port 80 for http.
+  // Parse as https as well: for http, `URL` omits port 80.
   const written = /:([0-9]+)$/.exec(new URL(`https${asHttp.slice(4)}`).host)?.[1];
   const port = Number(written ?? (/:443(?:[/?#]|$)/.test(url) ? 443 : known.port));
   const path = known.carrier === "ws" ? `${pathname === "/" ? "" : pathname}${search}` : "";

@@ -5,18 +5,20 @@ export interface PresenceOptions {
   readonly bus: Bus;
   readonly clock: Clock;
   readonly log?: BusLog;
-  /** A bucket that the operator created; its values must live longer than `everyMs`. */
+  /**
+   * Name of a bucket that the operator has created. It must keep values for longer than `everyMs`.
+   */
   readonly bucket: string;
   readonly key: string;
   readonly data: Uint8Array;
-  /** Interval between writes. */
+  /** Ms between two writes. */
   readonly everyMs: number;
 }
 
 /**
- * Keeps a value in a bucket while the object lives: writes it with each connection and then
- * periodically, before the bucket expires it. Disposing deletes the value. After a crash the bucket
- * expires it.
+ * Keeps a value in a bucket as long as this object lives: writes it after each connect and then
+ * periodically, before the bucket expires it. Disposing the object deletes the value. After a
+ * crash, the bucket expires it.
  */
 export class Presence implements AsyncDisposable {
   readonly #options: PresenceOptions;
@@ -27,7 +29,7 @@ export class Presence implements AsyncDisposable {
   #refusal: string | null = null;
   #isOver = false;
 
-  /** Does nothing over a bus without durable storage. */
+  /** Starts writing. Does nothing if the bus has no durable storage. */
   constructor(options: PresenceOptions) {
     this.#options = options;
     this.#bucket = options.bus.durable?.bucket(options.bucket) ?? null;
@@ -38,7 +40,10 @@ export class Presence implements AsyncDisposable {
     if (options.bus.state.status === "connected") this.#put();
   }
 
-  /** Why the broker rejected the last write. Null if it succeeded or the broker was not reached. */
+  /**
+   * Why the broker rejected the last write. Null if the write succeeded or the broker was not
+   * reached.
+   */
   get refusal(): string | null {
     return this.#refusal;
   }

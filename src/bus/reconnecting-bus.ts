@@ -25,15 +25,15 @@ import { BrokerDurableBus } from "./durable-bus.ts";
 import { abortFault, hasNoResponders, Inbox } from "./inbox.ts";
 import { Sender } from "./sender.ts";
 
-/** A connection that lasted this long resets the delay before the next attempt. */
+/** Ms that a connection must last to reset the delay before the next attempt. */
 const GOOD_CONNECTION_MS = 10_000;
 
 type Status = BusState["status"];
 
 /**
- * A bus over one connection at a time; it dials a new one whenever the current one ends. The client
- * libraries' own reconnecting is not used: it discards its buffers, never notices a stalled server
- * while data waits, and gives up after two refusals in a row.
+ * A bus over one connection at a time. It opens a new one whenever the current one ends. The client
+ * libraries' own reconnecting is not used: it discards their buffers, does not detect a stalled
+ * server while data waits, and gives up after two refusals in a row.
  */
 export class ReconnectingBus implements Bus {
   readonly #dial: Dial;
@@ -49,7 +49,8 @@ export class ReconnectingBus implements Bus {
   readonly inboxPrefix: string;
   readonly #listeners = new Set<(state: BusState) => void>();
   /**
-   * Called at every change of the connection or the queue. Each watcher checks its own condition.
+   * Called at every change of the connection or the queue. Each watcher then checks its own
+   * condition.
    */
   readonly #watchers = new Set<() => void>();
   #connection: BrokerConnection | null = null;
@@ -61,7 +62,7 @@ export class ReconnectingBus implements Bus {
   #isServing = false;
   #isClosed = false;
 
-  /** `isDurable`: whether the broker has JetStream. */
+  /** `isDurable`: true if the broker has JetStream. */
   constructor(dial: Dial, basics: BusBasics, { isDurable }: { readonly isDurable: boolean }) {
     this.#dial = dial;
     this.#basics = basics;
@@ -237,7 +238,7 @@ export class ReconnectingBus implements Bus {
     }
   }
 
-  /** Null if dialling failed. Each distinct reason is logged once. */
+  /** Tries to connect once. Returns null on failure. Each distinct reason is logged once. */
   async #tryDial(failures: number): Promise<BrokerConnection | null> {
     try {
       return await this.#dial(this.#closing.signal);
@@ -273,8 +274,8 @@ export class ReconnectingBus implements Bus {
   }
 
   /**
-   * Half to all of a delay that doubles with each failure, at random, so that a fleet does not
-   * reconnect at once.
+   * Returns the delay before the next attempt. It doubles with each failure; a random part of up to
+   * half prevents all processes from reconnecting at the same time.
    */
   #waitMs(failures: number): number {
     const { retryMinMs, retryMaxMs } = this.#limits;
@@ -302,7 +303,8 @@ export class ReconnectingBus implements Bus {
   }
 
   /**
-   * Resolves to true as soon as `condition` holds, to false after `ms` or when the bus is closed.
+   * Waits for a condition. Resolves to true as soon as it holds, to false after `ms` or when the
+   * bus is closed.
    */
   #until(condition: () => boolean, ms: number): Promise<boolean> {
     return new Promise((resolve) => {
@@ -325,7 +327,7 @@ export class ReconnectingBus implements Bus {
   }
 }
 
-/** A message with its status, if it has one, as a header. */
+/** Returns the message with its status number, if it has one, as a header. */
 function withStatus({ status, ...message }: Incoming): BusMessage {
   if (status === 0) return message;
   return { ...message, headers: { ...message.headers, Status: `${status}` } };
@@ -336,8 +338,7 @@ function uniqueName(random: Random): string {
 }
 
 /**
- * Minimum interval between log lines about failing handlers, so that bad messages cannot flood the
- * log.
+ * Minimum ms between log lines about failing handlers, so that bad messages cannot flood the log.
  */
 const FAULT_LOG_MS = 10_000;
 
@@ -345,11 +346,11 @@ interface Entry {
   readonly subject: string;
   readonly queue: string | undefined;
   readonly deliver: (message: Incoming) => void;
-  /** Ends the subscription on the current connection. Null while disconnected. */
+  /** Ends the subscription on the current connection. Null while the bus is disconnected. */
   detach: (() => void) | null;
 }
 
-/** The subscriptions of a bus. Each new connection receives all of them. */
+/** The subscriptions of a bus. Each new connection gets all of them. */
 class Subscriptions {
   readonly #clock: Clock;
   readonly #log: BusLog;
@@ -379,7 +380,10 @@ class Subscriptions {
     });
   }
 
-  /** Subscription of the bus itself: it receives the status and is not counted. */
+  /**
+   * Adds a subscription of the bus itself. It receives the status number and does not count as a
+   * subscription of the user.
+   */
   addInternal(subject: string, deliver: (message: Incoming) => void): Subscription {
     return this.#add(subject, undefined, deliver);
   }
@@ -414,7 +418,7 @@ class Subscriptions {
 
   #subscribe(connection: BrokerConnection, entry: Entry): void {
     const deliver = (message: Incoming) => {
-      // A message may still be in transit after its subscription has ended.
+      // A message may still arrive after its subscription has ended; such a message is ignored.
       if (this.#entries.has(entry)) entry.deliver(message);
     };
     entry.detach = connection.subscribe(entry.subject, entry.queue, deliver, (why) => {
@@ -434,7 +438,7 @@ class Subscriptions {
   #handle(handler: BusHandler, message: Omit<Incoming, "status">): void {
     try {
       const result: unknown = handler(message);
-      // TypeScript accepts an async function as a handler; its rejection must not end the process.
+      // TypeScript accepts an async function as handler. Its rejection must not end the process.
       if (result instanceof Promise) result.catch((thrown) => this.#fault(message, thrown));
     } catch (thrown) {
       this.#fault(message, thrown);

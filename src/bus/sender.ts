@@ -2,16 +2,20 @@ import { type Clock, messageOf, yieldToLoop } from "../core/index.ts";
 import { type BusLimits, type BusLog, isSubject, type PublishOutcome } from "./bus.ts";
 import { areHeaders, type BrokerConnection, messageBytes, type Outgoing } from "./connection.ts";
 
-/** Limit of a message before a broker has reported its own: the default of NATS servers. */
+/**
+ * Maximum bytes of a message before the first broker has reported its own limit: the default of
+ * NATS servers.
+ */
 const PAYLOAD_BYTES_DEFAULT = 2 ** 20;
-/** Part of the queue that best-effort messages may fill. */
+/** Fraction of the queue that best-effort messages may fill. */
 const SPARE_SHARE = 0.5;
-/** Queued messages sent before the event loop gets a turn. */
+/** Queued messages sent in one turn of the event loop. */
 const SLICE = 512;
 
 /**
- * Sends messages over the current connection, or queues them if there is none or it is slow. The
- * client libraries silently discard their buffers when they dial, so nothing is left in them.
+ * Sends messages over the current connection. Queues them if there is none or it is slow. The
+ * client libraries silently discard their buffers when they reconnect, so this class leaves nothing
+ * in them.
  */
 export class Sender {
   readonly #clock: Clock;
@@ -26,7 +30,7 @@ export class Sender {
   dropped = 0;
   doubtful = 0;
   payloadBytesMax = PAYLOAD_BYTES_DEFAULT;
-  /** Called whenever the queue has become empty. */
+  /** Called whenever the last queued message has been sent. */
   onEmpty: () => void = () => undefined;
 
   constructor(clock: Clock, limits: BusLimits, log: BusLog) {
@@ -43,7 +47,7 @@ export class Sender {
     return this.#outbox.bytes;
   }
 
-  /** `isSpare`: queue the message only while the queue is less than half full. */
+  /** Sends or queues a message. `isSpare`: queue it only while the queue is less than half full. */
   publish(message: Outgoing, isSpare = false): PublishOutcome {
     if (!isSendable(message) || messageBytes(message) > this.payloadBytesMax) return this.#drop();
     if (this.#connection !== null && this.#outbox.length === 0 && !this.#inFlight!.isFull) {
@@ -57,7 +61,7 @@ export class Sender {
     return this.#drop();
   }
 
-  /** Starts to use a connection and sends the queued messages over it, in order. */
+  /** Starts to use a new connection and sends the queued messages over it, in order. */
   attach(connection: BrokerConnection): void {
     this.#connection = connection;
     this.payloadBytesMax = connection.payloadBytesMax;
@@ -66,7 +70,10 @@ export class Sender {
     void this.#drain();
   }
 
-  /** Forgets the connection, which has ended. Returns how many of its messages were unconfirmed. */
+  /**
+   * Stops using the connection, because it has ended. Returns the number of its messages that the
+   * broker had not confirmed.
+   */
   detach(): number {
     const unconfirmed = this.#inFlight?.messages ?? 0;
     this.#inFlight?.[Symbol.dispose]();
@@ -114,12 +121,14 @@ export class Sender {
     this.onEmpty();
   }
 
-  /** False if there is nothing to send or no connection to send it on. */
+  /**
+   * Sends one queued message. Returns false if there is none, or no connection that can take it.
+   */
   #drainOne(): boolean {
     if (this.#connection === null || this.#inFlight!.isFull) return false;
     const message = this.#outbox.shift();
     if (message === undefined) return false;
-    // This connection's broker may have a smaller limit than the previous one.
+    // Checked again, because this broker may have a smaller limit than the previous one.
     if (messageBytes(message) > this.payloadBytesMax) this.#drop();
     else this.#send(this.#connection, message);
     return true;
@@ -139,8 +148,9 @@ function isSendable({ subject, reply, headers }: Outgoing): boolean {
 }
 
 /**
- * Messages handed to one connection and not confirmed yet. Client libraries and kernels buffer
- * without limit towards a stalled server; this class bounds them and detects such a server.
+ * Messages sent on one connection that the broker has not confirmed. Client libraries and kernels
+ * buffer without limit towards a stalled server; this class limits the unconfirmed bytes and so
+ * detects such a server.
  */
 class InFlight implements Disposable {
   readonly #connection: BrokerConnection;
@@ -151,7 +161,7 @@ class InFlight implements Disposable {
   messages = 0;
   #bytes = 0;
   #askedAtMs: number | null = null;
-  /** Called when some messages have been confirmed. */
+  /** Called when the broker has confirmed some messages, so that more may be sent. */
   onRoom: () => void = () => undefined;
 
   constructor(connection: BrokerConnection, clock: Clock, limits: BusLimits) {
@@ -198,23 +208,26 @@ class InFlight implements Disposable {
         if (this.#bytes >= this.#limits.windowBytes / 4) this.#ask();
         this.onRoom();
       },
-      // The connection has ended; `closed` reports that too.
+      // The connection has ended. `closed` reports that, too.
       () => undefined,
     );
   }
 }
 
-/** Cost of an entry beyond its payload, so that empty messages count too. */
+/**
+ * Bytes counted for each queued message in addition to its content, so that empty messages count,
+ * too.
+ */
 const ENTRY_BYTES = 128;
 
 /**
- * First-in, first-out queue of messages that wait for a connection, bounded in messages and bytes.
+ * First-in, first-out queue of messages that wait for a connection. Bounded in messages and bytes.
  */
 class Outbox {
   readonly #messagesMax: number;
   readonly #bytesMax: number;
   #waiting: (Outgoing | undefined)[] = [];
-  /** Number of entries at the front of `#waiting` that have been removed. */
+  /** Number of entries at the front of `#waiting` that were sent or dropped. */
   #taken = 0;
   #bytes = 0;
 
@@ -227,14 +240,14 @@ class Outbox {
     return this.#waiting.length - this.#taken;
   }
 
-  /** Payloads, headers and overhead. */
+  /** Bytes of the queue: data and headers of all messages, and a fixed cost for each. */
   get bytes(): number {
     return this.#bytes;
   }
 
   /**
-   * False if the message does not fit into this share of the queue. Queued messages are never
-   * evicted.
+   * Adds a message. Returns false if it would fill more than this share of the queue. Queued
+   * messages are never evicted.
    */
   push(message: Outgoing, share = 1): boolean {
     const bytes = costOf(message);
@@ -245,7 +258,7 @@ class Outbox {
     return true;
   }
 
-  /** Removes the first message. */
+  /** Removes and returns the first message. */
   shift(): Outgoing | undefined {
     const message = this.#waiting[this.#taken];
     if (message === undefined) return undefined;

@@ -12,30 +12,33 @@ import {
 import type { ControlStats } from "./control-plane.ts";
 import type { Receipt } from "./receipt.ts";
 
-/** One line: names, hashes, counts and messages; never block bytes, tokens or secrets. */
+/**
+ * Content of one line of the audit log: names, hashes, counts and messages; never block bytes,
+ * tokens or secrets.
+ */
 export type AuditRecord = Readonly<Record<string, unknown>>;
 
 export interface AuditLogOptions {
   readonly path: string;
-  /** Maximum bytes of one file. */
+  /** Maximum bytes of the log file, after which it is rotated. */
   readonly bytesMax: number;
-  /** Number of rotated files, from `path.1` (the latest) to `path.N`. */
+  /** Number of rotated files to keep, named `path.1` (the latest) to `path.N`. */
   readonly filesMax: number;
   readonly log: Logger;
   readonly clock: Clock;
 }
 
-/** Maximum bytes waiting for the disk. */
+/** Maximum bytes of lines that wait to be written. Further lines are dropped. */
 const WAITING_BYTES_MAX = 4 * 2 ** 20;
 const WRITE_BYTES_MAX = 256 * 1024;
 const MODE = 0o640;
 const NEWLINE = 0x0a;
 
 /**
- * Records every command: sender, content and outcome. Guarantees: a write never waits, throws or
- * allocates without bound when the disk is slow, and closing takes seconds at most. `dropped`
- * counts lines that found no room. The file is opened at once, so that an unusable path is reported
- * before the first line.
+ * Records every command: sender, content and outcome. Guarantees: adding a line never waits, throws
+ * or uses unbounded memory, even if the disk is slow, and closing takes seconds at most. `dropped`
+ * counts lines that did not fit in memory. The file is opened at construction, so that an unusable
+ * path is reported before the first line.
  */
 export class AuditLog implements AsyncDisposable {
   readonly #options: AuditLogOptions;
@@ -45,13 +48,13 @@ export class AuditLog implements AsyncDisposable {
   #isClosed = false;
   #file: FileHandle | null = null;
   #length = 0;
-  /** False for a device or pipe, which has no length and must not be renamed. */
+  /** False if the path is a device or pipe, which has no length and must not be renamed. */
   #isRegular = false;
-  /** The last write may have left a partial line. */
+  /** True if the last write may have left a partial line at the end of the file. */
   #isTorn = false;
   #failure: string | null = null;
   #dropped = 0;
-  /** Lines in the write in progress. */
+  /** Number of lines in the write that is in progress. */
   #atDisk = 0;
 
   constructor(options: AuditLogOptions) {
@@ -60,8 +63,8 @@ export class AuditLog implements AsyncDisposable {
   }
 
   /**
-   * Why the latest lines were not written or the file was not opened; null after a successful
-   * write.
+   * Why the latest lines were not written, or why the file could not be opened. Null after a
+   * successful write.
    */
   get failure(): string | null {
     return this.#failure;
@@ -103,7 +106,7 @@ export class AuditLog implements AsyncDisposable {
     return true;
   }
 
-  /** Never rejects. */
+  /** Opens the file. Never rejects. */
   async #begin(): Promise<void> {
     try {
       this.#file = await this.#open();
@@ -113,7 +116,7 @@ export class AuditLog implements AsyncDisposable {
     await this.#writeAll();
   }
 
-  /** Never rejects. */
+  /** Writes all waiting lines. Never rejects. */
   async #writeAll(): Promise<void> {
     while (this.#waiting.length > 0) {
       const lines = this.#takeSome();
@@ -174,7 +177,7 @@ export class AuditLog implements AsyncDisposable {
     return file;
   }
 
-  /** Another process such as logrotate may have moved or removed the file. */
+  /** Opens the file again if another process, such as logrotate, has moved or removed it. */
   async #reopenWhereMoved(): Promise<void> {
     if (this.#file === null) {
       this.#file = await this.#open();
@@ -200,7 +203,10 @@ export class AuditLog implements AsyncDisposable {
     this.#isTorn = false;
   }
 
-  /** A disk that is too slow for the load does not count as recovered after each write. */
+  /**
+   * Records a successful write. The failure is cleared only if the disk keeps up with the load, not
+   * after every single write.
+   */
   #wasWritten(): void {
     if (this.#failure === null || this.#waitingBytes > WAITING_BYTES_MAX / 2) return;
     this.#failure = null;
@@ -226,7 +232,7 @@ function ignoreMissing(thrown: unknown): void {
   if ((thrown as NodeJS.ErrnoException).code !== "ENOENT") throw thrown;
 }
 
-/** Where records go. */
+/** The part of an audit log that the control plane uses to write records. */
 export type AuditSink = Pick<AuditLog, keyof AuditLog>;
 
 interface RecorderOptions {
@@ -236,10 +242,13 @@ interface RecorderOptions {
   readonly audit: AuditSink | null;
 }
 
-/** Refusals per second that get a line each, so that a flood does not rotate the audit log. */
+/**
+ * Maximum refusals per second that get an audit line each, so that a flood does not rotate the
+ * audit log.
+ */
 const REFUSALS_PER_SECOND = 100;
 
-/** Block names per line. */
+/** Maximum block names in one line. */
 const NAMES_MAX = 8;
 
 /** Counts commands and reports their outcomes to the audit log, the event log and the log. */
@@ -249,7 +258,7 @@ export class Recorder {
   readonly #refused: Partial<Record<RefusalCode, number>> = {};
   readonly #lines = new TokenBuckets();
   #duplicates = 0;
-  /** Refusals that were not written since the last refusal line. */
+  /** Number of refusals without a line since the last refusal that got one. */
   #unsaid = 0;
 
   constructor(options: RecorderOptions) {
@@ -278,7 +287,7 @@ export class Recorder {
     this.#audit(command, receipt, sender, { duplicate: true, elapsed_ms: elapsedMs });
   }
 
-  /** `command`: null if it could not be decoded. */
+  /** Records a refused command. `command` is null if the body could not be decoded. */
   refused(command: Command | null, receipt: Receipt, code: RefusalCode, sender: Sender): void {
     this.#refused[code] = (this.#refused[code] ?? 0) + 1;
     const { type, issuer, reason = "" } = receipt;
@@ -293,7 +302,7 @@ export class Recorder {
     this.#unsaid = 0;
   }
 
-  /** Records an action that did not arrive as a command. */
+  /** Records an operator's action that did not arrive as a command. */
   operation(operation: Operation, sender: Sender): void {
     const { type, blocks, names, status, reason, counts, elapsedMs } = operation;
     this.#write(sender, {
@@ -353,7 +362,7 @@ function whatOf(command: Command): Record<string, unknown> {
   };
 }
 
-/** The first block names as given, so that a line stays short. */
+/** Returns the first block names, as written in the command. A line does not list all of them. */
 function namesOf(command: Command): Record<string, unknown> {
   if (command.type === "Prune") return { after_block_hash: command.after.given };
   if (!("blocks" in command)) return {};
@@ -361,16 +370,16 @@ function namesOf(command: Command): Record<string, unknown> {
 }
 
 /**
- * Maximum wait for executing commands at shutdown. It exceeds the time in which a hung disk is
- * detected.
+ * Maximum ms that shutdown waits for executing commands. It exceeds the time in which a hung disk
+ * is detected.
  */
 export const IDLE_MS = 12_000;
-/** Maximum wait for the last lines of the audit log at shutdown. */
+/** Maximum ms that shutdown waits for the last lines of the audit log. */
 const AUDIT_CLOSE_MS = 2_000;
-/** Maximum duration of the control plane's shutdown. */
+/** Maximum ms of the control plane's shutdown. */
 export const CONTROL_STOP_MS = IDLE_MS + AUDIT_CLOSE_MS;
 
-/** Returns the result of `work`, or null after `ms`. The work continues. */
+/** Returns the result of `work`, or null after `ms`. `work` itself continues. */
 export async function within<T>(clock: Clock, ms: number, work: Promise<T>): Promise<T | null> {
   const late = Promise.withResolvers<null>();
   using _timer = clock.after(ms, () => late.resolve(null));

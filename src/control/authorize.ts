@@ -5,15 +5,21 @@ import { isPlausible, issuerAccount } from "./command-memory.ts";
 import type { ControlLimits } from "./control-plane.ts";
 import { type MediaType, mediaTypeOf } from "./decode-command.ts";
 
-/** An issuer that must prove its name, and the role it then has. */
+/**
+ * An issuer whose commands need proof that they come from it, and the role that a proven command
+ * has.
+ */
 export interface BoundIssuer {
   readonly name: string;
   readonly role: Role;
-  /** Key that signs its commands. Null: the issuer publishes on its own subject instead. */
+  /**
+   * Public key of the issuer's signatures. Null: the proof is that the command arrives on the
+   * issuer's own NATS subject.
+   */
   readonly key: NkeyPublic | null;
 }
 
-/** A command with the transport data needed for the proof. */
+/** A command together with the transport data needed to prove its issuer. */
 export interface Claim {
   readonly command: Command;
   readonly issuer: string;
@@ -28,7 +34,7 @@ export interface ProofOptions {
   readonly clock: Clock;
   readonly workerId: string;
   readonly issuers: () => readonly BoundIssuer[];
-  /** Whether this issuer has proved its name before. */
+  /** Returns true if this issuer has proved its name before. */
   readonly wasProven: (issuer: string) => boolean;
 }
 
@@ -37,9 +43,9 @@ export type Proof =
   | { readonly ok: false; readonly refusal: Refusal };
 
 /**
- * Authenticates the issuer of a command. A sender that the transport identifies keeps its account,
- * whose ids and epochs are separate from all others. Other senders may not use the name of an
- * issuer that must prove it.
+ * Authenticates the issuer of a command. A sender that the transport identifies keeps its account;
+ * ids and epochs of an account are separate from those of all others. Other senders may not use the
+ * name of an issuer that must prove it.
  */
 export function proveIssuer(claim: Claim, options: ProofOptions): Proof {
   const { sender, issuer, signature } = claim;
@@ -72,7 +78,8 @@ function proveSignature(
   { clock, workerId }: ProofOptions,
 ): Proof {
   const { id, issuer, notAfterS } = command;
-  // The signature does not cover what the transport adds.
+  // A signed command must contain these members itself. Values that the transport would add are not
+  // covered by the signature.
   if (id === null || issuer === null || notAfterS === null) {
     return unproven("a signed command requires id, issuer and not_after");
   }
@@ -92,7 +99,10 @@ function proveSignature(
   return unproven(`the signature does not match ${issuer}, this command and ${worker}`);
 }
 
-/** The greater of the transport's role and the proven issuer's role. */
+/**
+ * Returns the sender with the proven issuer's account. Its role is the higher one of the
+ * transport's role and the issuer's role.
+ */
 function proven(sender: Sender, { name, role }: BoundIssuer): Sender {
   const account = issuerAccount(name);
   if (mayDo(sender.role, role)) return { ...sender, account };
@@ -104,17 +114,21 @@ function unproven(message: string): Proof {
 }
 
 const FORMAT = "hearth-command-v1";
-/** Stands for the worker in commands to all workers. */
+/** Stands in place of a worker's id in a command to all workers. */
 export const ALL_WORKERS = "*";
-/** Maximum validity of a signed command, and the tolerated clock difference. */
+/**
+ * Maximum seconds from now to a signed command's `not_after`, and the tolerated difference in
+ * seconds between two clocks.
+ */
 export const SIGNED_SECONDS_MAX = 600;
 export const CLOCK_SKEW_SECONDS = 60;
 
 const encoder = new TextEncoder();
 
 /**
- * The bytes that a signature covers: a line that names the format, the id of the addressed worker
- * (or `*`), the media type of the body, and the body as sent. The envelope is part of the body.
+ * Returns the bytes that a signature covers: a line with the format's name, the id of the addressed
+ * worker (or `*`) and the media type of the body, followed by the body as sent, which contains the
+ * command's envelope members.
  */
 export function signedBytes(worker: string, type: MediaType, body: Uint8Array): Uint8Array {
   const head = encoder.encode(`${FORMAT}\n${worker}\n${type}\n`);
@@ -124,7 +138,10 @@ export function signedBytes(worker: string, type: MediaType, body: Uint8Array): 
   return bytes;
 }
 
-/** Returns the value of the header `Hearth-Signature`: base64url without padding. */
+/**
+ * Signs a command and returns the value of the header `Hearth-Signature`: base64url without
+ * padding.
+ */
 export function signCommand(
   key: NkeyUser,
   worker: string,
@@ -140,7 +157,7 @@ export interface Gate {
   readonly buckets: TokenBuckets;
 }
 
-/** The lowest role that may send the command. */
+/** Returns the lowest role that may send the command. */
 function roleFor(command: Command): Role {
   switch (command.type) {
     case "Prune":
@@ -160,10 +177,10 @@ function roleFor(command: Command): Role {
 }
 
 /**
- * Authorizes a command. Returns the refusal, or null if the command is admitted; admission takes
- * one token of the rate limit. The limit applies to the account if the transport knows it, so that
- * claiming other issuers does not help, and otherwise to the issuer, as over NATS, where the broker
- * does not disclose the publisher.
+ * Checks role and rate limit of a command. Returns the refusal, or null if the command is admitted;
+ * admission takes one token of the rate limit. If the transport knows the sender's account, the
+ * limit applies to the account, so that claiming other issuers does not help. Otherwise it applies
+ * to the issuer, as over NATS, where the broker does not disclose the publisher.
  */
 export function refusalAtGate(
   command: Command,
@@ -202,14 +219,17 @@ function fixOf({ role, roleKey }: Sender, needed: Role): string {
   return `, and ${roleKey} gives ${role}: ${roleFix(roleKey, needed)}`;
 }
 
-/** Whether an admitted command of this sender may delete blocks, and how to allow it. */
+/**
+ * Returns whether an admitted command of this sender may delete blocks, and if not, how an operator
+ * can allow it.
+ */
 export function grantOf(sender: Sender): Grant {
   return { mayPurge: mayDo(sender.role, "purge"), fix: fixOf(sender, "purge") };
 }
 
 /**
- * Applies the rate limit to a body that is not a command: it names no issuer, but the account may
- * be known.
+ * Applies the rate limit to a body that is not a valid command. Such a body names no issuer, but
+ * its account may be known.
  */
 export function refusalOfUnreadable({ account }: Sender, gate: Gate): Refusal | null {
   return account === undefined ? null : refusalByRate(`token ${account}`, "token", gate);

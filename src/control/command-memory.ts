@@ -4,50 +4,56 @@ import { within } from "./audit-log.ts";
 import type { Command, Refusal, Sender } from "./command.ts";
 import { type Receipt, receiptJson, trimmedReceipt } from "./receipt.ts";
 
-/** An entry of a list ordered by age. */
+/** A remembered command, as an entry of a list ordered by age. */
 interface Kept {
   readonly issuer: string;
   readonly id: string;
-  /** The receipt, or its text from the ledger. */
+  /** The receipt, or its JSON text as read from the ledger. */
   receipt: Receipt | string;
-  /** Digest of the command's content; null if unknown or contained in the ledger's text. */
+  /** Digest of the command's content. Null if unknown, or if the ledger's text contains it. */
   readonly digest: string | null;
   bytes: number;
-  /** Whether the receipt has all its blocks. */
+  /** True if the receipt still lists all its blocks. */
   isWhole: boolean;
   older: Kept | null;
   newer: Kept | null;
 }
 
 const COMMANDS_MAX = 65_536;
-/** Maximum bytes of all receipts. Beyond it the oldest are forgotten. */
+/** Maximum bytes of all remembered receipts. Beyond it, the oldest receipts are removed. */
 const BYTES_MAX = 96 * 2 ** 20;
-/** Maximum bytes of untrimmed receipts. Beyond it the oldest are trimmed to their first blocks. */
+/** Maximum bytes of untrimmed receipts. Beyond it, the oldest are trimmed to their first blocks. */
 const WHOLE_BYTES_MAX = 16 * 2 ** 20;
-/** Approximate bytes of a receipt, of each of its blocks, and of each holder of a block. */
+/**
+ * Estimated bytes of a receipt without its blocks, of each block in it, and of each holder of a
+ * block.
+ */
 const RECEIPT_BYTES = 512;
 const BLOCK_BYTES = 96;
 const HOLDER_BYTES = 64;
-/** Blocks kept per receipt in the ledger, and for trimmed receipts in memory. */
+/** Maximum blocks of a receipt that are stored in the ledger, or kept in memory after trimming. */
 const BLOCKS_KEPT = 8;
 const TEXT_BYTES_MAX = 2_048;
-/** Overhead of a text entry. */
+/** Estimated bytes of an entry that is stored as text, in addition to the text. */
 const TEXT_BYTES = 128;
 
 /**
- * Receipts of the last 65,536 commands with an id, to answer repetitions. Bounded in bytes: old
- * receipts keep their counts and first blocks, and if that does not suffice, fewer commands are
- * remembered. Every call takes constant time.
+ * Receipts of the last 65,536 commands that had an id. A repeated command gets its earlier receipt.
+ * Bounded in bytes: old receipts are trimmed to their counts and first blocks; if that is not
+ * enough, fewer commands are remembered. Every call takes constant time.
  */
 export class CommandMemory {
   readonly #kept = new Map<string, Kept>();
-  /** The latest command of each id. */
+  /** The latest command with each id. */
   readonly #ofId = new Map<string, Kept>();
-  /** By age. Finding the first key of a `Map` is slow after many deletions. */
+  /**
+   * The oldest entry. The list exists because finding the first key of a `Map` is slow after many
+   * deletions.
+   */
   #oldest: Kept | null = null;
   #newest: Kept | null = null;
   #bytes = 0;
-  /** The oldest untrimmed receipt; all newer ones are untrimmed, too. */
+  /** The oldest untrimmed receipt. All newer ones are untrimmed, too. */
   #oldestWhole: Kept | null = null;
   #wholeBytes = 0;
 
@@ -66,14 +72,17 @@ export class CommandMemory {
     return receiptOf(this.#kept.get(keyOf(issuer, id)));
   }
 
-  /** Digest of the command's content; null if unknown. */
+  /** Returns the digest of the remembered command's content. Null if unknown. */
   digest(issuer: string, id: string): string | null {
     const kept = this.#kept.get(keyOf(issuer, id));
     if (kept === undefined) return null;
     return typeof kept.receipt === "string" ? digestIn(kept.receipt) : kept.digest;
   }
 
-  /** The latest command with this id, of any issuer. */
+  /**
+   * Returns the receipt of the latest command with this id, whatever its issuer. Null if there is
+   * none.
+   */
   find(id: string): Receipt | null {
     return receiptOf(this.#ofId.get(id));
   }
@@ -97,7 +106,7 @@ export class CommandMemory {
     const key = keyOf(issuer, id);
     const before = this.#kept.get(key);
     if (before !== undefined) this.#remove(before);
-    // Two maps hold the names.
+    // The key counts twice, because two maps contain it.
     const bytes = receiptBytes + 2 * key.length;
     const place = { isWhole: false, older: this.#newest, newer: null };
     const kept: Kept = { issuer, id, receipt, digest, bytes, ...place };
@@ -141,8 +150,8 @@ export class CommandMemory {
 }
 
 /**
- * Text for the ledger: a few KiB, however many blocks the command had. The digest of the command's
- * content is its first member.
+ * Encodes a receipt for the ledger: at most a few KiB, for any number of blocks. Its first member
+ * is the digest of the command's content.
  */
 export function receiptText(receipt: Receipt, digest: string | null = null): string {
   const whole = receiptJson(trimmedReceipt(receipt, BLOCKS_KEPT));
@@ -155,8 +164,8 @@ function digestIn(text: string): string | null {
 }
 
 /**
- * Restores a receipt from the ledger. A receipt with status `running` was written together with the
- * command's change, and the process ended before the command did.
+ * Decodes a receipt from the ledger. The status `running` means that the process ended between the
+ * command's change of pins or leases and its end.
  */
 function restored(text: string): Receipt {
   const { digest: _, ...members } = parseJson(text) as { [key: string]: Json };
@@ -166,7 +175,7 @@ function restored(text: string): Receipt {
   return { ...receipt, status: "partial", reason };
 }
 
-/** Neither part can contain the separator. */
+/** Returns the key of an issuer's command. The separator cannot occur in either part. */
 function keyOf(issuer: string, id: string): string {
   return `${issuer}\0${id}`;
 }
@@ -185,26 +194,29 @@ function bytesOf({ blocks, held = [] }: Receipt): number {
 
 /** A command that is executing. */
 export interface Running {
-  /** The scope; see `scopeOf`. */
+  /** Scope of the command's id, which is issuer and account; see `scopeOf`. */
   readonly issuer: string;
   readonly id: string | null;
-  /** Digest of the command's content; null if it has no id. */
+  /** Digest of the command's content. Null if the command has no id. */
   readonly digest: string | null;
   readonly blocks: number;
-  /** Never rejects. */
+  /** The final receipt. Never rejects. */
   readonly receipt: Promise<Receipt>;
-  /** Returns the current progress. */
+  /** Returns a receipt with status `running` that describes the progress so far. */
   now(): Receipt;
 }
 
 const RUNNING_MAX = 1_024;
-/** Limit per issuer, below the total, so that one issuer leaves room for others. */
+/**
+ * Maximum executing commands of one issuer. It is below the total limit, so that one issuer leaves
+ * room for others.
+ */
 const RUNNING_OF_ISSUER_MAX = 768;
 const RUNNING_BLOCKS_MAX = 4 * 2 ** 20;
-/** Maximum repetitions that wait for an executing command. */
+/** Maximum repeated commands that wait for the receipt of a command in execution. */
 const WAITERS_MAX = 8_192;
 
-/** The commands that are executing. Commands beyond the limits are refused. */
+/** The commands in execution. Commands beyond the limits are refused. */
 export class RunningCommands {
   readonly #all = new Set<Running>();
   readonly #named = new Map<string, Running>();
@@ -216,13 +228,15 @@ export class RunningCommands {
     return this.#all.size;
   }
 
-  /** Returns the refusal if a limit is reached, else null. */
+  /**
+   * Returns the refusal of a command with this number of blocks if a limit is reached, else null.
+   */
   refusal(issuer: string, blocks: number): Refusal | null {
     const busy = (message: string): Refusal => ({ code: "busy", message });
     const own = this.#ofIssuer.get(issuer) ?? 0;
     if (this.#all.size >= RUNNING_MAX) return busy(`${RUNNING_MAX} commands are executing`);
     if (own >= RUNNING_OF_ISSUER_MAX) return busy(`${own} commands of this issuer are executing`);
-    // A single command is always admitted.
+    // If no other command is executing, one is admitted whatever its number of blocks.
     if (this.#blocks > 0 && this.#blocks + blocks > RUNNING_BLOCKS_MAX) {
       return busy(`commands on ${this.#blocks} blocks are executing`);
     }
@@ -253,13 +267,16 @@ export class RunningCommands {
     return this.#named.get(keyOf(issuer, id)) ?? null;
   }
 
-  /** The latest executing command with this id, of any issuer. */
+  /**
+   * Returns the latest executing command with this id, whatever its issuer. Null if there is none.
+   */
   find(id: string): Running | null {
     return [...this.#named.values()].findLast((running) => running.id === id) ?? null;
   }
 
   /**
-   * Returns the receipt of an executing command for a repetition, or null if too many are waiting.
+   * Returns the receipt promise of a command in execution, for a repetition of it. Null if too many
+   * repetitions are waiting.
    */
   wait(running: Running): Promise<Receipt> | null {
     if (this.#waiters >= WAITERS_MAX) return null;
@@ -267,30 +284,38 @@ export class RunningCommands {
     return running.receipt.finally(() => this.#waiters--);
   }
 
-  /** Resolves when no command is executing. */
+  /** Resolves when no command is in execution. */
   async idle(): Promise<void> {
     while (this.#all.size > 0) await Promise.all([...this.#all].map(({ receipt }) => receipt));
   }
 }
 
-/** The stored part of a command. */
+/** The parts of a carried-out command that are stored. */
 interface CarriedCommand {
   readonly command: Command;
-  /** Scope of the command's id, epoch and number. */
+  /**
+   * Scope within which the command's id, epoch and number count: issuer and account; see `scopeOf`.
+   */
   readonly scope: string;
-  /** Digest of the command's content; null if it has no id. */
+  /** Digest of the command's content. Null if the command has no id. */
   readonly digest: string | null;
 }
 
-/** Maximum wait of an answer for the ledger. */
+/** Maximum ms that a receipt waits for the ledger's commit. */
 const COMMIT_MS = 5_000;
 
-/** Commands that were carried out: in memory, and in the ledger for the next process. */
+/**
+ * The commands that were carried out. Kept in memory, and in the ledger so that the next process
+ * knows them.
+ */
 export class CarriedCommands {
   readonly memory: CommandMemory;
   readonly #ledger: RetentionLedger | null;
   readonly #clock: Clock;
-  /** The epochs and numbers that the ledger has. Only commands with an effect are written. */
+  /**
+   * Epochs and numbers as written to the ledger, which is done only for commands that changed
+   * something.
+   */
   readonly #written: Fences;
 
   constructor(ledger: RetentionLedger | null, clock: Clock) {
@@ -301,8 +326,8 @@ export class CarriedCommands {
   }
 
   /**
-   * Stores the receipt and returns the one to answer with, which is not `durable` if the ledger did
-   * not commit in time.
+   * Stores the receipt in memory and in the ledger. Returns the receipt to send, which is not
+   * `durable` if the ledger did not commit in time.
    */
   async remember(carried: CarriedCommand, receipt: Receipt): Promise<Receipt> {
     let told = receipt;
@@ -319,7 +344,10 @@ export class CarriedCommands {
     if (command.id !== null) this.memory.put(scope, command.id, receipt, digest);
   }
 
-  /** Writes the state that a restart needs to the ledger. Returns false if there is none. */
+  /**
+   * Writes the command's id, epoch and number to the ledger, which a restarted agent needs. Returns
+   * false if the command has none of them.
+   */
   note({ command, scope, digest }: CarriedCommand, receipt: () => Receipt): boolean {
     const ledger = this.#ledger;
     if (ledger === null) return false;
@@ -332,67 +360,75 @@ export class CarriedCommands {
     return isProven(scope) || epoch !== null || seq !== null || id !== null;
   }
 
-  /** Removes an issuer's epoch and number. */
+  /** Removes an issuer's epoch and number from the ledger. */
   unfence(issuer: string): void {
     for (const scope of this.#written.forget(issuer)) this.#ledger?.removeIssuer(scope);
     void this.#ledger?.commit();
   }
 }
 
-/** Cannot occur in the name of an account or issuer. */
+/** Separates account and issuer in a scope. Cannot occur in either name. */
 const BETWEEN = "\x01";
-/** Cannot start the name of a token, because of the blank. */
+/**
+ * Prefix of the account of a proven issuer. Because of the space, it cannot start the name of a
+ * token.
+ */
 const PROVEN = "issuer ";
 
 /**
- * The scope of a command's id, epoch and number: its issuer, plus the sender's account if the
- * transport knows it. A sender therefore cannot use the ids of another account or fence it by
- * claiming its name.
+ * Returns the scope of a command's id, epoch and number: its issuer, plus the sender's account if
+ * the transport knows it. Because of the account, a sender that claims another sender's name can
+ * neither use the other's ids nor make its commands stale.
  */
 export function scopeOf({ account }: Pick<Sender, "account">, issuer: string): string {
   return account === undefined ? issuer : `${account}${BETWEEN}${issuer}`;
 }
 
-/** Account of an issuer that has proved its name, by whichever proof. */
+/**
+ * Returns the account of an issuer that has proved its name. It is the same for each kind of proof.
+ */
 export function issuerAccount(issuer: string): string {
   return `${PROVEN}${issuer}`;
 }
 
-/** Whether the scope has an account, which no other sender can use. */
+/** Returns true if the scope has an account, which other senders cannot use. */
 function isOfAccount(scope: string): boolean {
   return scope.includes(BETWEEN);
 }
 
-/** Whether the scope belongs to an issuer that has proved its name. */
+/** Returns true if the scope belongs to an issuer that has proved its name. */
 export function isProven(scope: string): boolean {
   return scope.startsWith(PROVEN) && isOfAccount(scope);
 }
 
-/** The issuer of a scope, without the account. */
+/** Returns the issuer of a scope, without the account. */
 function issuerOf(scope: string): string {
   return scope.slice(scope.lastIndexOf(BETWEEN) + 1);
 }
 
 interface Reached {
   readonly epoch: bigint;
-  /** Lowest number that the next command may have. */
+  /** Lowest acceptable `seq` of the scope's next command. */
   readonly seqMin: bigint;
 }
 
-/** Maximum scopes with an account, and without one. */
+/** Maximum scopes with an account; the same limit applies to scopes without one. */
 const SCOPES_MAX = 4_096;
-/** Number of rows of unproven scopes after which the rows of proven issuers are written again. */
+/**
+ * Number of ledger rows written for other scopes, after which the rows of proven issuers are
+ * written again.
+ */
 const REFRESH_ROWS = 1_024;
 const NOTHING: Reached = { epoch: 0n, seqMin: 0n };
 
 /**
  * The latest epoch and number of each scope. `epoch` rejects a router that another one has
- * replaced; `seq` rejects late commands. A ledger row stores the lowest acceptable `seq`. At most
- * 4,096 scopes with an account and 4,096 without are kept, and the least recently heard are
- * evicted, so that claimed names cannot evict authenticated ones.
+ * replaced; `seq` rejects late commands. A ledger row stores the lowest acceptable `seq`. Keeps at
+ * most 4,096 scopes with an account and 4,096 without, and evicts those that sent no command for
+ * the longest time. The limits are separate so that claimed names cannot evict authenticated ones.
  */
 export class Fences {
-  /** Least recently heard first. */
+  /** Scopes without an account, the one with the oldest last command first. */
   readonly #claimed = new Map<string, Reached>();
   readonly #accounts = new Map<string, Reached>();
   #rowsSinceRefresh = 0;
@@ -402,7 +438,8 @@ export class Fences {
   }
 
   /**
-   * Returns the refusal of a command, or null. A command without epoch and number is never fenced.
+   * Returns the refusal of a command whose epoch or number is too low, or null. A command without
+   * epoch and number is always accepted.
    */
   check(scope: string, epoch: bigint | null, seq: bigint | null): Refusal | null {
     const reached = this.#get(scope) ?? NOTHING;
@@ -415,8 +452,9 @@ export class Fences {
   }
 
   /**
-   * Records an accepted command; for a proven issuer also if it has no epoch and number. Returns a
-   * function that undoes the record if the command fails; it has no effect after a later command.
+   * Records the epoch and number of an accepted command, and for a proven issuer also that it
+   * proved its name. Returns a function that undoes this if the command fails. The function does
+   * nothing if a later command was recorded.
    */
   advance(scope: string, epoch: bigint | null, seq: bigint | null): () => void {
     const found = this.#get(scope);
@@ -432,15 +470,15 @@ export class Fences {
     };
   }
 
-  /** Whether this issuer has proved its name to this agent before. */
+  /** Returns true if this issuer has proved its name to this agent before. */
   wasProven(issuer: string): boolean {
     return this.#accounts.has(scopeOf({ account: issuerAccount(issuer) }, issuer));
   }
 
   /**
-   * Records a command like `advance` if it changes anything. Returns the rows to write to the
-   * ledger: its own, and periodically those of proven issuers, which rows of claimed names would
-   * otherwise evict there.
+   * Records a command like `advance`, unless that changes nothing. Returns the rows to write to the
+   * ledger: the scope's own row, and periodically those of all proven issuers. The ledger evicts
+   * its oldest rows, so the rows of claimed names would otherwise displace those of proven issuers.
    */
   rowsAfter(scope: string, epoch: bigint | null, seq: bigint | null): IssuerRow[] {
     const isNews =
@@ -457,7 +495,7 @@ export class Fences {
 
   /**
    * Removes all scopes of an issuer, including the record that it proved its name. Returns the
-   * scopes.
+   * removed scopes.
    */
   forget(issuer: string): string[] {
     const all = [...this.#claimed.keys(), ...this.#accounts.keys()];
@@ -487,19 +525,20 @@ function rowOf(issuer: string, { epoch, seqMin }: Reached): IssuerRow {
   return { issuer, epoch, seq: seqMin };
 }
 
-/** Highest counter. Larger numbers are times. */
+/** Highest epoch or number that counts as a counter. Larger ones count as times. */
 const COUNTER_MAX = 2n ** 40n;
 const AHEAD_MS = 86_400_000;
 /**
- * A day of 2001 in milliseconds. With a lower minimum, a time in one unit could pass for a time in
- * another.
+ * Lowest time in milliseconds (a day of 2001). With a lower minimum, a time in one unit could be
+ * taken for a time in another.
  */
 const TIME_MIN_MS = 10n ** 12n;
 const UNITS_A_MS = [1n, 10n ** 3n, 10n ** 6n];
 
 /**
- * Whether an epoch or number leaves room for later ones: a counter up to 2^40, or a time since 1970
- * in milliseconds, microseconds or nanoseconds, at most one day ahead of this clock.
+ * Returns true if an epoch or number leaves room for later ones: it is a counter up to 2^40, or a
+ * time since 1970 in milliseconds, microseconds or nanoseconds that is at most one day ahead of
+ * this clock.
  */
 export function isPlausible(number: bigint, nowMs: number): boolean {
   if (number <= COUNTER_MAX) return true;
@@ -507,24 +546,29 @@ export function isPlausible(number: bigint, nowMs: number): boolean {
   return UNITS_A_MS.some((unit) => number >= TIME_MIN_MS * unit && number <= latestMs * unit);
 }
 
-/** Position of a command among those of its issuer. */
+/**
+ * Order of a command relative to other commands of its issuer. A lane is a sequence of commands
+ * that change pins and leases one after the other.
+ */
 export interface LanePosition {
   /**
-   * Lanes of this command. Later commands in these lanes wait until it has changed pins and leases.
+   * Lanes that this command belongs to. Later commands in these lanes wait until it has changed
+   * pins and leases.
    */
   readonly lanes: readonly string[];
-  /** Other lanes whose earlier commands this one waits for. */
+  /** Other lanes whose earlier commands must change pins and leases before this command does. */
   readonly behind: readonly string[] | "all";
 }
 
 type Lanes = Map<string, Promise<void>>;
 
 /**
- * Orders the changes of pins and leases by commands of one issuer where the order matters. A
- * command waits until the earlier ones have made their changes, not until the changes are durable.
+ * Orders the commands of one issuer that change pins and leases, where their order matters. A
+ * command waits until the earlier ones have made their changes in memory, not until the changes are
+ * durable.
  */
 export class IssuerOrder {
-  /** For each issuer, the last pending command of each lane. */
+  /** Per issuer, the last pending command of each lane. */
   readonly #issuers = new Map<string, Lanes>();
 
   /** Number of issuers with pending commands. */
@@ -533,8 +577,9 @@ export class IssuerOrder {
   }
 
   /**
-   * Takes the next position. `before` resolves when it is this command's turn, and is null if that
-   * is now. `done` releases the commands behind it and may be called more than once.
+   * Adds a command in arrival order. `before` resolves when it is this command's turn; it is null
+   * if that is now. `done` lets the commands that wait for this one continue; it may be called more
+   * than once.
    */
   next(
     issuer: string,
@@ -576,12 +621,15 @@ const IDS_MAX = 2 ** 18;
 const BUCKET_SECONDS = 60;
 
 /**
- * Ids of accepted signed commands, each kept until its `not_after`. A recorded command therefore
- * cannot be replayed even after its receipt is forgotten. Only commands with a valid signature are
- * added, so that other senders cannot fill the set.
+ * Ids of accepted signed commands, each kept until the command's `not_after`. Therefore a command
+ * that an attacker has recorded cannot be executed again, even when its receipt has been forgotten.
+ * Contains only commands with a valid signature, so that other senders cannot fill the set.
  */
 export class SignedIds {
-  /** By the minute of `not_after`, which is signed and so the same in every repetition. */
+  /**
+   * Ids by the minute of their `not_after`. That time is signed, so it is the same in every
+   * repetition.
+   */
   readonly #buckets = new Map<number, Set<string>>();
   #size = 0;
 
@@ -589,7 +637,7 @@ export class SignedIds {
     return this.#buckets.get(bucketOf(notAfterS))?.has(`${scope}\0${id}`) ?? false;
   }
 
-  /** Returns false if the set is full. `nowS`: seconds since 1970. */
+  /** Adds an id. Returns false if the set is full. `nowS` is in seconds since 1970. */
   add(scope: string, id: string, notAfterS: number, nowS: number): boolean {
     this.#forgetBefore(nowS);
     if (this.#size >= IDS_MAX) return false;
@@ -602,12 +650,15 @@ export class SignedIds {
     return true;
   }
 
-  /** The command was not carried out and may be sent again. */
+  /** Removes the id of a command that was not carried out, so that it may be sent again. */
   remove(scope: string, id: string, notAfterS: number): void {
     if (this.#buckets.get(bucketOf(notAfterS))?.delete(`${scope}\0${id}`)) this.#size--;
   }
 
-  /** Keeps ids one minute longer than needed, because the wall clock may be set back a little. */
+  /**
+   * Removes expired ids one minute later than necessary, because the wall clock may be set back a
+   * little.
+   */
   #forgetBefore(nowS: number): void {
     const oldest = bucketOf(nowS) - 1;
     for (const [bucket, ids] of this.#buckets) {

@@ -13,8 +13,8 @@ export const COMMAND_TYPES = [
 export type CommandType = (typeof COMMAND_TYPES)[number];
 
 /**
- * Limits of one command. In JSON, commas are counted instead of values, including those in strings.
- * Clients split longer lists of blocks into several commands.
+ * Limits of one command. In JSON, the limit on values is applied to the number of commas, including
+ * those in strings. Clients split longer lists of blocks into several commands.
  */
 export const COMMAND_LIMITS = {
   ...MSGPACK_LIMITS.command,
@@ -25,11 +25,11 @@ export const COMMAND_LIMITS = {
 } as const;
 
 /**
- * Members that any command may have. `id` with `issuer`: a repetition changes nothing and gets the
- * same receipt. `epoch`: a command with a lower epoch than this issuer has used is refused, because
- * another router has taken over. `seq`: within one epoch, a command whose number is not above the
- * last one is refused as `stale`. `notAfterS`: seconds since 1970, after which the command is
- * refused. `owner`: owner of the pins, by default the issuer.
+ * Members that any command may have. `id` with `issuer`: a repeated command changes nothing and
+ * gets the same receipt. `epoch`: if this issuer has already used a higher epoch, the command is
+ * refused, because another router has taken over. `seq`: within one epoch, a command is refused as
+ * `stale` if its number is not above the last one. `notAfterS`: time in seconds since 1970, from
+ * which on the command is refused. `owner`: owner of the pins; by default the issuer.
  */
 export interface Envelope {
   readonly id: string | null;
@@ -53,7 +53,7 @@ export type Command = Envelope &
     | {
         readonly type: "Cache";
         readonly blocks: readonly BlockName[];
-        /** A command has either `pin` or `retain`. */
+        /** Pins and soft pins. A command has either `pin` or `retain`. */
         readonly action:
           | { readonly kind: "pin"; readonly ttlMs: number | null }
           | { readonly kind: "unpin" }
@@ -72,37 +72,38 @@ export type Command = Envelope &
     | { readonly type: "Flush" }
   );
 
-/** Names of blocks in the command. */
+/** Returns the names of the blocks in the command. */
 export function namesOf(command: Command): readonly BlockName[] {
   if (command.type === "Prune") return [command.after];
   return "blocks" in command ? command.blocks : [];
 }
 
-/** Number of blocks that the command names. */
+/** Returns the number of blocks that the command names. */
 export function blocksOf(command: Command): number {
   return namesOf(command).length;
 }
 
-/**
- * An entry of a block list that is not a valid name. The other blocks of the command are processed.
- */
+/** A list entry that is not a valid block name. The other blocks of the command are processed. */
 export interface UnnamedBlock {
-  /** Position in the list. */
+  /** Index of the entry in the list. */
   readonly at: number;
   readonly given: number | bigint | string;
   readonly reason: string;
 }
 
-/** Roles of senders; each includes those before it. */
+/** Roles of senders, ascending. Each role includes the permissions of those before it. */
 export const ROLES = ["read", "operate", "purge"] as const;
 export type Role = (typeof ROLES)[number];
 
-/** Whether `role` includes `needed`. */
+/** Returns true if `role` includes the permissions of `needed`. */
 export function mayDo(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed);
 }
 
-/** Configuration keys that assign roles, each with the fix that a refusal shows. */
+/**
+ * Configuration keys that assign roles. Each has a text for refusals, which explains how to assign
+ * a higher role.
+ */
 export const ROLE_KEYS = {
   "nats.role": 'set nats.role = "ROLE", or list the issuer in control.issuers',
   "control.issuers": "give this issuer the role ROLE in control.issuers",
@@ -114,82 +115,92 @@ export const ROLE_KEYS = {
 } as const satisfies Record<string, string>;
 export type RoleKey = keyof typeof ROLE_KEYS;
 
-/** Returns how a sender whose role comes from `key` obtains the role `needed`. */
+/**
+ * Returns a text for refusals: how a sender whose role comes from configuration key `key` obtains
+ * the role `needed`.
+ */
 export function roleFix(key: RoleKey, needed: Role): string {
   return ROLE_KEYS[key].replaceAll("ROLE", needed);
 }
 
-/** Sender of a command, as far as the transport identifies it. */
+/** Sender of a command, as far as the transport can identify it. */
 export interface Sender {
   readonly via: "nats" | "http" | "local";
-  /** Address, subject or token name, for the audit log. */
+  /** Address, subject or token name of the sender, for the audit log. */
   readonly from: string;
-  /** Issuer of commands that name none. */
+  /** Issuer of those commands that name none. */
   readonly name: string;
   readonly role: Role;
-  /** Configuration key that assigned the role; absent if none did. */
+  /** Configuration key that assigned the sender's role. Absent if none did. */
   readonly roleKey?: RoleKey;
   /**
-   * Identity authenticated by the transport, such as the token that was presented. All commands of
-   * an account share one rate, whatever issuers they claim. Without an account, each issuer has its
-   * own rate.
+   * Identity authenticated by the transport, for example the token that was presented. All commands
+   * of an account share one rate limit, whatever issuers they claim. Without an account, each
+   * issuer has its own limit.
    */
   readonly account?: string | undefined;
   /**
-   * Issuer named by the subject, `kv-control-w.ISSUER`; absent for other transports and subjects.
+   * Issuer named by the NATS subject `kv-control-w.ISSUER`. Absent for other transports and
+   * subjects.
    */
   readonly subjectIssuer?: string;
   /**
-   * Received on the broadcast subject; only the commands that the configuration allows are carried
-   * out.
+   * True if the command arrived on the broadcast subject. Then only the commands that the
+   * configuration allows are carried out.
    */
   readonly broadcast: boolean;
 }
 
-/** Subject of commands for all workers. */
+/** NATS subject of commands to all workers. */
 export const BROADCAST_SUBJECT = "kv-control-broadcast";
-/** Service name of every agent in NATS service discovery. */
+/** Name under which every agent appears in NATS service discovery. */
 export const SERVICE_NAME = "hearth-agent";
-/** Header with the reply subject. JetStream replaces the reply subject of a stored command. */
+/**
+ * Header that contains the subject for the receipt. JetStream replaces a stored command's own reply
+ * subject.
+ */
 export const REPLY_HEADER = "Hearth-Reply";
-/** Header with the signature of a command, for NATS and HTTP. */
+/** Header that contains the signature of a command, on NATS and HTTP. */
 export const SIGNATURE_HEADER = "Hearth-Signature";
 
-/** Names of issuers that can prove their name. The name is the last token of a subject. */
+/** Valid names of issuers that can prove their name. Such a name is the last token of a subject. */
 export const ISSUER_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
-/** Subject on which a worker receives commands. */
+/** Returns the NATS subject on which a worker receives commands. */
 export function workerSubject(worker: string): string {
   return `kv-control-${worker}`;
 }
 
-/** Subject on which only `issuer` may publish, if the server enforces it. */
+/**
+ * Returns the subject for commands of one issuer. The NATS server's permissions must allow only
+ * `issuer` to publish on it.
+ */
 export function issuerSubject(subject: string, issuer: string): string {
   return `${subject}.${issuer}`;
 }
 
-/** An operator's action on blocks that did not arrive as a command. The audit log records it. */
+/** An operator's action on blocks that did not arrive as a command, for the audit log. */
 export interface Operation {
-  /** Written to the audit log like a command's type. */
+  /** Name of the action; the audit log stores it in place of a command's type. */
   readonly type: string;
-  /** Number of blocks the action named; null if it named none. */
+  /** Number of blocks that the action named. Null if it named none. */
   readonly blocks: number | null;
   /**
-   * The first names, at least eight if there are as many: digests, some with a layer. For actions
-   * on other objects, the object's name.
+   * The names of the first blocks (at least eight, or all if there are fewer): digests, some with a
+   * layer. For actions on other objects, the object's name.
    */
   readonly names: readonly string[];
-  /** `rejected`: nothing was changed, for `reason`. */
+  /** `rejected`: the action changed nothing, because of `reason`. */
   readonly status: "ok" | "partial" | "rejected";
   readonly reason: string | null;
-  /** Results by name; each action defines its own names. */
+  /** Results by name. Each action defines its own names. */
   readonly counts: Readonly<Record<string, number>>;
   readonly elapsedMs: number;
 }
 
 /**
- * Reasons for refusing a whole command: the stable codes at the start of the receipt's `reason`.
- * `retry`: whether the same command may be accepted a moment later.
+ * Reasons for refusing a whole command, by the stable codes at the start of the receipt's `reason`.
+ * `retry`: true if the same command may be accepted a moment later.
  */
 export const REFUSALS = {
   malformed: {
@@ -246,19 +257,19 @@ export const REFUSALS = {
 
 export type RefusalCode = keyof typeof REFUSALS;
 
-/** `code` is stable. `message` is one line, without secrets. */
+/** Why a command is refused. `code` is stable; `message` is one line without secrets. */
 export interface Refusal {
   readonly code: RefusalCode;
   readonly message: string;
 }
 
-/** Whether the command of a receipt was refused for a temporary reason. */
+/** Returns true if the command of this receipt was refused for a temporary reason. */
 export function isRefusedForNow({ status, reason = "" }: { status: string; reason?: string }) {
   const code = reason.slice(0, reason.indexOf(":"));
   return status === "rejected" && code in REFUSALS && REFUSALS[code as RefusalCode].retry;
 }
 
-/** Formats the refusal as a receipt's `reason`. */
+/** Returns the refusal as text for a receipt's `reason`. */
 export function reasonOf({ code, message }: Refusal): string {
   return `${code}: ${message}`;
 }

@@ -49,38 +49,40 @@ import {
   unfinishedReceipt,
 } from "./receipt.ts";
 
-/** Limits from the current configuration. */
+/** Limits of the control plane from the current configuration. */
 export interface ControlLimits {
-  /** Rate of one issuer, or of one account of the transport. */
+  /**
+   * Maximum commands per second of one account, or of one issuer if the transport knows no account.
+   */
   readonly commandsPerSecond: number;
   readonly commandsBurst: number;
-  /** Commands allowed by broadcast. */
+  /** Types of commands that this agent accepts by broadcast. */
   readonly broadcast: readonly CommandType[];
 }
 
 export interface SubmitOptions {
-  /** Id for a command without one, if the transport may deliver it twice. */
+  /** Id for a command that has none. Set if the transport may deliver the command twice. */
   readonly id?: string;
-  /** Signature of the command as received; see `signedBytes`. Null or absent: not signed. */
+  /** Signature received with the command; see `signedBytes`. Null or absent: not signed. */
   readonly signature?: string | null;
   /**
-   * Source of event-loop slices for decoding and starting the command; commands of one source keep
-   * their order. Absent: run at once.
+   * Source of event-loop turns in which the command is decoded and started. Commands with the same
+   * source keep their order. Absent: run immediately.
    */
   readonly source?: TurnSource;
-  /** Receives a receipt with status `running` at most once a second during a long command. */
+  /** Called during a long command, at most once a second, with a receipt of status `running`. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
 
 export interface ControlStats {
-  /** Commands carried out, by `type/status`: "Cache/ok". */
+  /** Numbers of commands carried out, by type and status, for example `Cache/ok`. */
   readonly commands: Readonly<Record<string, number>>;
-  /** Refused commands, by code of `REFUSALS`. */
+  /** Numbers of refused commands, by code of `REFUSALS`. */
   readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;
-  /** Why the audit log cannot be written; null if it can, or if there is none. */
+  /** Why the audit log cannot be written. Null if it can, or if there is none. */
   readonly auditFailure: string | null;
 }
 
@@ -105,40 +107,43 @@ export interface ControlStats {
 
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
-  /** Null: receipts are lost at process end, as pins and leases are. */
+  /**
+   * Stores receipts for the next process. Null: receipts are lost when the process ends, as pins
+   * and leases are.
+   */
   readonly ledger: RetentionLedger | null;
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: Logger;
   readonly workerId: string;
   readonly incarnation: bigint;
-  /** Read for each command. */
+  /** Returns the current limits. Called for each command. */
   readonly limits: () => ControlLimits;
-  /** Issuers that must prove their names. Read for each command. */
+  /** Returns the issuers that must prove their names. Called for each command. */
   readonly issuers: () => readonly BoundIssuer[];
-  /** Null: no audit log. The control plane closes it. */
+  /** Audit log; the control plane closes it. Null: commands are not recorded. */
   readonly audit: AuditSink | null;
 }
 
-/** A command with its state during processing. */
+/** A command that is being processed, with its state. */
 interface PendingCommand {
   readonly command: Command;
   readonly unnamed: readonly UnnamedBlock[];
   readonly head: ReceiptHead;
   readonly sender: Sender;
-  /** Scope of the command's id, epoch and number. */
+  /** Scope within which the command's id, epoch and number count: issuer and account. */
   readonly scope: string;
-  /** Digest of the command's content; null if it has no id. */
+  /** Digest of the command's content. Null if the command has no id. */
   readonly digest: string | null;
   readonly isSigned: boolean;
   readonly startedMs: number;
   readonly onProgress: (receipt: Receipt) => void;
   progress: Receipt["progress"] | null;
-  /** The command is in the ledger: a repetition must not be carried out. */
+  /** True once the command is in the ledger. A repetition must then not be carried out. */
   isNoted: boolean;
   /**
-   * The expected report and its receipt, written to the ledger together with the change; null if
-   * none was.
+   * The expected result and its receipt, if they were written to the ledger together with the
+   * change. Otherwise null.
    */
   expected: { readonly report: LifecycleReport; readonly receipt: Receipt } | null;
 }
@@ -177,7 +182,10 @@ export class ControlPlane implements AsyncDisposable {
     this.#recorder = new Recorder(options);
   }
 
-  /** `contentType`: media type of the body, by default JSON. */
+  /**
+   * Processes a command and returns its receipt. `contentType` is the media type of the body; by
+   * default JSON.
+   */
   async submit(
     body: Uint8Array,
     contentType: string | null,
@@ -196,7 +204,7 @@ export class ControlPlane implements AsyncDisposable {
     return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
   }
 
-  /** Decodes a command, then admits it. Each step is short enough for a slice. */
+  /** Decodes a command, then admits it. Each step is short enough for one time slice. */
   *#steps(
     body: Uint8Array,
     contentType: string | null,
@@ -232,8 +240,8 @@ export class ControlPlane implements AsyncDisposable {
   }
 
   /**
-   * Returns the receipt or progress of the command with this id (of this issuer, unless null). If
-   * several senders used the id, the command of `account` comes first.
+   * Returns the receipt or the progress of the command with this id, or null. `issuer` null: the
+   * command of any issuer. If several senders used the id, prefers the command of `account`.
    */
   find(id: string, issuer: string | null, account?: string): Receipt | null {
     if (issuer !== null) {
@@ -248,8 +256,8 @@ export class ControlPlane implements AsyncDisposable {
   }
 
   /**
-   * Forgets the epoch, number and proof of an issuer for all accounts: its next command is accepted
-   * whatever its `epoch`. Returns the number of removed scopes.
+   * Removes the stored epoch, number and proof of an issuer, for all accounts. Its next command is
+   * then accepted with any `epoch`. Returns the number of removed scopes.
    */
   unfence(issuer: string, sender: Sender): number {
     const scopes = this.#fences.forget(issuer);
@@ -259,7 +267,10 @@ export class ControlPlane implements AsyncDisposable {
     return scopes.length;
   }
 
-  /** Writes an action that did not arrive as a command to the audit log. Never waits or throws. */
+  /**
+   * Writes an operator's action that did not arrive as a command to the audit log. Never waits or
+   * throws.
+   */
   note(operation: Operation, sender: Sender): void {
     this.#recorder.operation(operation, sender);
   }
@@ -295,7 +306,10 @@ export class ControlPlane implements AsyncDisposable {
     await this.#options.audit?.[Symbol.asyncDispose]();
   }
 
-  /** Runs in one turn up to the call of the lifecycle, so that commands keep their order. */
+  /**
+   * Admits a command and starts it. Everything up to the call of the lifecycle runs in one turn of
+   * the event loop, so that commands keep their order.
+   */
   #take(
     taken: Pick<PendingCommand, "command" | "unnamed" | "sender" | "startedMs" | "isSigned">,
     { onProgress = () => undefined }: SubmitOptions,
@@ -333,7 +347,10 @@ export class ControlPlane implements AsyncDisposable {
     });
   }
 
-  /** Refuses a signed command that was accepted before but whose receipt was forgotten. */
+  /**
+   * Returns a refusal if this signed command was accepted before but its receipt has been
+   * forgotten; otherwise null.
+   */
   #replay({ command, scope, isSigned }: PendingCommand): Refusal | null {
     if (!isSigned) return null;
     const { id, notAfterS } = command;
@@ -353,7 +370,9 @@ export class ControlPlane implements AsyncDisposable {
     return { clock, limits: limits(), buckets: this.#buckets };
   }
 
-  /** Returns the earlier receipt of the same command, or null if there is none. */
+  /**
+   * Returns the receipt of the earlier execution if this command is a repetition, otherwise null.
+   */
   #repetition(pending: PendingCommand): Receipt | Promise<Receipt> | null {
     const { command, head, sender, scope, startedMs } = pending;
     if (command.id === null) return null;
@@ -391,7 +410,8 @@ export class ControlPlane implements AsyncDisposable {
     };
     this.#running.add(running);
     const finish = (receipt: Receipt) => {
-      // The command memory already has the receipt, so a repetition finds it in one of the two.
+      // The command memory already has the receipt, so at every moment a repetition finds the
+      // command in one of the two.
       this.#running.remove(running);
       resolve(receipt);
     };
@@ -426,14 +446,17 @@ export class ControlPlane implements AsyncDisposable {
     return receipt;
   }
 
-  /** Reports an internal fault in the log and the receipt. */
+  /** Logs an internal fault and returns a receipt that reports it. */
   #fail({ command, head, sender, startedMs }: PendingCommand, thrown: unknown): Receipt {
     const message = messageOf(thrown);
     this.#options.log.error("command failed", { type: command.type, error: message });
     return this.#refuse(head, { code: "internal", message }, sender, startedMs, command);
   }
 
-  /** Calls the lifecycle, in this turn if no earlier command must be awaited. */
+  /**
+   * Calls the lifecycle when all earlier commands that must come first have changed pins and
+   * leases; immediately if there are none.
+   */
   async #inTurn(pending: PendingCommand): Promise<LifecycleReport> {
     const { before, done } = this.#order.next(pending.scope, lanePositionOf(pending.command));
     try {
@@ -509,21 +532,21 @@ export class ControlPlane implements AsyncDisposable {
 interface CarryOutOptions {
   readonly issuer: string;
   readonly grant: Grant;
-  /** Called in the turn in which pins, leases or marks change; see `Lifecycle`. */
+  /** Called in the turn in which the lifecycle changes pins, leases or marks; see `Lifecycle`. */
   readonly remember: Remember;
   readonly onProgress: OnProgress;
-  /** Ends long commands early. */
+  /** When aborted, long commands end early. */
   readonly signal: AbortSignal;
 }
 
-/** Lane of the commands that pin and mark blocks. */
+/** Name of the lane for commands that pin or mark blocks. */
 const BLOCKS = "blocks";
 
 /**
- * Position of a command among those of its issuer. A Pause takes effect once its blocks are on SSD,
- * and a purge traverses them; meanwhile commands on other leases, and pins during a Pause, do not
- * wait. Commands that remove or mark blocks wait for all earlier commands that may retain them. No
- * command waits for a long one.
+ * Returns the order of a command relative to others of its issuer. A Pause changes leases only when
+ * its blocks are on SSD, and a purge traverses its blocks; commands on other leases, and pins, do
+ * not wait for them. Commands that remove or mark blocks wait for all earlier commands that may
+ * retain these blocks. No command waits for a long one (Warm, Prune, Flush).
  */
 function lanePositionOf(command: Command): LanePosition {
   switch (command.type) {
@@ -546,15 +569,15 @@ function lanePositionOf(command: Command): LanePosition {
 }
 
 /**
- * Whether a repetition would count twice or extend a time, so that the command must be stored from
- * the moment pins or leases change. The other commands are idempotent and carried out again if
- * interrupted.
+ * Returns true if executing the command twice would count a pin twice or extend a time. Such a
+ * command must be stored in the same transaction as its change. The other commands are idempotent
+ * and are carried out again if interrupted.
  */
 function isCounted({ type }: Command): boolean {
   return type === "Cache" || type === "Pause" || type === "RenewLease";
 }
 
-/** Calls the operation of the command. */
+/** Calls the lifecycle's operation for the command. */
 function carryOut(
   lifecycle: Lifecycle,
   command: Command,

@@ -33,36 +33,38 @@ import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./decode-
 import { encodeReceipt, type Receipt, refusedReceipt } from "./receipt.ts";
 
 export interface ControlSubscriberOptions {
-  /** Not closed by the subscriber. */
+  /** The bus to receive commands from. The caller owns it; the subscriber does not close it. */
   readonly bus: Bus;
   readonly plane: ControlPlane;
   readonly events: EventLog;
   readonly workerId: string;
   readonly incarnation: bigint;
-  /** Semantic version of the agent. */
+  /** Version of the agent (semantic version). */
   readonly version: string;
   /** Role of commands whose issuer has not proved its name. */
   readonly role: Role;
-  /** Allowed prefixes of reply subjects. Default: any subject. */
+  /** Prefixes of the subjects to which receipts may be sent. Default: any subject. */
   readonly replyPrefixes?: readonly string[];
-  /** Issuer of commands that name none. */
+  /** Issuer of those commands that name none. */
   readonly issuer: string;
   /**
-   * Also publish each receipt, including those of broadcasts, to `kv-control-receipts-{worker_id}`.
+   * True to publish each receipt, including those of broadcasts, also to
+   * `kv-control-receipts-{worker_id}`.
    */
   readonly publishReceipts: boolean;
   /**
-   * Absent or null: commands are received as published. Otherwise commands are consumed one after
-   * the other from the broker's stream of this name, including those published while this agent was
-   * down. Receipts go to the subject in the header `Hearth-Reply`, because the stream replaces the
-   * reply subject. Temporarily refused commands (`busy`, `rate_limited`, `internal`) are
-   * redelivered, and answered when they are carried out or delivered for the last time. A command
-   * without an id gets one from its position in the stream, so that it is carried out once.
+   * Name of the JetStream stream to consume commands from. The commands are consumed one after the
+   * other, including those published while this agent was down. Absent or null: commands are
+   * received directly as published. With a stream, receipts go to the subject in the header
+   * `Hearth-Reply`, because the stream replaces the reply subject. Temporarily refused commands
+   * (`busy`, `rate_limited`, `internal`) are delivered again; their receipt is sent when they are
+   * carried out or delivered for the last time. A command without an id gets one made from its
+   * position in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
   /**
-   * Publish events to `kv-control-events-{worker_id}` in the form of `GET /v1/events`, with
-   * `worker_id` and `incarnation`.
+   * True to publish events to `kv-control-events-{worker_id}`, in the format of `GET /v1/events`
+   * with `worker_id` and `incarnation` added.
    */
   readonly publishEvents: boolean;
 }
@@ -74,7 +76,10 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
 };
 
-/** Answers per second, and at once, to commands of one subject that were not decoded. */
+/**
+ * Maximum receipts per second, and in one burst, for commands of one subject that were refused
+ * before decoding.
+ */
 const UNREAD_PER_SECOND = 1_000;
 
 interface Answer {
@@ -83,7 +88,10 @@ interface Answer {
   readonly type: MediaType;
 }
 
-/** Reasons that a flood is answered with. These answers must not displace other answers. */
+/**
+ * Refusal reasons that a flood of commands causes. Receipts with these reasons are dropped first if
+ * the bus is busy.
+ */
 const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalCode>([
   "rate_limited",
   "malformed",
@@ -94,36 +102,42 @@ const FLOOD_REASONS: ReadonlySet<string> = new Set<RefusalCode>([
   "too_deep",
 ]);
 
-/** Passes commands from a bus to the control plane, and receipts back. */
+/** Passes commands from a bus to the control plane and sends the receipts back. */
 export class ControlSubscriber implements AsyncDisposable {
   readonly #options: ControlSubscriberOptions;
   readonly #listening: Disposable | null;
   readonly #kept: Consumption | null;
   #ofIssuers: readonly Subscription[] = [];
   #isClosed = false;
-  /** Leaves the message in progress to the next consumer of the stream. */
+  /**
+   * Rejects the handling of the stream's current message, so that the broker delivers it to the
+   * next consumer.
+   */
   #leaveKept: () => void = () => undefined;
   readonly #counts = {
     received: 0,
     answered: 0,
-    /** Commands without a reply subject, or with one that is not allowed. */
+    /**
+     * Commands without a reply subject, or with one that is not allowed. No receipt is sent for
+     * them.
+     */
     unasked: 0,
-    /** Answers that the bus did not accept. */
+    /** Receipts that the bus did not accept. */
     lost: 0,
     /**
-     * Commands that were not decoded because too many were waiting; answered `busy` within a rate
-     * limit.
+     * Commands refused before decoding because too many were waiting. They get a `busy` receipt,
+     * within a rate limit.
      */
     overflowed: 0,
     /**
-     * Commands that were not decoded because their subject exceeded its rate; answered
-     * `rate_limited` within a rate limit.
+     * Commands refused before decoding because their subject exceeded its rate. They get a
+     * `rate_limited` receipt, within a rate limit.
      */
     limited: 0,
   };
   readonly #unreadAnswers = new TokenBuckets();
   readonly #admission: AdmissionTable;
-  /** Receipts to encode, at most as many as waiting commands. */
+  /** Queue of receipts to encode. It has at most as many entries as there are waiting commands. */
   readonly #answers = new TurnQueue<Answer>({
     source: loopTurns.source(),
     itemsMax: Number.POSITIVE_INFINITY,
@@ -174,16 +188,16 @@ export class ControlSubscriber implements AsyncDisposable {
       : null;
   }
 
-  /** `waiting`: commands that are not yet answered. */
+  /** Counters of the subscriber. `waiting`: commands whose receipt is not sent yet. */
   stats() {
     return { ...this.#counts, waiting: this.#admission.waiting + this.#answers.length };
   }
 
   /**
-   * Subscribes to, or unsubscribes from, the issuers' own subjects
-   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands there are
-   * received as published, also with a command stream. The server may deny the subscription, so it
-   * is made only if needed.
+   * Subscribes to (or unsubscribes from) the issuers' own subjects,
+   * `kv-control-{worker_id}.{issuer}` and `kv-control-broadcast.{issuer}`. Commands on them are
+   * received directly as published, even if a command stream is configured. Subscribe only if
+   * needed, because the server may deny it.
    */
   setIssuerSubjects(areWanted: boolean): void {
     const isSubscribed = this.#ofIssuers.length > 0;
@@ -197,7 +211,9 @@ export class ControlSubscriber implements AsyncDisposable {
       : [];
   }
 
-  /** Stops accepting commands. Commands in progress are answered while the bus exists. */
+  /**
+   * Stops accepting commands. Receipts of commands in progress are sent as long as the bus is open.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#listening?.[Symbol.dispose]();
@@ -205,12 +221,12 @@ export class ControlSubscriber implements AsyncDisposable {
     await this.#kept?.[Symbol.asyncDispose]();
   }
 
-  /** State of the command stream; null without one. */
+  /** State of consuming the command stream. Null without a stream. */
   get streamState(): ConsumptionState | null {
     return this.#kept?.state ?? null;
   }
 
-  /** Handles a message without persistence: if it is not accepted, it is lost. */
+  /** Handles a command that is not from a stream. If it is not accepted, it is lost. */
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
     this.#counts.received++;
@@ -227,8 +243,8 @@ export class ControlSubscriber implements AsyncDisposable {
   }
 
   /**
-   * Handles a message of the stream. Resolves when it is answered; rejects if it must be
-   * redelivered.
+   * Handles a command from the stream. Resolves when its receipt is sent. Rejects if the broker
+   * must deliver the command again.
    */
   async #takeKept(message: StoredMessage): Promise<void> {
     const closed = () => new HearthError("ABORTED", "the subscriber is closing");
@@ -241,13 +257,14 @@ export class ControlSubscriber implements AsyncDisposable {
     const id = `stream/${message.key}`;
     const submitted = this.#submit(message, false, reply, { queue, id });
     const receipt = await Promise.race([submitted, left.promise]);
-    // A repetition gets the same receipt on every delivery.
+    // A temporarily refused command may be accepted at the next delivery. A repetition
+    // (`duplicate`) would get the same receipt every time.
     const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
     if (!mayBeTaken || message.isLast) this.#answer(reply, receipt, typeOf(message));
     if (mayBeTaken) throw new HearthError("LIMIT", receipt.reason!);
   }
 
-  /** Submits the command and returns its receipt. */
+  /** Submits the command to the control plane and returns its receipt. */
   async #submit(
     message: BusMessage,
     broadcast: boolean,
@@ -282,7 +299,7 @@ export class ControlSubscriber implements AsyncDisposable {
     };
   }
 
-  /** Answers a command that was not decoded, within the rate limit. */
+  /** Sends the receipt of a command that was refused before decoding, within the rate limit. */
   #refuseUnread(message: BusMessage, { issuer }: SubjectQueue, refusal: AdmissionRefusal): void {
     if (refusal.code === "busy") this.#counts.overflowed++;
     else this.#counts.limited++;
@@ -306,12 +323,18 @@ export class ControlSubscriber implements AsyncDisposable {
     if (this.#mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
   }
 
-  /** The bus validates the reply subject, but not one in a header. */
+  /**
+   * Returns true if a receipt may be sent to `reply`. The bus checks a message's own reply subject,
+   * but not one in a header.
+   */
   #mayAnswerTo(reply: string | null): reply is string {
     return reply !== null && mayAnswerTo(reply, this.#options.replyPrefixes ?? null);
   }
 
-  /** Returns whether the bus accepted it. `isSpare`: answer to a flood, dropped first. */
+  /**
+   * Publishes a receipt. Returns true if the bus accepted it. `isSpare`: the receipt answers a
+   * flood and is dropped first.
+   */
   #publish(subject: string, receipt: Receipt, type: MediaType, isSpare: boolean): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
@@ -321,38 +344,43 @@ export class ControlSubscriber implements AsyncDisposable {
   }
 }
 
-/** Issuer named by the subject, `kv-control-w.ISSUER`; null for a shared subject. */
+/**
+ * Returns the issuer named by the subject, `kv-control-w.ISSUER`. Null for a subject that all
+ * issuers share.
+ */
 function subjectIssuerOf({ subject }: BusMessage): string | null {
   return subject.split(".")[1] ?? null;
 }
 
-/** Media type of the answer. */
+/** Returns the media type of the receipt for a message. */
 function typeOf(message: BusMessage): MediaType {
   return answerTypeOf(headerOf(message, "accept"), headerOf(message, "content-type"));
 }
 
-/** Header names are case-insensitive. */
+/** Returns the value of a header, or null. Header names are case-insensitive. */
 function headerOf({ headers }: BusMessage, name: string): string | null {
   const wanted = name.toLowerCase();
   const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === wanted);
   return exact?.[1] ?? null;
 }
 
-/** Maximum unanswered commands of one subject, and maximum bytes of their bodies. */
+/**
+ * Maximum commands of one subject that wait for their receipt, and maximum bytes of their bodies.
+ */
 const WAITING_MAX = 4_096;
 const WAITING_BYTES_MAX = 32 * 2 ** 20;
-/** The same limits for all subjects together. */
+/** The same two limits for all subjects together. */
 const ALL_WAITING_MAX = 8_192;
 const ALL_WAITING_BYTES_MAX = 64 * 2 ** 20;
-/** Maximum issuer subjects with a queue of their own; further ones share the common queue. */
+/** Maximum issuers' subjects with a queue of their own. Further ones use one common queue. */
 const SUBJECTS_MAX = 64;
-/** Number of issuers' rates that the shared subject may use. */
+/** Rate limit of the shared subject, as a multiple of one issuer's rate. */
 const SHARED_ISSUERS = 16;
 
-/** Admission state of one subject: its own slices and its own limits. */
+/** Queue and limits of one subject, separate from those of other subjects. */
 interface SubjectQueue {
   readonly source: TurnSource;
-  /** Issuer named by the subject; empty for the shared subject. */
+  /** Issuer named by the subject. Empty for the subject that all issuers share. */
   readonly issuer: string;
   waiting: number;
   waitingBytes: number;
@@ -364,7 +392,8 @@ interface AdmissionRefusal {
 }
 
 /**
- * Admission control per subject, so that a flood on one subject leaves room and time to the others.
+ * Limits commands per subject, so that a flood on one subject leaves memory and time for the
+ * others.
  */
 class AdmissionTable {
   readonly #limits: () => ControlLimits;
@@ -377,7 +406,10 @@ class AdmissionTable {
     this.#limits = limits;
   }
 
-  /** `issuer`: named by the subject; null for the shared subject. */
+  /**
+   * Returns the queue of a subject. `issuer` is the issuer named by the subject; null for the
+   * subject that all issuers share.
+   */
   of(issuer: string | null): SubjectQueue {
     const key = issuer ?? "";
     const known = this.#byIssuer.get(key);
@@ -392,8 +424,8 @@ class AdmissionTable {
   }
 
   /**
-   * Returns the refusal of an undecoded command, or null if it is admitted; admission takes one
-   * token of the rate limit.
+   * Returns the refusal of a command before it is decoded, or null if it is admitted. Admission
+   * takes one token of the rate limit.
    */
   refusal({ issuer, waiting, waitingBytes }: SubjectQueue, bytes: number): AdmissionRefusal | null {
     const isFull = waiting >= WAITING_MAX || waitingBytes + bytes > WAITING_BYTES_MAX;
@@ -407,7 +439,7 @@ class AdmissionTable {
     return { code: "rate_limited", message: `${perSecond} commands a second per subject` };
   }
 
-  /** Counts a waiting command until the result is disposed. */
+  /** Counts a command as waiting until the returned object is disposed. */
   enter(queue: SubjectQueue, bytes: number): Disposable {
     const count = (sign: number) => {
       queue.waiting += sign;

@@ -31,12 +31,15 @@ const MSGPACK = /^\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
 const JSON_ANYWHERE = /(?:^|,)\s*application\/json\s*(?:;|,|$)/i;
 const MSGPACK_ANYWHERE = /(?:^|,)\s*application\/(?:x-|vnd\.)?msgpack\s*(?:;|,|$)/i;
 
-/** Media type of a body: JSON unless `Content-Type` names MessagePack. */
+/** Returns the media type of a body: MessagePack if `Content-Type` names it, otherwise JSON. */
 export function mediaTypeOf(contentType: string | null): MediaType {
   return contentType !== null && MSGPACK.test(contentType) ? MSGPACK_TYPE : JSON_TYPE;
 }
 
-/** Media type of an answer: the type in `Accept`, JSON first; otherwise the type of the request. */
+/**
+ * Returns the media type of a reply: the type that `Accept` names (JSON if it names both),
+ * otherwise the type of the request.
+ */
 export function answerTypeOf(accept: string | null, contentType: string | null): MediaType {
   if (accept !== null && JSON_ANYWHERE.test(accept)) return JSON_TYPE;
   if (accept !== null && MSGPACK_ANYWHERE.test(accept)) return MSGPACK_TYPE;
@@ -54,10 +57,10 @@ const msgpackDecoder = new Decoder({ useBigInt64: true });
 const msgpackEncoder = new Encoder({ useBigInt64: true, ignoreUndefined: true });
 
 /**
- * Decodes an untrusted body. Integers that a double cannot represent are returned as `bigint`; in
- * MessagePack other integers may be, too. Binary values are views of `bytes`. Every member of an
- * object is an own property, whatever its name. Never throws. Bodies beyond the limits are refused
- * before anything is allocated for them.
+ * Decodes an untrusted body. An integer that a double cannot represent is returned as `bigint`; in
+ * MessagePack, other integers may be, too. Binary values are views of `bytes`. Every member of an
+ * object is an own property, even `__proto__`. Never throws. A body beyond the limits is refused
+ * before any memory is allocated for its values.
  */
 export function decodeBody(bytes: Uint8Array, type: MediaType, limits: MsgpackLimits): DecodedBody {
   if (bytes.length > limits.bytesMax) {
@@ -74,7 +77,7 @@ export function decodeBody(bytes: Uint8Array, type: MediaType, limits: MsgpackLi
   }
 }
 
-/** Encodes a value that `decodeBody` reads. A `bigint` becomes a 64-bit integer. */
+/** Encodes a value so that `decodeBody` can read it. A `bigint` becomes a 64-bit integer. */
 export function encodeBody(value: unknown, type: MediaType): Uint8Array {
   return type === MSGPACK_TYPE
     ? msgpackEncoder.encode(value)
@@ -82,8 +85,8 @@ export function encodeBody(value: unknown, type: MediaType): Uint8Array {
 }
 
 /**
- * Bounds the number of values before parsing: a comma follows every value except the last of a list
- * or object.
+ * Returns true if the body has more than `max` commas. This limits the number of values before
+ * parsing, because a comma follows every value except the last of a list or object.
  */
 function hasMoreCommas(bytes: Uint8Array, max: number): boolean {
   if (bytes.length <= max) return false;
@@ -111,7 +114,8 @@ function decodeJson(bytes: Uint8Array, { valuesMax, depthMax }: MsgpackLimits): 
 
 function decodeMsgpack(bytes: Uint8Array, limits: MsgpackLimits): DecodedBody {
   try {
-    // The decoder allocates according to the lengths it reads, so they are checked before.
+    // The decoder allocates memory according to the lengths in the input, so the lengths are
+    // checked first.
     const reader = new MsgpackReader(bytes, limits);
     reader.skip();
     if (!reader.isAtEnd) throw new Unreadable("trailing bytes");
@@ -120,7 +124,7 @@ function decodeMsgpack(bytes: Uint8Array, limits: MsgpackLimits): DecodedBody {
     if (thrown instanceof Unreadable && thrown.code !== "malformed") {
       return { ok: false, refusal: { code: thrown.code, message: thrown.message } };
     }
-    // The decoder accepts everything that passed the check except some keys: `__proto__`, and keys
+    // The decoder rejects only one thing that passed this check: keys named `__proto__`, or keys
     // that are not text.
     const message = printable(`invalid MessagePack: ${messageOf(thrown)}`);
     return { ok: false, refusal: { code: "malformed", message } };
@@ -129,12 +133,12 @@ function decodeMsgpack(bytes: Uint8Array, limits: MsgpackLimits): DecodedBody {
 
 const MESSAGE_MAX = 200;
 
-/** Shortens a parser's message to one printable line, because it quotes the input. */
+/** Shortens a parser's message to one printable line. Such a message quotes the untrusted input. */
 function printable(message: string): string {
   return message.replace(/[^\x20-\x7e]+/g, "?").slice(0, MESSAGE_MAX);
 }
 
-/** Thrown by the member readers; `decodeCommand` catches it. */
+/** Thrown by the functions that read members. `decodeCommand` catches it. */
 class Refused extends Error {
   readonly refusal: Refusal;
 
@@ -152,12 +156,15 @@ export function isMembers(value: unknown): value is Members {
 }
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn;
-/** Printable ASCII. Other text is checked against `PRINTABLE`. */
+/** Matches printable ASCII text. Other text is matched against `PRINTABLE`. */
 const PLAIN = /^[ -~]+$/;
-/** No control, format or unassigned characters, and no line or paragraph separators. */
+/**
+ * Matches text without control, format or unassigned characters and without line or paragraph
+ * separators.
+ */
 const PRINTABLE = /^[^\p{C}\p{Zl}\p{Zp}]+$/u;
 
-/** Returns the member, or null if it is absent or null. */
+/** Returns the value of the member. Null if it is absent or null. */
 function memberOf(members: Members, name: string): unknown {
   return Object.hasOwn(members, name) ? (members[name] ?? null) : null;
 }
@@ -167,7 +174,7 @@ function isName(value: unknown, bytesMax: number): value is string {
   return PLAIN.test(value) || (PRINTABLE.test(value) && Buffer.byteLength(value) <= bytesMax);
 }
 
-/** Returns null if the member is absent. */
+/** Returns the value of a name member. Null if it is absent. */
 function nameMember(members: Members, name: string, bytesMax: number): string | null {
   const value = memberOf(members, name);
   if (value === null) return null;
@@ -197,7 +204,10 @@ function neededBoolean(members: Members, name: string): boolean {
   throw new Refused("malformed", `${name} must be true or false`);
 }
 
-/** Accepts a finite number, or a bigint converted to one. */
+/**
+ * Returns the value of a member that is a finite number, or a bigint converted to a number. Null if
+ * it is absent.
+ */
 function numberMember(members: Members, name: string): number | null {
   const value = memberOf(members, name);
   if (value === null) return null;
@@ -206,7 +216,7 @@ function numberMember(members: Members, name: string): number | null {
   throw new Refused("malformed", `${name} must be a number`);
 }
 
-/** Converts seconds above 0 to milliseconds. Returns null if the member is absent. */
+/** Returns a duration in milliseconds. The member has seconds, above 0. Null if it is absent. */
 function durationMember(members: Members, name: string): number | null {
   const seconds = numberMember(members, name);
   if (seconds === null) return null;
@@ -214,7 +224,7 @@ function durationMember(members: Members, name: string): number | null {
   return Math.min(Math.ceil(seconds * 1_000), Number.MAX_SAFE_INTEGER);
 }
 
-/** Members of a refused command that could be read, for its receipt. */
+/** Those members of a refused command that could be read. They are repeated in its receipt. */
 export interface CommandHead {
   readonly type: string;
   readonly id: string | null;
@@ -226,22 +236,23 @@ export type DecodedCommand =
       readonly ok: true;
       readonly command: Command;
       /**
-       * Entries that are not valid block names, in their order; they are not part of the command.
+       * Entries of the block list that are not valid block names, in their order. They are not part
+       * of `command`.
        */
       readonly unnamed: readonly UnnamedBlock[];
     }
   | { readonly ok: false; readonly refusal: Refusal; readonly head: CommandHead };
 
 const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
-/** The head of a body that could not be decoded. */
+/** Head of a command whose body could not be decoded. */
 export const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
 const TYPES: ReadonlySet<unknown> = new Set(COMMAND_TYPES);
 const PRIORITY_MAX = 99;
 const GIVEN_CHARS_MAX = 128;
 
 /**
- * Decodes a command. Unknown members are ignored; of a repeated member the last one counts. Never
- * throws.
+ * Decodes a command. Ignores unknown members; if a member occurs twice, its last value counts.
+ * Never throws.
  */
 export function decodeCommand(bytes: Uint8Array, contentType: string | null): DecodedCommand {
   const body = decodeBody(bytes, mediaTypeOf(contentType), COMMAND_LIMITS);
@@ -324,7 +335,9 @@ function readMembers(
   }
 }
 
-/** Reads `block_hashes` or `block_keys`. Either may contain names of any kind. */
+/**
+ * Reads the block list, `block_hashes` or `block_keys`. Each of them may contain names of any kind.
+ */
 function readBlocks(members: Members, unnamed: UnnamedBlock[]): BlockName[] {
   const hashes = memberOf(members, "block_hashes");
   const list = hashes ?? memberOf(members, "block_keys");
@@ -358,7 +371,10 @@ function readAfter(members: Members): BlockName {
   );
 }
 
-/** In MessagePack a key may also be 32 raw bytes. */
+/**
+ * Returns the name of a block, or null if it is invalid. In MessagePack, a key may also be 32 raw
+ * bytes.
+ */
 function blockName(given: unknown): BlockName | null {
   const isKey = given instanceof Uint8Array && given.length === 32;
   return readBlockName(isKey ? given.toHex() : given);
@@ -410,15 +426,15 @@ function readAction(members: Members): Extract<Command, { type: "Cache" }>["acti
 const HASH_WORDS = 3;
 const KEY_WORDS = 10;
 const TAG = { hash: 1, key: 2 } as const;
-/** Names that fit the shared buffer. Larger commands allocate their own. */
+/** Number of names that fit in the shared buffer. For larger commands a buffer is allocated. */
 const NAMES_AT_HAND = 256;
 const atHand = new Uint32Array(NAMES_AT_HAND * KEY_WORDS);
 
 /**
- * A 64-bit digest of a command's content: two commands with one id are the same if their digests
- * are equal. It excludes the time, sender, epoch, number and encoding. The hash is XXH64, which is
- * not collision-resistant; a sender can only produce collisions between commands of its own id and
- * issuer.
+ * Returns a 64-bit digest of a command's content. Two commands with one id count as the same if
+ * their digests are equal. The digest does not cover time, sender, epoch, number and encoding. Its
+ * hash, XXH64, is not collision-resistant, but a sender can only cause collisions between commands
+ * of its own id and issuer.
  */
 export function commandDigest(command: Command, unnamed: readonly UnnamedBlock[]): string {
   let text = `${command.type}\0${command.owner ?? ""}\0${membersOf(command)}`;
@@ -452,7 +468,7 @@ function membersOf(command: Command): string {
   }
 }
 
-/** The same words for one name, however it was written. */
+/** Returns the names as 32-bit words. Different spellings of one name give the same words. */
 function wordsOf(names: readonly BlockName[]): Uint32Array {
   const words = names.length <= NAMES_AT_HAND ? atHand : new Uint32Array(names.length * KEY_WORDS);
   const bytes = new Uint8Array(words.buffer);

@@ -20,9 +20,12 @@ import {
 } from "./decode-command.ts";
 
 export interface ReceiptBlock {
-  /** The name given in the command; for blocks that the command did not name, the digest in hex. */
+  /**
+   * The block's name as written in the command. For a block that the command did not name, its
+   * digest in hex.
+   */
   readonly block: number | bigint | string;
-  /** Present if `block` is a digest. */
+  /** Layer of the block. Present if `block` is a digest. */
   readonly layer?: number;
   readonly outcome: string;
   readonly reason?: string;
@@ -30,39 +33,47 @@ export interface ReceiptBlock {
 }
 
 /**
- * The answer to a command; member names are those on the wire. `status`: `ok` if no block was
+ * The reply to a command. Member names are those on the wire. `status`: `ok` if no block was
  * missing, held, deferred or rejected; `partial` if any was; `rejected` if the whole command was
- * refused (`reason`) and nothing changed; `running` while the command executes (only from
- * `/v1/commands/{id}` and as progress).
+ * refused (see `reason`) and nothing changed; `running` while the command executes (only from
+ * `/v1/commands/{id}` and in progress reports).
  */
 export interface Receipt {
   readonly id: string | null;
   readonly type: string;
   readonly worker_id: string;
-  /** Decimal text, because the value has 64 bits. */
+  /** Id of the agent's run, in decimal text because it has 64 bits. */
   readonly incarnation: string;
   readonly issuer: string;
   readonly status: "ok" | "partial" | "rejected" | "running";
-  /** A stable code, then a message: "rate_limited: 500 commands a second ...". */
+  /**
+   * Why the command was refused or incomplete: a stable code, then a message, for example
+   * "rate_limited: 500 commands a second ...".
+   */
   readonly reason?: string;
-  /** The command was carried out earlier; this is the receipt of that execution. */
+  /** Present if the command is a repetition. The receipt describes its earlier execution. */
   readonly duplicate?: true;
   readonly counts: OutcomeCounts;
-  /** In the order of the command. For RevokeLease, the first 1,000 blocks of the lease. */
+  /**
+   * Results in the order of the command's blocks. For RevokeLease, the first 1,000 blocks of the
+   * lease.
+   */
   readonly blocks: readonly ReceiptBlock[];
   /**
-   * Number of blocks that are not listed, because the receipt exceeded the size limit of the
-   * transport or the store.
+   * Number of blocks that are not listed, because the receipt would exceed the size limit of the
+   * transport or the ledger.
    */
   readonly blocks_left_out?: number;
-  /** Prune and Flush: the first 1,000 blocks that stayed. */
+  /**
+   * Prune and Flush: the first 1,000 blocks that were not removed because something retains them.
+   */
   readonly held?: readonly (ReceiptBlock & { readonly layer: number })[];
   readonly bytes?: number;
   readonly durable?: boolean;
   readonly lease_id?: string;
-  /** The granted time, which may be shorter than the requested one. */
+  /** Granted duration in seconds. It may be shorter than the requested one. */
   readonly ttl_seconds?: number;
-  /** Budget figures in bytes, present if a budget refused a block. */
+  /** Figures of the pin budget in bytes. Present if the budget was too small for a block. */
   readonly budget?: Readonly<Record<string, number>>;
   readonly progress?: {
     readonly done_blocks: number;
@@ -72,7 +83,7 @@ export interface Receipt {
   readonly elapsed_ms: number;
 }
 
-/** The members of a receipt that are known before the command executes. */
+/** The members of a receipt that are known before the command is executed. */
 export type ReceiptHead = Pick<Receipt, "id" | "type" | "worker_id" | "incarnation" | "issuer">;
 
 /** Maximum blocks of a lease that a receipt lists. */
@@ -138,7 +149,10 @@ export function runningReceipt(
   };
 }
 
-/** The receipt stored between the change of pins and leases and the end of the command. */
+/**
+ * Returns the receipt that the ledger stores from the change of pins and leases until the command
+ * ends.
+ */
 export function unfinishedReceipt(
   head: ReceiptHead,
   command: Command,
@@ -153,7 +167,7 @@ export function unfinishedReceipt(
   };
 }
 
-/** Returns the receipt with at most `blocksMax` blocks; `blocks_left_out` counts the others. */
+/** Returns the receipt with at most `blocksMax` blocks. `blocks_left_out` counts the others. */
 export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
   const { held = [], blocks } = receipt;
   if (blocks.length <= blocksMax && held.length <= blocksMax) return receipt;
@@ -167,14 +181,14 @@ export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
 }
 
 /**
- * Whether the command addresses a lease or everything: its results have no names given by the
- * command.
+ * Returns true if the command addresses a lease or all blocks, so that its results cannot use the
+ * command's own block names.
  */
 function namesNoBlock(command: Command): boolean {
   return ["RenewLease", "RevokeLease", "Flush"].includes(command.type);
 }
 
-/** A Pause of absent blocks creates no lease and grants no time. */
+/** Returns true if the receipt has a lease. A Pause whose blocks are all absent creates none. */
 function hasLease({ type }: Command, { ttlMs }: LifecycleReport): boolean {
   return type !== "Pause" || ttlMs !== null;
 }
@@ -211,7 +225,7 @@ function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefi
   return { block, outcome, ...(reason === undefined ? {} : { reason }), ...(by ? { by } : {}) };
 }
 
-/** Whether the result belongs to a lease that existed. */
+/** Returns true if the result describes a block of an existing lease. */
 function isOfLease(result: BlockResult): result is HeldBlock {
   return "digest" in result;
 }
@@ -231,8 +245,8 @@ function budgetOf(figures: BudgetFigures): Record<string, number> {
 }
 
 /**
- * Serializes a receipt as JSON, blocks last. Only block names can have 64 bits; `stringifyJson`
- * searches every value for them and takes several times as long.
+ * Encodes a receipt as JSON, with its blocks last. Only block names can be 64-bit integers;
+ * `stringifyJson` would search every value for them, which takes several times as long.
  */
 export function receiptJson(receipt: Receipt): string {
   const { blocks, ...rest } = receipt;
@@ -245,7 +259,7 @@ export function receiptJson(receipt: Receipt): string {
 
 function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string {
   const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
-  // Outcomes are our own constants and need no escaping.
+  // Outcomes are constants of this module and need no escaping.
   const isPlain = reason === undefined && by === undefined && layer === undefined;
   if (isPlain) return `{"block":${name},"outcome":"${outcome}"}`;
   return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
@@ -304,14 +318,14 @@ const isReceipt = shape({
   elapsed_ms: optional(isNumber),
 });
 
-/** Returns the value as a receipt if every member has the receipt's type, else null. */
+/** Returns the value as a receipt if every member has the correct type, else null. */
 export function readReceipt(value: unknown): Receipt | null {
   return isReceipt(value) ? (value as Receipt) : null;
 }
 
 /**
- * Encodes a receipt with as many of its blocks as fit into `bytesMax`. If even the receipt without
- * blocks exceeds `bytesMax`, the result is larger. The bytes are owned by the caller.
+ * Encodes a receipt with as many of its blocks as fit in `bytesMax`. The result is larger than
+ * `bytesMax` only if the receipt without blocks is. The caller owns the returned bytes.
  */
 export function encodeReceipt(
   receipt: Receipt,
@@ -329,25 +343,30 @@ export function encodeReceipt(
 
 function encoded(receipt: Receipt, type: MediaType): Uint8Array {
   if (type === JSON_TYPE) return new TextEncoder().encode(receiptJson(receipt));
-  // The encoder returns a view of a buffer that it reuses.
+  // Copy the result, because the encoder returns a view of a buffer that it reuses.
   return Uint8Array.from(encodeBody(receipt, type));
 }
 
-/** Returns null if the bytes are not a receipt. `contentType` defaults to JSON. */
+/**
+ * Decodes a receipt. Returns null if the bytes are not a receipt. `contentType` defaults to JSON.
+ */
 export function decodeReceipt(bytes: Uint8Array, contentType: string | null): Receipt | null {
   const body = decodeBody(bytes, mediaTypeOf(contentType), MSGPACK_LIMITS.receipt);
   return body.ok ? readReceipt(body.value) : null;
 }
 
 interface BlockReason {
-  /** Outcomes that carry this reason. Empty: the reason appears only on the receipt itself. */
+  /**
+   * Outcomes of blocks that can have this reason. Empty: the reason occurs only on the receipt
+   * itself.
+   */
   readonly outcomes: readonly CommandOutcome[];
   readonly meaning: string;
 }
 
 /**
- * Reasons of blocks: the stable codes at the start of `reason`. For commands that name no block,
- * the receipt's own `reason` begins with one of them.
+ * Reasons of single blocks, by the stable codes at the start of `reason`. For commands that name no
+ * block, one of them may begin the receipt's own `reason`.
  */
 export const BLOCK_REASONS = {
   aborted: {

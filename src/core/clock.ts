@@ -3,24 +3,32 @@ import { uptime } from "node:os";
 import { HearthError } from "./errors.ts";
 
 /**
- * Time as a parameter, so that the code that ships is the code that is simulated. Durations are
- * measured on the monotonic clock only, so that a jump of the wall clock never expires anything.
+ * Source of time, passed as a parameter so that tests and simulations run the same code as
+ * production. Durations are measured only on the monotonic clock, so that a jump of the wall clock
+ * never makes anything expire.
  */
 export interface Clock {
-  /** Milliseconds since an arbitrary start. Never decreases. May have fractions. */
+  /** Milliseconds since an arbitrary start. Never decreases. May be fractional. */
   monotonicMs(): number;
-  /** Milliseconds since 1970. Only for output and for files. */
+  /**
+   * Milliseconds since 1970 by the wall clock. Use it only in output and files, not to measure
+   * durations.
+   */
   wallMs(): number;
   /**
-   * Milliseconds since the machine's boot, including sleep and time without a running process, for
-   * durations across restarts. Comparable only under the same `bootId`. Resolution: 10 ms.
+   * Milliseconds since the machine booted, including sleep and times at which this process did not
+   * run. For durations across restarts of the process. Two values are comparable only if `bootId`
+   * is the same. Resolution: 10 ms.
    */
   bootMs(): number;
-  /** Identifies this boot of the machine. Empty if the system does not report it. */
+  /** Identifies the current boot of the machine. Empty if the system does not report it. */
   readonly bootId: string;
-  /** Calls `run` once after `ms`, unless disposed before. */
+  /** Calls `run` once after `ms`, unless the returned object is disposed before. */
   after(ms: number, run: () => void): Disposable;
-  /** Calls `run` about every `ms` until disposed. A late call does not shift or repeat others. */
+  /**
+   * Calls `run` about every `ms` until the returned object is disposed. A late call does not delay
+   * later calls, and missed calls are not made up for.
+   */
   every(ms: number, run: () => void): Disposable;
 }
 
@@ -39,7 +47,7 @@ export const systemClock: Clock = {
   },
 };
 
-/** Resolves after `ms`. Rejects with ABORTED when the signal fires. */
+/** Waits for `ms`. Rejects with ABORTED when the signal fires. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const aborted = () => new HearthError("ABORTED", "the wait was aborted");
@@ -56,27 +64,37 @@ export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<v
   });
 }
 
-/** Lets all other ready work run first. Long loops call it between slices. */
+/**
+ * Resolves in the next turn of the event loop, so that all other ready work runs first. Long loops
+ * call it between slices.
+ */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
 /**
- * Time between readings. They are necessary because the monotonic clock stops while the machine
- * sleeps.
+ * Ms between two readings of the boot time. Repeated readings are necessary because the monotonic
+ * clock stops while the machine sleeps.
  */
 const BOOT_READ_MS = 100;
 
-/** A reading that took longer is imprecise and is repeated, up to this many times. */
+/**
+ * A reading that takes more ms than this is imprecise and is repeated, at most BOOT_READS_MAX
+ * times.
+ */
 const BOOT_READ_LONG_MS = 2;
 const BOOT_READS_MAX = 5;
 
 /**
- * Milliseconds since boot. Never decreases. Between readings it advances with the monotonic clock.
+ * Returns a function that returns the milliseconds since boot, which never decrease. Between two
+ * readings by `readMs`, the value advances with the monotonic clock.
  */
 export function createBootClock(monotonicMs: () => number, readMs: () => number): () => number {
   let [readAtMs, offsetMs, lastMs] = [Number.NEGATIVE_INFINITY, 0, 0];
-  /** The process may be preempted between the two clocks: use the fastest reading. */
+  /**
+   * Reads boot time and monotonic time together. The process may be preempted between the two
+   * readings, so the fastest attempt is used.
+   */
   const read = () => {
     let shortestMs = Number.POSITIVE_INFINITY;
     for (let i = 0; i < BOOT_READS_MAX && shortestMs > BOOT_READ_LONG_MS; i++) {
@@ -98,7 +116,10 @@ export function createBootClock(monotonicMs: () => number, readMs: () => number)
   };
 }
 
-/** Resolution 10 ms. The system call for uptime rounds to seconds. */
+/**
+ * Reads the time since boot with a resolution of 10 ms. The system call for uptime would round to
+ * seconds.
+ */
 function readUptimeMs(): number {
   try {
     return Number.parseFloat(readFileSync("/proc/uptime", "utf8")) * 1_000;
@@ -115,9 +136,9 @@ function readBootId(): string {
   }
 }
 
-/** Randomness as a parameter. */
+/** Source of random numbers, passed as a parameter. */
 export interface Random {
-  /** An integer in [0, 2^32). */
+  /** Returns an integer in [0, 2^32). */
   u32(): number;
 }
 
@@ -130,8 +151,8 @@ export const systemRandom: Random = {
 };
 
 /**
- * Deterministic generator: mulberry32 (Tommy Ettinger, public domain). For tests, jitter and
- * simulations, not for secrets.
+ * Creates a deterministic generator: mulberry32 (Tommy Ettinger, public domain). For tests, jitter
+ * and simulations, not for secrets.
  */
 export function seededRandom(seed: number): Random {
   let state = seed >>> 0;
@@ -145,7 +166,7 @@ export function seededRandom(seed: number): Random {
   };
 }
 
-/** An integer in [0, below). */
+/** Returns an integer in [0, below). */
 export function randomBelow(random: Random, below: number): number {
   return Math.floor((random.u32() / 2 ** 32) * below);
 }

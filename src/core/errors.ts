@@ -1,8 +1,11 @@
-/** Faults. Expected outcomes (a miss, `full`, `stale`) are tagged results instead. */
+/**
+ * The errors of Hearth. Expected outcomes (a miss, `full`, `stale`) are tagged results, not errors.
+ */
 
 /**
- * All faults that Hearth reports, and whether the caller may retry. Codes are stable: log lines,
- * HTTP answers and exit messages contain them, and `hearth reference errors` prints this table.
+ * Codes of all errors that Hearth reports, and whether the caller may retry. Codes are stable: log
+ * lines, HTTP replies and exit messages contain them, and `hearth reference errors` prints this
+ * table.
  */
 export const ERROR_CODES = {
   CONFIG_INVALID: { retryable: false, meaning: "the configuration is invalid" },
@@ -42,7 +45,10 @@ export type ErrorCode = keyof typeof ERROR_CODES;
 
 export interface HearthErrorOptions {
   readonly cause?: unknown;
-  /** The action for the reader, as an imperative: "raise LimitMEMLOCK to infinity". */
+  /**
+   * How the operator or caller can fix the problem, as an imperative: "raise LimitMEMLOCK to
+   * infinity".
+   */
   readonly fix?: string;
 }
 
@@ -61,27 +67,30 @@ export class HearthError extends Error {
     return ERROR_CODES[this.code].retryable;
   }
 
-  /** One line for people: the message, then the fix if there is one. */
+  /** One line for operators: the message, followed by the fix if there is one. */
   get text(): string {
     return this.fix === undefined ? this.message : `${this.message}: ${this.fix}`;
   }
 }
 
-/** The message of any thrown value. */
+/** Returns the message of a thrown value of any type. */
 export function messageOf(thrown: unknown): string {
   if (thrown instanceof HearthError) return thrown.text;
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
 
 /**
- * Checks an invariant, also in the shipped executable. A violation is a bug, never a reaction to
- * input.
+ * Checks an invariant, in production too. A failed assertion is a bug; invalid input must be
+ * handled by other means.
  */
 export function assert(condition: unknown, what: string): asserts condition {
   if (!condition) throw new HearthError("INTERNAL", `invariant broken: ${what}`);
 }
 
-/** Closes a switch over a union at compile time. Throws INTERNAL with the value at run time. */
+/**
+ * Marks the branch of a switch that no value can reach; the compiler checks this. If reached
+ * anyway, throws INTERNAL with the value.
+ */
 export function unreachable(value: never, what: string): never {
   throw new HearthError("INTERNAL", `${what}: no case for ${String(value)}`);
 }

@@ -1,13 +1,13 @@
 import { assert } from "./errors.ts";
 
-/** Entries per page of a column. */
+/** Binary logarithm of the number of entries per page of a column. */
 const PAGE_BITS = 12;
 const PAGE = 1 << PAGE_BITS;
 
 type Cells = Uint8Array | Uint32Array | BigUint64Array;
 type CellsOf<A extends Cells> = new (length: number) => A;
 
-/** One value per entry of a table, in typed arrays that grow by pages. New cells are 0. */
+/** Stores one number per entry of a table, in typed arrays that grow by pages. New cells are 0. */
 export class Column<A extends Cells> {
   readonly #pages: A[] = [];
   readonly #make: CellsOf<A>;
@@ -16,7 +16,7 @@ export class Column<A extends Cells> {
     this.#make = make;
   }
 
-  /** `entry` is at most the largest entry set so far. */
+  /** Returns the value of an entry, which must not be larger than the largest entry set so far. */
   get(entry: number): A[number] {
     return this.#pages[entry >>> PAGE_BITS]![entry & (PAGE - 1)]!;
   }
@@ -28,44 +28,57 @@ export class Column<A extends Cells> {
   }
 }
 
-/** Entries per shard at the limit of the table. Moving them when a shard grows takes under 1 ms. */
+/**
+ * Entries per shard if the table has its expected maximum size. Moving that many entries when a
+ * shard grows takes under 1 ms.
+ */
 const SHARD_ENTRIES = 8_192;
 const SHARDS_MAX = 1_024;
 const SLOTS_MIN = 16;
-/** No entry. */
+/** Stands for "no entry" in place of an entry number. */
 export const NO_ENTRY = -1;
 
 const WORD = new BigUint64Array(1);
 const HALVES = new Uint32Array(WORD.buffer);
 
 /**
- * A set of 64-bit hashes in typed arrays. Each hash has an entry, a small number under which callers
- * keep its values in columns. The garbage collector sees some arrays, however many entries there
- * are: with an object per block, a collection takes 80 ms for 200,000 blocks and stops the event
- * loop for parts of it. Tables grow in pieces of under a millisecond.
+ * A set of 64-bit hashes in typed arrays. Each hash has an entry number, a small integer by which
+ * callers store its values in columns. The garbage collector sees only a few arrays, for any number
+ * of entries: with one object per block, a collection takes 80 ms for 200,000 blocks and blocks the
+ * event loop for part of that time. Tables grow in steps of under a millisecond.
  *
- * Entries are members of ordered lists (one by default): oldest first, by when they joined the list.
+ * Each entry belongs to one of several lists (one by default). A list is ordered by the time at
+ * which its entries joined it, oldest first.
  */
 export class HashTable {
   readonly #low = new Column(Uint32Array);
   readonly #high = new Column(Uint32Array);
-  /** Neighbours in the list of the entry, plus 1; 0: none. Free entries use `#next`. */
+  /**
+   * Per entry, the entry number of the next one in its list, plus 1; 0: none. `#before` has the
+   * previous one in the same form. Unused entries are linked by `#next`.
+   */
   readonly #next = new Column(Uint32Array);
   readonly #before = new Column(Uint32Array);
   readonly #list = new Column(Uint8Array);
-  /** First and last entry of each list, plus 1; 0: none. */
+  /**
+   * Per list, the number of its first (oldest) entry, plus 1; 0: the list is empty. `#last` is the
+   * same for its newest entry.
+   */
   readonly #first: number[];
   readonly #last: number[];
   readonly #sizes: number[];
-  /** Entries plus 1; 0: empty. Linear probing, at most half full. */
+  /**
+   * Hash slots, per shard. A slot contains an entry number plus 1, or 0 if it is empty. Collisions
+   * are resolved by linear probing; a shard is at most half full.
+   */
   readonly #shards: Uint32Array[];
   readonly #used: Uint32Array;
   #entries = 0;
-  /** Head of the list of free entries, plus 1; 0: none. */
+  /** First entry number in the list of unused entries, plus 1; 0: none. */
   #free = 0;
   #size = 0;
 
-  /** `max`: the expected maximum number of entries. Exceeding it costs time, nothing else. */
+  /** `max`: the expected maximum number of entries. A larger number is allowed but slower. */
   constructor(max: number, lists = 1) {
     assert(max > 0, "max must be at least 1");
     const wanted = 2 ** Math.ceil(Math.log2(Math.max(1, max / SHARD_ENTRIES)));
@@ -81,12 +94,12 @@ export class HashTable {
     return this.#size;
   }
 
-  /** Number of entries in a list. */
+  /** Returns the number of entries in a list. */
   sizeOf(list: number): number {
     return this.#sizes[list]!;
   }
 
-  /** The entry of a hash, or NO_ENTRY. */
+  /** Returns the entry number of a hash, or NO_ENTRY. */
   find(key: bigint): number {
     WORD[0] = key;
     const [low, high] = [HALVES[0]!, HALVES[1]!];
@@ -100,7 +113,10 @@ export class HashTable {
     }
   }
 
-  /** Adds a hash that is absent, as the newest of the list. Columns keep values of former entries. */
+  /**
+   * Adds a hash, which must not be in the table, as the newest entry of the list. Returns its entry
+   * number. Columns may still contain values of an earlier entry with that number.
+   */
   add(key: bigint, list = 0): number {
     const entry = this.#free > 0 ? this.#free - 1 : this.#entries++;
     if (this.#free > 0) this.#free = this.#next.get(entry);
@@ -128,7 +144,7 @@ export class HashTable {
     this.#free = entry + 1;
   }
 
-  /** Makes an entry the newest of a list. */
+  /** Moves an entry to a list, as the newest one. */
   move(entry: number, list: number): void {
     this.#leave(entry);
     this.#join(entry, list);
@@ -142,12 +158,15 @@ export class HashTable {
     return this.#list.get(entry);
   }
 
-  /** The oldest entry of a list, or NO_ENTRY. */
+  /** Returns the oldest entry of a list, or NO_ENTRY. */
   oldest(list = 0): number {
     return this.#first[list]! - 1;
   }
 
-  /** Entries of a list, oldest first. The current one may be deleted or moved during the visit. */
+  /**
+   * Yields the entries of a list, oldest first. The caller may delete or move the entry that was
+   * just yielded.
+   */
   *entries(list = 0): Generator<number, void> {
     for (let entry = this.oldest(list); entry >= 0; ) {
       const next = this.#next.get(entry) - 1;
@@ -196,7 +215,10 @@ export class HashTable {
     this.#shards[shard] = slots;
   }
 
-  /** Empties the slot of an entry and moves displaced entries back, so that probing finds them. */
+  /**
+   * Empties the slot of an entry and moves entries that were displaced by it, so that linear
+   * probing still finds them.
+   */
   #clearSlot(slots: Uint32Array, home: number, entry: number): void {
     const mask = slots.length - 1;
     let hole = home & mask;
@@ -219,14 +241,20 @@ function place(slots: Uint32Array, home: number, entry: number): void {
   slots[at] = entry + 1;
 }
 
-/** Well mixed, because an engine's hashes may be consecutive numbers or multiples. */
+/**
+ * Mixes the bits of a hash. This is necessary because an engine's hashes may be consecutive numbers
+ * or multiples.
+ */
 function mixOf(low: number, high: number): number {
   let mixed = Math.imul(low, 0x85eb_ca6b);
   mixed = Math.imul(mixed ^ (mixed >>> 15) ^ high, 0xc2b2_ae35);
   return (mixed ^ (mixed >>> 13)) >>> 0;
 }
 
-/** The low bits choose the shard, so the others choose the slot. */
+/**
+ * Returns the preferred slot within a shard. It depends on the upper bits, because the lower bits
+ * select the shard.
+ */
 function homeOf(mix: number): number {
   return Math.imul(mix ^ (mix >>> 16), 0x9e37_79b1) >>> 10;
 }

@@ -1,24 +1,28 @@
-/** A nominal type: values that must not be mixed up although they are plain strings or numbers. */
+/**
+ * A type with a name. It prevents that values of the same plain type, such as two kinds of ids, are
+ * mixed up.
+ */
 export type Brand<Base, Name extends string> = Base & { readonly __brand: Name };
 
 export type WorkerId = Brand<string, "WorkerId">;
 
 /**
- * Index of a node in the block table; 0 means none. Valid only together with the node's generation.
+ * Index of a node in the block table; 0 means none. Valid only together with the node's generation,
+ * because nodes are reused.
  */
 export type NodeId = Brand<number, "NodeId">;
 export const NO_NODE = 0 as NodeId;
 
-/** Small number of a namespace in a block table (see `identity/`). 0 is never used. */
+/** Number of a namespace in a block table (see `identity/`). 0 is never used. */
 export type NamespaceIndex = Brand<number, "NamespaceIndex">;
 
 /**
- * A worker id is used in message subjects, metric labels and certificate names, so it has neither
- * dots nor wildcards.
+ * Valid worker ids. A worker id occurs in message subjects, metric labels and certificate names, so
+ * it has neither dots nor wildcards.
  */
 export const WORKER_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
-/** The name of a cluster is the trust domain in the certificates of its hosts. */
+/** Valid cluster names. A cluster's name is the trust domain in the certificates of its hosts. */
 export const CLUSTER_NAME = /^[a-z0-9][a-z0-9._-]{0,62}$/;
 
 export function isWorkerId(text: string): text is WorkerId {
@@ -31,34 +35,37 @@ export function isClusterName(text: string): boolean {
 
 export const DIGEST_BYTES = 32;
 export const BLOCK_KEY_BYTES = 32;
-/** Layer number of a block that contains all layers. */
+/** Layer number that stands for a block with all layers of the model. */
 export const LAYER_ALL = 0xffff_ffff;
 
-/** BLAKE3-256 over the namespace and all prefix tokens up to the end of the block: 32 bytes. */
+/**
+ * Name of a block, 32 bytes: BLAKE3-256 of the namespace and of all tokens of the prompt up to the
+ * end of the block.
+ */
 export type Digest = Brand<Uint8Array, "Digest">;
-/** `BLAKE3(digest ‖ layer u32 LE)`: 32 bytes. The key of tables and files. */
+/** Key of a block in tables and files, 32 bytes: `BLAKE3(digest ‖ layer u32 LE)`. */
 export type BlockKey = Brand<Uint8Array, "BlockKey">;
 
 /**
- * Name of a block in a command: a 64-bit engine hash, or 32 bytes that are a SHA-256 page key or a
- * Hearth digest. A hash may match several blocks (in several namespaces or layers), and then names
- * all of them.
+ * Name of a block in a command: an engine's 64-bit hash, or 32 bytes that are a SHA-256 page key or
+ * a Hearth digest. If a hash matches several blocks (in several namespaces or layers), it names all
+ * of them.
  */
 export type BlockName =
   | {
       readonly kind: "hash";
-      /** The name as it was given. Answers repeat it. */
+      /** The name as written in the command. Receipts repeat it. */
       readonly given: number | bigint | string;
-      /** Low and high 32 bits of the hash as an unsigned number. */
+      /** The hash as an unsigned number: `lo` has the low 32 bits, `hi` the high ones. */
       readonly lo: number;
       readonly hi: number;
     }
   | {
       readonly kind: "key";
       readonly given: string;
-      /** 32 bytes. Looked up as a page key first, then as a digest. */
+      /** Page key or digest, 32 bytes. It is looked up as a page key first, then as a digest. */
       readonly bytes: Uint8Array;
-      /** Layer of the digest. Default: `LAYER_ALL`. */
+      /** Layer of the block if `bytes` is a digest. Default: `LAYER_ALL`. */
       readonly layer: number;
     };
 
@@ -70,9 +77,9 @@ const WORD = 2 ** 32;
 const words = new DataView(new ArrayBuffer(8));
 
 /**
- * Parses a block name from JSON, MessagePack, a query or a command line: a signed or unsigned
+ * Parses a block name from JSON, MessagePack, a URL query or a command line: a signed or unsigned
  * 64-bit integer (decimal digits in text), 64 hex digits, or 64 hex digits followed by `/layer`.
- * Null for anything else.
+ * Returns null for anything else.
  */
 export function readBlockName(raw: unknown): BlockName | null {
   if (typeof raw === "string") return readText(raw);
@@ -83,7 +90,7 @@ export function readBlockName(raw: unknown): BlockName | null {
 }
 
 function readText(given: string): BlockName | null {
-  // Bound the length before the regular expression and the conversion to bigint.
+  // Limits the work of the regular expression and of the conversion to bigint.
   if (given.length > 80) return null;
   if (INTEGER.test(given)) return readInteger(given, BigInt(given));
   const match = KEY.exec(given);
@@ -101,8 +108,8 @@ function readInteger(given: number | bigint | string, value: bigint): BlockName 
 }
 
 /**
- * Outcome for one block of a request. The numbers are those of the engine protocol
- * (docs/internals/engine-protocol.md), so that the store's result is sent unchanged.
+ * Outcome of one block of a request. The numbers are those of the engine protocol
+ * (docs/internals/engine-protocol.md), so that the store's outcomes are sent without conversion.
  */
 export const BlockOutcome = {
   ok: 0,
@@ -120,8 +127,8 @@ export const BlockOutcome = {
 } as const;
 export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
 
-/** Flags of a block to be written or mirrored. */
+/** Flags of a block that an engine writes, or reports as present on its GPU. */
 export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
 
-/** Flags of a slot to be committed. */
+/** Flags of a slot that an engine commits. */
 export const CommitFlag = { checksumGiven: 1, macGiven: 2 } as const;

@@ -1,15 +1,20 @@
-/** JSON that preserves 64-bit integers in both directions. */
+/** Reads and writes JSON without rounding 64-bit integers. */
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 
-/** Default depth limit. Recursive code that walks a deeper value could exhaust the stack. */
+/** Default limit on nesting. Recursive code could exhaust the stack on a value with more levels. */
 const DEPTH_MAX = 1_000;
 
-/** Thrown before the text is parsed, so the text may be valid JSON. */
+/**
+ * Thrown if the text is nested too deeply. This is checked before the text is parsed, so the text
+ * may be valid JSON or not.
+ */
 export class JsonTooDeep extends SyntaxError {}
 
 declare global {
-  /** ECMAScript "JSON.parse source text access". Missing from the bundled types. */
+  /**
+   * Declares the ECMAScript feature "JSON.parse source text access", which the bundled types lack.
+   */
   interface JSON {
     rawJSON(text: string): unknown;
     parse(
@@ -19,23 +24,23 @@ declare global {
   }
 }
 
-/** A run of digits that a double may not represent exactly, in a string too. */
+/** Matches a run of digits that a double may not represent exactly, even in a string. */
 const LONG_NUMBER = /[0-9]{16}/;
 const INTEGER = /^-?[0-9]+$/;
 /**
- * More digits than any hash or counter has. A bigint of millions of digits takes a second to
- * create.
+ * Maximum digits of an integer. Hashes and counters have far fewer, and creating a bigint of
+ * millions of digits takes a second.
  */
 const DIGITS_MAX = 400;
 
 /**
  * Parses JSON. An integer that a double cannot represent exactly becomes a `bigint`, every other
- * number a `number`. Throws SyntaxError if the text is not JSON or an integer has over 400 digits,
- * JsonTooDeep if arrays and objects are nested more than `depthMax` levels.
+ * number a `number`. Throws SyntaxError if the text is not JSON or an integer has more than 400
+ * digits, and JsonTooDeep if arrays and objects are nested more than `depthMax` levels.
  */
 export function parseJson(text: string, depthMax = DEPTH_MAX): Json {
   if (isDeeper(text, depthMax)) throw new JsonTooDeep("nested too deeply");
-  // A reviver takes several times as long.
+  // Uses the reviver only if necessary, because parsing with it takes several times as long.
   return (LONG_NUMBER.test(text) ? JSON.parse(text, exactInteger) : JSON.parse(text)) as Json;
 }
 
@@ -46,7 +51,7 @@ function exactInteger(_key: string, value: unknown, { source }: { readonly sourc
   return BigInt(source);
 }
 
-/** Serializes JSON with every `bigint` as a plain integer. */
+/** Serializes a value as JSON. Every `bigint` becomes a plain integer. */
 export function stringifyJson(value: unknown, indent?: number): string {
   return JSON.stringify(
     value,
@@ -65,8 +70,8 @@ const Char = {
 } as const;
 
 /**
- * Whether arrays and objects are nested more than `max` levels. Undefined for text that is not
- * JSON.
+ * Returns true if arrays and objects are nested more than `max` levels. If the text is not JSON,
+ * the result may be wrong.
  */
 function isDeeper(text: string, max: number): boolean {
   if (!hasMore(text, "[", max / 2) && !hasMore(text, "{", max / 2)) return false;
@@ -81,7 +86,7 @@ function isDeeper(text: string, max: number): boolean {
   return false;
 }
 
-/** Whether the character occurs more than `count` times, in or outside of strings. */
+/** Returns true if the character occurs more than `count` times, in strings or outside of them. */
 function hasMore(text: string, char: string, count: number): boolean {
   let at = -1;
   for (let found = 0; found <= count; found++) {
@@ -91,7 +96,10 @@ function hasMore(text: string, char: string, count: number): boolean {
   return true;
 }
 
-/** Index of the closing quote of the string that begins at `start`, or the length of the text. */
+/**
+ * Returns the index of the closing quote of the string that begins at `start`, or the length of the
+ * text if there is none.
+ */
 function endOfString(text: string, start: number): number {
   for (let at = start + 1; at < text.length; at++) {
     const char = text.charCodeAt(at);

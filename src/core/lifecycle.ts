@@ -1,10 +1,11 @@
-/** Outcomes and reasons of lifecycle commands. */
+/** Outcomes of commands on blocks, and the reasons for them. */
 
 /**
- * Outcome of a command for one block. `done`: the block is as requested, which survives any crash
- * on a host with an SSD tier. `already`: it was so before. `missing`: this host does not have the
- * block; nothing changed. `held`: another holder needs the block unchanged. `deferred`: the rest
- * will be done later; `reason` names the pending part. `rejected`: refused for `reason`.
+ * Outcome of a command for one block. `done`: the block is now as requested; on a host with an SSD
+ * tier, this survives a crash. `already`: it was so before. `missing`: this host does not have the
+ * block, and nothing changed. `held`: the block stays unchanged because a holder needs it.
+ * `deferred`: part of the work is still to be done; `reason` names that part. `rejected`: refused
+ * for `reason`.
  */
 export const COMMAND_OUTCOMES = [
   "done",
@@ -17,9 +18,9 @@ export const COMMAND_OUTCOMES = [
 export type CommandOutcome = (typeof COMMAND_OUTCOMES)[number];
 
 /**
- * Kind of holder that keeps a block unchanged. `engine`: a read or write in progress; `write`: a
- * write to SSD in progress; `gpu`: an engine has it on its GPU, from which Hearth does not evict;
- * `descendants`: blocks that depend on it.
+ * Kinds of holders, which keep a block unchanged. `engine`: a read or write by an engine is in
+ * progress. `write`: a write to SSD is in progress. `gpu`: an engine has the block on its GPU, from
+ * which Hearth does not evict. `descendants`: other blocks depend on it.
  */
 export type HolderKind =
   | "pin"
@@ -33,17 +34,17 @@ export type HolderKind =
 
 export interface HeldBy {
   readonly kind: HolderKind;
-  /** Owner of a pin, soft pin or lease. */
+  /** Owner of the pin, soft pin or lease that holds the block. */
   readonly owner?: string;
-  /** Id of a lease, or number of a session. */
+  /** Id of the lease, or number of the session, that holds the block. */
   readonly name?: string;
 }
 
 export interface BlockResult {
   readonly outcome: CommandOutcome;
-  /** A stable word, followed by details for people: "budget: 3 GiB of 4 GiB in use". */
+  /** A stable code, followed by details for operators: "budget: 3 GiB of 4 GiB in use". */
   readonly reason?: string;
-  /** Present with `held`. */
+  /** Holders of the block. Present if the outcome is `held`. */
   readonly by?: readonly HeldBy[];
 }
 
@@ -55,19 +56,19 @@ export function countOutcomes(results: readonly BlockResult[]): OutcomeCounts {
   return counts;
 }
 
-/** Issuer of a command, for events, the eviction history and the audit log. */
+/** Origin of a command, for events, the eviction history and the audit log. */
 export interface CommandOrigin {
   readonly issuer: string;
-  /** Id of the command. Null: it had none. */
+  /** Id of the command. Null if it has none. */
   readonly command: string | null;
 }
 
-/** Path prefix of files in a compiled Bun executable. */
+/** Path prefix of files inside a compiled Bun executable. */
 const INSIDE = "/$bunfs/";
 
 /**
- * Command line that starts this program as another process: the executable alone, or Bun and the
- * entry file in a checkout.
+ * Returns the command line that starts this program as another process: only the executable, or in
+ * a checkout Bun and the entry file.
  */
 export function selfCommand(): string[] {
   return Bun.main.startsWith(INSIDE) ? [process.execPath] : [process.execPath, Bun.main];

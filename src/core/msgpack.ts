@@ -1,22 +1,22 @@
 import { isUtf8 } from "node:buffer";
 import { assert } from "./errors.ts";
 
-/** Limits of one message, checked before anything is allocated for its values. */
+/** Limits on one message. They are checked before any memory is allocated for its values. */
 export interface MsgpackLimits {
   readonly bytesMax: number;
   /** Maximum nesting of lists and maps. */
   readonly depthMax: number;
-  /** Maximum items of one list, or members of one map. */
+  /** Maximum items of one list, and maximum members of one map. */
   readonly itemsMax: number;
-  /** Maximum values in the whole message; each costs parsing time. */
+  /** Maximum values in the whole message. Parsing time grows with their number. */
   readonly valuesMax: number;
 }
 
 /**
- * Limits by kind of message. Parsing a command takes one turn of the event loop, about a
- * millisecond with 1,024 blocks. A receipt lists as many blocks as a command names, or held blocks,
- * each with its holders. Events are read in steps, so their limits bound memory only. The limits of
- * commands and receipts apply to JSON bodies too.
+ * Limits by kind of message. A command is parsed in one turn of the event loop; with 1,024 blocks
+ * this takes about a millisecond. A receipt lists as many blocks as a command names, or the blocks
+ * that stayed, each with its holders. Events are read in steps, so their limits only bound memory.
+ * The limits of commands and receipts also apply to JSON bodies.
  */
 export const MSGPACK_LIMITS = {
   event: { bytesMax: 16 * 2 ** 20, depthMax: 31, itemsMax: 2 ** 22, valuesMax: 2 ** 24 },
@@ -24,7 +24,7 @@ export const MSGPACK_LIMITS = {
   receipt: { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 },
 } as const satisfies Record<string, MsgpackLimits>;
 
-/** Input that does not match the expected format, or exceeds a limit. */
+/** Thrown if the input does not have the expected format or exceeds a limit. */
 export class Unreadable extends Error {
   readonly code: "malformed" | "too_large" | "too_deep";
 
@@ -42,9 +42,12 @@ const U32_MAX = 0xffff_ffff;
 
 export type MsgpackKind = "nil" | "bool" | "int" | "float" | "str" | "bin" | "array" | "map";
 
-/** A head byte. Without length bytes, `fixed` is the length; for numbers, the bytes of the value. */
+/**
+ * Meaning of the first byte of a value. `fixed` is the length if no length bytes follow; for
+ * numbers, the size of the value in bytes.
+ */
 interface Head {
-  /** Null: an extension type, or unassigned. */
+  /** Kind of value. Null: an extension type, or a byte that MessagePack does not assign. */
   readonly kind: MsgpackKind | null;
   readonly lengthBytes: number;
   readonly fixed: number;
@@ -73,8 +76,8 @@ function headOf(byte: number): Head {
 
 /**
  * Reads untrusted MessagePack value by value. Checks each length against the remaining bytes before
- * it allocates. Integers are exact. Throws only `Unreadable`; `at` is then at the offending value
- * or after it.
+ * it allocates memory. Integers are exact. Throws only `Unreadable`; `at` is then the offset of the
+ * invalid value, or of the byte behind it.
  */
 export class MsgpackReader {
   readonly #bytes: Uint8Array;
@@ -82,10 +85,12 @@ export class MsgpackReader {
   readonly #limits: MsgpackLimits;
   at = 0;
 
-  /** `limits` bound skipped values; the methods for single values take their own. */
+  /**
+   * `limits` apply to skipped values. The methods that read single values have limits of their own.
+   */
   constructor(bytes: Uint8Array, limits: MsgpackLimits = MSGPACK_LIMITS.event) {
     this.#limits = limits;
-    // The `slice` of a Buffer would not copy the bytes returned by `bin`.
+    // A Uint8Array is needed: `slice` of a Buffer would not copy the bytes that `bin` returns.
     this.#bytes = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
@@ -100,7 +105,7 @@ export class MsgpackReader {
     return kind;
   }
 
-  /** Returns whether the value is nil, and consumes it if so. */
+  /** Returns true if the next value is nil, and consumes it in that case. */
   nil(): boolean {
     if (this.#peek() !== 0xc0) return false;
     this.at++;
@@ -114,7 +119,7 @@ export class MsgpackReader {
     return head === 0xc3;
   }
 
-  /** Reads an integer from 0 to `max`, at most the largest safe integer. */
+  /** Reads an integer from 0 to `max`. `max` is at most the largest safe integer. */
   uint(max = Number.MAX_SAFE_INTEGER): number {
     const head = this.#peek();
     if (head < 0x80) {
@@ -127,7 +132,7 @@ export class MsgpackReader {
     return Number(value);
   }
 
-  /** Reads non-negative 32-bit integers until `into` is full; for long token lists. */
+  /** Reads non-negative 32-bit integers until `into` is full. Used for long lists of tokens. */
   u32s(into: Uint32Array): void {
     const bytes = this.#bytes;
     let { at } = this;
@@ -149,7 +154,7 @@ export class MsgpackReader {
     this.at = at;
   }
 
-  /** Reads a 64-bit integer, signed ones bit for bit. */
+  /** Reads a 64-bit integer. A signed one is reinterpreted bit for bit as unsigned. */
   u64(): bigint {
     if (this.#peek() === 0xcf) {
       this.#need(9);
@@ -159,7 +164,7 @@ export class MsgpackReader {
     return BigInt.asUintN(64, this.int());
   }
 
-  /** Reads any integer. */
+  /** Reads an integer of any size and sign. */
   int(): bigint {
     const head = this.#peek();
     if (head < 0x80) return BigInt(this.#take(1, head));
@@ -179,7 +184,7 @@ export class MsgpackReader {
     return BigInt(head === 0xd1 ? view.getInt16(at) : view.getInt32(at));
   }
 
-  /** Reads a float, or an integer as a float. */
+  /** Reads a float, or an integer as a number. */
   number(): number {
     const head = this.#peek();
     if (head !== 0xca && head !== 0xcb) return Number(this.int());
@@ -205,7 +210,7 @@ export class MsgpackReader {
     return utf8Decoder.decode(text);
   }
 
-  /** Returns a view of the input; copy it to keep it. */
+  /** Reads bytes. Returns a view of the input; the caller must copy it to keep it. */
   bin(bytesMax: number): Uint8Array {
     const length = this.#length("bin");
     if (length > bytesMax) throw new Unreadable(`binary longer than ${bytesMax} bytes`);
@@ -214,7 +219,7 @@ export class MsgpackReader {
     return this.#bytes.subarray(this.at - length, this.at);
   }
 
-  /** Reads the head of a list and returns its number of items. */
+  /** Reads the head of a list and returns the number of items that follow. */
   array(itemsMax: number): number {
     const items = this.#length("array");
     this.#need(items);
@@ -224,7 +229,7 @@ export class MsgpackReader {
     return items;
   }
 
-  /** Reads the head of a map and returns its number of members. */
+  /** Reads the head of a map and returns the number of members that follow. */
   map(membersMax: number): number {
     const members = this.#length("map");
     this.#need(members * 2);
@@ -234,7 +239,7 @@ export class MsgpackReader {
     return members;
   }
 
-  /** Returns whether the next bytes equal `bytes`, and consumes them if so. */
+  /** Returns true if the next bytes equal `bytes`, and consumes them in that case. */
   literal(bytes: Uint8Array): boolean {
     if (this.at + bytes.length > this.#bytes.length) return false;
     for (let i = 0; i < bytes.length; i++) {
@@ -244,13 +249,15 @@ export class MsgpackReader {
     return true;
   }
 
-  /** Checks and skips one value of any type. */
+  /** Skips one value of any type and checks its format. */
   skip(): void {
     const steps = this.skipSteps();
     while (steps.next().done !== true);
   }
 
-  /** Checks and skips one value within the limits, in steps of some thousand values. */
+  /**
+   * Skips one value of any type and checks its format and limits, in steps of some thousand values.
+   */
   *skipSteps(): Generator<void, void> {
     const { depthMax, valuesMax } = this.#limits;
     const left = [1];
@@ -264,7 +271,7 @@ export class MsgpackReader {
       if (values % SKIP_STEP === 0) yield;
       const items = this.#skipHead();
       if (items === null) continue;
-      // The first entry counts the value itself.
+      // One entry of `left` counts the skipped value itself, not a nesting level.
       if (left.length > depthMax) {
         throw new Unreadable(`more than ${depthMax} nested lists or maps`, "too_deep");
       }
@@ -272,7 +279,10 @@ export class MsgpackReader {
     }
   }
 
-  /** Skips a scalar (null), or the head of a list or map; returns the number of nested values. */
+  /**
+   * Skips a value without nested values and returns null, or skips the head of a list or map and
+   * returns the number of its nested values.
+   */
   #skipHead(): number | null {
     const kind = this.kind();
     switch (kind) {
@@ -308,7 +318,7 @@ export class MsgpackReader {
     return lengthBytes === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
   }
 
-  /** Decodes short ASCII without a TextDecoder; null if it is not ASCII. */
+  /** Decodes short ASCII text without a TextDecoder. Returns null if it is not ASCII. */
   #shortText(at: number, length: number): string | null {
     let text = "";
     for (let i = at; i < at + length; i++) {
@@ -339,7 +349,7 @@ const utf8Encoder = new TextEncoder();
 
 /**
  * Writes MessagePack with each integer in its shortest form, as Rust's and Python's encoders do and
- * strict readers of a `u64` require.
+ * as strict readers of a `u64` require.
  */
 export class MsgpackWriter {
   #bytes = new Uint8Array(512);
@@ -395,7 +405,7 @@ export class MsgpackWriter {
     return this.#head(members, null, 0xde, 0xdf);
   }
 
-  /** Appends bytes that are already MessagePack. */
+  /** Appends bytes that are already encoded as MessagePack. */
   raw(bytes: Uint8Array): this {
     this.#room(bytes.length);
     this.#bytes.set(bytes, this.#length);
@@ -443,7 +453,8 @@ export class MsgpackWriter {
   }
 
   /**
-   * Writes a length after the head of its width. `short` is null for types without a one-byte form.
+   * Writes a head byte and a length of matching width. `short` is null for types without a one-byte
+   * form.
    */
   #head(length: number, short: number | null, middle: number, long: number): this {
     if (length < 0x100 && short !== null) return this.#byte(short).#byte(length);

@@ -1,6 +1,9 @@
 const CHARACTERS_MAX = 40;
 
-/** Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`. */
+/**
+ * Returns the number of edits that turn `a` into `b`. An edit inserts, deletes or replaces a
+ * character, or swaps two neighbours.
+ */
 function editDistance(a: string, b: string): number {
   let before: number[] = [];
   let above = Array.from({ length: b.length + 1 }, (_, j) => j);
@@ -20,8 +23,8 @@ function editDistance(a: string, b: string): number {
 }
 
 /**
- * The word of `known` that was probably meant: the only one that begins with `word`, else the most
- * similar one; null if none is similar. `known` are in lower case.
+ * Returns the word of `known` (in lower case) that `word` was probably meant to be: the only one
+ * that begins with `word`, else the most similar one. Null if none is similar.
  */
 export function nearestWord(word: string, known: readonly string[]): string | null {
   if (word === "" || word.length > CHARACTERS_MAX) return null;

@@ -1,41 +1,43 @@
 import { createPrivateKey, createPublicKey, type KeyObject, sign, verify } from "node:crypto";
 
 /**
- * NATS keys: ed25519 keys in base32 with a prefix and a checksum. This code uses the runtime's own
- * cryptography, because the client libraries take 10 to 150 ms per signature and block the event
- * loop meanwhile.
+ * NATS keys (nkeys): ed25519 keys in base32 with a prefix and a checksum. This module uses the
+ * runtime's own cryptography, because the client libraries take 10 to 150 ms per signature and
+ * block the event loop meanwhile.
  */
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const SEED_PREFIX = 18 << 3;
 const USER_PREFIX = 20 << 3;
-/** Two bytes of prefix, the key, two bytes of checksum. */
+/** Bytes of a decoded seed: two of prefix, 32 of key, two of checksum. */
 const SEED_BYTES = 2 + 32 + 2;
-/** PKCS #8 prefix of the 32-byte key: RFC 8410. */
+/** Bytes before a 32-byte private key in PKCS #8 format (RFC 8410). */
 const PKCS8 = Buffer.from("302e020100300506032b657004220420", "hex");
-/** SubjectPublicKeyInfo prefix of the 32-byte key: RFC 8410. */
+/** Bytes before a 32-byte public key in SubjectPublicKeyInfo format (RFC 8410). */
 const SPKI = Buffer.from("302a300506032b6570032100", "hex");
-/** One byte of prefix, the key, two bytes of checksum. */
+/** Bytes of a decoded public key: one of prefix, 32 of key, two of checksum. */
 const PUBLIC_BYTES = 1 + 32 + 2;
 const PUBLIC_CHARACTERS = 56;
 const SIGNATURE_BYTES = 64;
 
 export interface NkeyUser {
-  /** `U...`: the name of the user at the server. */
+  /** Public key as text (`U...`), by which the server identifies the user. */
   readonly publicKey: string;
-  /** The Ed25519 signature in base64url. */
+  /** Signs a message. Returns the Ed25519 signature in base64url. */
   sign(message: string | Uint8Array): string;
 }
 
-/** The public half of a user's key. */
+/** The public key of a user. */
 export interface NkeyPublic {
-  /** `U...`. */
+  /** The key as text (`U...`). */
   readonly text: string;
-  /** Whether `signature` (base64url) is a signature of `message` by this key. Never throws. */
+  /**
+   * Returns true if `signature` (base64url) is a signature of `message` by this key. Never throws.
+   */
   verify(message: Uint8Array, signature: string): boolean;
 }
 
-/** Null if the text is not the seed of a user key. */
+/** Returns the key of a seed. Null if the text is not the seed of a user key. */
 export function userOfSeed(seed: string): NkeyUser | null {
   const bytes = fromBase32(seed);
   if (bytes === null || bytes.length !== SEED_BYTES) return null;
@@ -54,7 +56,7 @@ export function userOfSeed(seed: string): NkeyUser | null {
   };
 }
 
-/** Null if the text is not the public key of a user (`U...`). */
+/** Returns a public key. Null if the text is not the public key of a user (`U...`). */
 export function publicUserKey(text: string): NkeyPublic | null {
   if (text.length !== PUBLIC_CHARACTERS) return null;
   const bytes = fromBase32(text);
@@ -67,7 +69,8 @@ export function publicUserKey(text: string): NkeyPublic | null {
     text,
     verify(message, signature) {
       const given = Buffer.from(signature, "base64url");
-      // Accept only the canonical spelling, so that a signature has a single text form.
+      // Accept only the canonical base64url spelling, so that each signature has only one text
+      // form.
       if (given.length !== SIGNATURE_BYTES || given.toString("base64url") !== signature) {
         return false;
       }
@@ -84,7 +87,7 @@ function publicKeyOf(key: KeyObject): string {
   return toBase32(Buffer.concat([body, checksum]));
 }
 
-/** CRC-16/XMODEM. */
+/** Returns the CRC-16/XMODEM checksum of the bytes. */
 function crc16(bytes: Uint8Array): number {
   let crc = 0;
   for (const byte of bytes) {

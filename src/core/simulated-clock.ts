@@ -3,19 +3,22 @@ import type { Clock } from "./clock.ts";
 interface Timer {
   dueMs: number;
   readonly order: number;
-  /** Null: fires once. */
+  /** Interval of the timer in ms. Null: it fires once. */
   readonly everyMs: number | null;
   readonly run: () => void;
   isOff: boolean;
 }
 
 /**
- * Time for tests and simulations, which stands still until it is moved. Timers fire in the order in
- * which they are due; of those due at one time, the one set first.
+ * A clock for tests and simulations. Its time stands still until the test moves it. Timers fire in
+ * the order of their due times; of several due at the same time, the one created first fires first.
  */
 export class SimulatedClock implements Clock {
   bootId = "simulated";
-  /** Sorted, the next one last. A disposed timer stays until it is due. */
+  /**
+   * Timers sorted by due time, the next one last. A disposed timer stays in the list until its due
+   * time.
+   */
   readonly #timers: Timer[] = [];
   #nowMs = 0;
   #created = 0;
@@ -40,17 +43,20 @@ export class SimulatedClock implements Clock {
     return this.#add(ms, Math.max(ms, 1), run);
   }
 
-  /** Timers that are waiting. */
+  /** Number of timers that are waiting. */
   get pending(): number {
     return this.#timers.filter(({ isOff }) => !isOff).length;
   }
 
-  /** Moves to `ms` and fires what becomes due, each at its own time. */
+  /** Moves the clock to `ms` and fires all timers that are due by then, each at its own time. */
   moveTo(ms: number): void {
     while (this.step(ms));
   }
 
-  /** Fires the next timer due by `ms`, at its time. False if there is none: then it is `ms`. */
+  /**
+   * Moves the clock to the next timer due by `ms` and fires it. If there is none, moves the clock
+   * to `ms` and returns false.
+   */
   step(ms: number): boolean {
     const timer = this.#timers.at(-1);
     if (timer === undefined || timer.dueMs > ms) {
@@ -64,7 +70,10 @@ export class SimulatedClock implements Clock {
     return true;
   }
 
-  /** Stands still for `ms`: what became due meanwhile fires once, late, in the order of creation. */
+  /**
+   * Simulates a pause of the process: moves the clock by `ms` at once. Timers that became due
+   * meanwhile fire late, once each, in the order of their creation.
+   */
   stall(ms: number): void {
     this.#nowMs += ms;
     const isDue = ({ dueMs }: Timer) => dueMs <= this.#nowMs;

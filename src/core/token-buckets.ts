@@ -1,4 +1,4 @@
-/** A full bucket is equal to an unused one and can be removed. */
+/** State of one rate limit. A full bucket behaves like a new one, so it can be removed. */
 interface Bucket {
   tokens: number;
   atMs: number;
@@ -7,17 +7,18 @@ interface Bucket {
 const BUCKETS_MAX = 4_096;
 
 /**
- * Rate limits per sender: an issuer, an account, a subject. The number of buckets is bounded. If
- * all are in use, further senders share one bucket, so that a sender gains nothing from new names.
+ * Rate limits per sender (an issuer, an account or a subject). The number of buckets is bounded. If
+ * all are in use, further senders share one bucket, so that a sender gains nothing by using new
+ * names.
  */
 export class TokenBuckets {
-  /** Least recently used first. */
+  /** Buckets by sender, the least recently used one first. */
   readonly #buckets = new Map<string, Bucket>();
   readonly #shared: Bucket = { tokens: 0, atMs: Number.NEGATIVE_INFINITY };
 
   /**
-   * Takes a token at `nowMs` (monotonic). Buckets refill at `perSecond` tokens per second up to
-   * `burst`. False if none is left.
+   * Takes one token at the monotonic time `nowMs`. A bucket gains `perSecond` tokens per second, up
+   * to `burst`. Returns false if no token is left.
    */
   take(name: string, nowMs: number, perSecond: number, burst: number): boolean {
     const bucket = this.#bucketOf(name, nowMs, perSecond, burst);

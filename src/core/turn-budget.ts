@@ -1,51 +1,55 @@
-/** Time limits in one turn of the event loop. */
+/** Limits on processor time in one turn of the event loop. */
 export interface TurnLimits {
-  /** Milliseconds per source and turn. */
+  /** Maximum ms that one source uses in a turn. */
   readonly sourceMs: number;
-  /** Milliseconds from the start of the turn after which no source continues. */
+  /** Ms after the start of the turn, from which on no source continues. */
   readonly turnMs: number;
 }
 
 /**
- * A source stops 1 ms before the 5 ms that a turn may take, because its last piece takes time too.
+ * Default limits. Sources stop 1 ms before the 5 ms that a turn may take, because the last piece of
+ * work takes some time too.
  */
 export const TURN_LIMITS: TurnLimits = { sourceMs: 2, turnMs: 4 };
 
-/** Turns with more processor time are counted. No input of one source may cause them. */
+/**
+ * Turns with more ms of processor time are counted as long. Input from one source must never cause
+ * one.
+ */
 export const LONG_TURN_MS = 5;
 
-/** Turns of the event loop since the start that contained announced work. */
+/** Counters of the turns since the start in which a source or `touch` announced work. */
 export interface TurnStats {
   readonly turns: number;
-  /** Turns with more than `LONG_TURN_MS` of processor time. */
+  /** Turns with more than `LONG_TURN_MS` ms of processor time. */
   readonly longTurns: number;
-  /** Processor time of all turns, with the open one. */
+  /** Processor time in ms of all counted turns, including the current one. */
   readonly cpuMs: number;
 }
 
 /**
- * Called at the end of each turn with its duration and with the processor time of the thread in it.
- * The two differ if the thread waited for a processor. Must not throw.
+ * Called at the end of each turn, with its duration and with the processor time that the thread
+ * used in it. The two differ if the thread had to wait for a processor. Must not throw.
  */
 export type TurnListener = (ms: number, cpuMs: number) => void;
 
 export interface TurnBudgetOptions {
   readonly limits?: TurnLimits;
-  /** Monotonic milliseconds. */
+  /** Returns the monotonic time in ms. */
   readonly nowMs?: () => number;
-  /** Calls `run` at the start of the loop's next turn. */
+  /** Calls `run` at the start of the event loop's next turn. */
   readonly nextTurn?: (run: () => void) => void;
 }
 
 /**
  * Shares the turns of one event loop among sources of input, so that a flood from one source delays
- * the others by a bounded time. A source is a producer that must not starve others: a process
- * behind engine connections, the commands of NATS, the events of an engine.
+ * the others by a bounded time. A source is a producer that must not starve others: all connections
+ * of one engine process, the commands from NATS, the events of an engine.
  *
  * A turn begins with the first announced work (`touch`, `TurnSource.begin`) and ends when the loop
- * runs the next immediate. Polling, callbacks and their microtasks are in between. At the start of
- * a turn waiting sources get their slices in round-robin order. Work from the poll follows in the
- * remaining time.
+ * runs the next immediate. Polling, callbacks and their microtasks run in between. At the start of
+ * a turn, waiting sources get their slices in round-robin order. Work that arrives from polling
+ * uses the remaining time.
  */
 export class TurnBudget {
   readonly limits: TurnLimits;
@@ -74,20 +78,20 @@ export class TurnBudget {
   }
 
   /**
-   * Sets the clock of the thread's processor time, in milliseconds. Without it, all time counts as
-   * processor time.
+   * Sets the function that returns the thread's processor time in ms. Without it, all elapsed time
+   * counts as processor time.
    */
   measureCpu(nowMs: () => number): void {
     this.#cpuNowMs = nowMs;
     this.#startCpuMs = nowMs();
   }
 
-  /** Processor time of the thread in milliseconds, from an arbitrary start. */
+  /** Processor time of the thread in ms, since an arbitrary start. */
   get cpuNowMs(): number {
     return this.#cpuNowMs();
   }
 
-  /** Number of the turn. A source that sees a new number has a full slice again. */
+  /** Number of the current turn. At each new turn, every source has a full slice again. */
   get turn(): number {
     return this.#turns;
   }
@@ -96,7 +100,7 @@ export class TurnBudget {
     return new TurnSource(this);
   }
 
-  /** Announces work without a source, from which the turn is measured. */
+  /** Announces work that has no source, so that the turn is measured from now on. */
   touch(): void {
     if (this.#isOpen) return;
     this.#isOpen = true;
@@ -110,12 +114,12 @@ export class TurnBudget {
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
   }
 
-  /** Whether sources may still work in the open turn at `nowMs`. */
+  /** Returns true if sources may still work in the current turn at time `nowMs`. */
   hasTime(nowMs: number): boolean {
     return nowMs - this.#startMs < this.limits.turnMs;
   }
 
-  /** @internal Grants the source a slice in one of the next turns. */
+  /** @internal Registers a source that waits for a slice in one of the next turns. */
   enqueue(source: TurnSource): void {
     this.#waiting.push(source);
     this.touch();
@@ -131,21 +135,21 @@ export class TurnBudget {
     for (const listener of this.#listeners) listener(ms, cpuMs);
     if (this.#waiting.length === 0) return;
     this.touch();
-    // The number of whole slices in a turn. The time that each one really uses is not known in
-    // advance.
+    // Number of whole slices in a turn, because the time that each slice will really use is
+    // unknown.
     const slices = Math.max(1, Math.floor(this.limits.turnMs / this.limits.sourceMs));
     for (const source of this.#waiting.splice(0, slices)) source.grant();
   };
 }
 
-/** Maximum number of waiting jobs per source. */
+/** Maximum jobs that wait per source. */
 const JOBS_MAX = 8_192;
 
 /**
- * The share of one source in the turns. For work that arrives now call `begin`, and then `goOn`
- * after each piece. If either returns false, the rest waits for `turn()`. Several pieces of code
- * may share a source; they get its slices in the order of their requests. Jobs that must keep their
- * order use `run`.
+ * One source of work, with its share of each turn. For work that arrives now, call `begin`, and
+ * then `goOn` after each piece. If either returns false, do the rest after `turn()`. Several pieces
+ * of code may share a source; they get its slices in the order in which they asked. Jobs that must
+ * keep their order use `run`.
  */
 export class TurnSource {
   readonly #budget: TurnBudget;
@@ -155,19 +159,25 @@ export class TurnSource {
   #spentMs = 0;
   #sinceMs = 0;
 
-  /** @internal See `TurnBudget.source`. */
+  /** @internal Use `TurnBudget.source` to create a source. */
   constructor(budget: TurnBudget) {
     this.#budget = budget;
   }
 
-  /** Begins work of this source. False: the time of the source, or of the turn, is used up. */
+  /**
+   * Begins work of this source in the current turn. Returns false if the source, or the whole turn,
+   * has no time left.
+   */
   begin(): boolean {
     this.#budget.touch();
     this.#sinceMs = this.#budget.nowMs();
     return this.#hasTime();
   }
 
-  /** Charges the time since `begin` or the last `goOn`. False: as for `begin`. */
+  /**
+   * Charges this source for the time since `begin` or the last `goOn`. Returns false if the source,
+   * or the whole turn, has no time left.
+   */
   goOn(): boolean {
     const nowMs = this.#budget.nowMs();
     const ms = nowMs - this.#sinceMs;
@@ -177,20 +187,21 @@ export class TurnSource {
     return this.#hasTime();
   }
 
-  /** Resolves at the start of this source's next slice. Never rejects. */
+  /** Waits for this source's next slice and resolves at its start. Never rejects. */
   async turn(): Promise<void> {
     await new Promise<void>((resolve) => {
       this.#waiting.push(resolve);
       if (this.#waiting.length === 1) this.#budget.enqueue(this);
     });
-    // Other sources may have used their slices since the grant.
+    // Begin anew, because other sources may have used time of this turn since the slice was
+    // granted.
     this.begin();
   }
 
   /**
-   * Runs a job piece by piece, after the jobs that `run` and `call` accepted before. Work that the
-   * job starts and that continues in microtasks is charged too. Resolves or rejects with the result
-   * of the job. Null: too many jobs are waiting; the job is not run.
+   * Runs a job piece by piece, once the jobs that `run` and `call` accepted earlier have ended.
+   * Time that the job's work takes in microtasks is charged as well. Settles with the job's result.
+   * Returns null, without running the job, if too many jobs are waiting.
    */
   run<T>(job: Iterator<void, T>): Promise<Awaited<T>> | null {
     this.#jobs ??= new TurnQueue<Iterator<void, void>>({
@@ -205,7 +216,7 @@ export class TurnSource {
     return this.#jobs.push(steps) ? promise : null;
   }
 
-  /** Like `run` for a job of one piece. */
+  /** Runs a job of one piece like `run`. */
   call<T>(job: () => T): Promise<Awaited<T>> | null {
     // biome-ignore lint/correctness/useYield: one piece
     const steps = function* (): Generator<void, T> {
@@ -214,12 +225,12 @@ export class TurnSource {
     return this.run(steps());
   }
 
-  /** Whether no job of `run` and `call` is waiting or unfinished. */
+  /** True if no job of `run` and `call` is waiting or in progress. */
   get isIdle(): boolean {
     return this.#jobs?.isIdle ?? true;
   }
 
-  /** @internal Grants a slice to the caller that waited longest. */
+  /** @internal Gives a slice to the caller of `turn` that has waited longest. */
   grant(): void {
     const resolve = this.#waiting.shift();
     if (this.#waiting.length > 0) this.#budget.enqueue(this);
@@ -249,10 +260,10 @@ function* settling<T>(
   }
 }
 
-/** The budget of this thread's event loop. */
+/** The turn budget of this thread's event loop. */
 export const loopTurns = new TurnBudget();
 
-/** Runs a job of short pieces in the slices of its source. Resolves to the result of the job. */
+/** Runs a job of short pieces in slices of its source. Resolves with the job's result. */
 export async function runInTurns<T>(source: TurnSource, job: Iterator<void, T>): Promise<T> {
   if (!source.begin()) await source.turn();
   for (;;) {
@@ -262,7 +273,7 @@ export async function runInTurns<T>(source: TurnSource, job: Iterator<void, T>):
   }
 }
 
-/** Runs all pieces of a job synchronously. Returns the result of the job. */
+/** Runs all pieces of a job without interruption. Returns the job's result. */
 export function runAtOnce<T>(job: Iterator<void, T>): T {
   for (;;) {
     const { done, value } = job.next();
@@ -273,19 +284,25 @@ export function runAtOnce<T>(job: Iterator<void, T>): T {
 export interface TurnQueueOptions<T> {
   readonly source: TurnSource;
   readonly itemsMax: number;
-  /** Limit of the sum of the `bytes` given to `push`. */
+  /** Maximum sum of the `bytes` of all waiting items. */
   readonly bytesMax: number;
-  /** Whether items continue work in microtasks, which is then charged to the source. */
+  /**
+   * True if items continue their work in microtasks. The time of these is then charged to the
+   * source.
+   */
   readonly settles?: boolean;
-  /** Processes one item, at once or piece by piece. Must not throw. */
+  /**
+   * Processes one item: completely, or piece by piece if it returns an iterator. Must not throw.
+   */
   run(item: T): Iterator<void, void> | void;
 }
 
 /**
- * Microtask turns that the continuation of an item may take: as many as a command without waits.
+ * Number of microtask rounds that the queue waits for an item's continuation: as many as a command
+ * that does not wait for anything needs.
  */
 const SETTLE_HOPS = 16;
-/** Taken items before the array is compacted. */
+/** Number of processed items at the front of the array at which they are removed. */
 const SHIFT_ITEMS = 1_024;
 
 interface Queued<T> {
@@ -294,9 +311,9 @@ interface Queued<T> {
 }
 
 /**
- * Items of one source, processed in order within its slices. `push` processes the item
- * synchronously if no item is waiting and the source has time. The queue is bounded: items beyond
- * the limit are dropped and counted.
+ * Queue of items that are processed in order, within the slices of one source. If no item is
+ * waiting and the source has time, `push` processes the item immediately. The queue is bounded:
+ * further items are dropped and counted.
  */
 export class TurnQueue<T> implements Disposable {
   readonly #options: TurnQueueOptions<T>;
@@ -313,19 +330,19 @@ export class TurnQueue<T> implements Disposable {
     this.#options = options;
   }
 
-  /** Waiting items. */
+  /** Number of waiting items. */
   get length(): number {
     return this.#items.length - this.#at;
   }
   get bytes(): number {
     return this.#bytes;
   }
-  /** Whether no item is waiting or unfinished. */
+  /** True if no item is waiting or in progress. */
   get isIdle(): boolean {
     return this.length === 0 && this.#job === null;
   }
 
-  /** False if the queue is full or disposed. */
+  /** Adds an item, or processes it immediately. Returns false if the queue is full or disposed. */
   push(item: T, bytes = 0): boolean {
     const { itemsMax, bytesMax, source } = this.#options;
     if (this.#isOver) return false;
@@ -341,14 +358,14 @@ export class TurnQueue<T> implements Disposable {
     return true;
   }
 
-  /** Drops waiting items without counting them. An unfinished item stays unfinished. */
+  /** Drops all waiting items without counting them. The item in progress is not completed. */
   [Symbol.dispose](): void {
     this.#isOver = true;
     this.#items = [];
     [this.#at, this.#bytes, this.#job] = [0, 0, null];
   }
 
-  /** Continues in the current slice. */
+  /** Processes items within the current slice. */
   #run(): void {
     this.#isRunning = true;
     if (this.#options.settles === true) {
@@ -378,7 +395,7 @@ export class TurnQueue<T> implements Disposable {
     if (!this.isIdle) this.#wait();
   }
 
-  /** Runs one piece of the unfinished item, or the next item. */
+  /** Processes one piece of the item in progress, or the next item. */
   #step(): void {
     this.#job ??= this.#options.run(this.#shift()) ?? null;
     const job = this.#job;
@@ -389,7 +406,7 @@ export class TurnQueue<T> implements Disposable {
   #shift(): T {
     const { item, bytes } = this.#items[this.#at++]!;
     this.#bytes -= bytes;
-    // `shift` moves the whole array, so it is done once in a thousand items.
+    // Removing items moves the whole array, so it is done only once per thousand items.
     if (this.#at === this.#items.length || this.#at >= SHIFT_ITEMS) {
       this.#items = this.#items.slice(this.#at);
       this.#at = 0;
@@ -408,13 +425,13 @@ export class TurnQueue<T> implements Disposable {
 }
 
 /**
- * One source per name: an address, a peer, a subject. The number is bounded, because every active
- * source makes the others wait. If all are active, further names share one source.
+ * Sources of turns by name (an address, a peer or a subject). Their number is bounded, because
+ * every active source makes the others wait. If all are active, further names share one source.
  */
 export class NamedSources {
   readonly #budget: TurnBudget;
   readonly #max: number;
-  /** Least recently used first. */
+  /** Sources by name, the least recently used one first. */
   readonly #sources = new Map<string, TurnSource>();
   readonly #shared: TurnSource;
 

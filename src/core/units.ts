@@ -1,6 +1,8 @@
 import { assert } from "./errors.ts";
 
-/** Sizes and durations in text form. Sizes are binary only: "GB" is rejected. */
+/**
+ * Conversion between text and sizes or durations. Sizes have binary units only; "GB" is rejected.
+ */
 
 const SIZE_UNITS: Record<string, number> = {
   B: 1,
@@ -37,17 +39,20 @@ function parseWithUnit(text: string, units: Record<string, number>, example: str
   return { ok: true, value: Math.round(value) };
 }
 
-/** `"64GiB"` → bytes. */
+/** Parses a size such as `"64GiB"` to bytes. */
 export function parseBytes(text: string): Parsed {
   return parseWithUnit(text, SIZE_UNITS, "64GiB");
 }
 
-/** `"7d"`, `"250ms"` → milliseconds. */
+/** Parses a duration such as `"7d"` or `"250ms"` to milliseconds. */
 export function parseDuration(text: string): Parsed {
   return parseWithUnit(text, DURATION_UNITS, "7d");
 }
 
-/** 1610612736 → `"1.5GiB"`: the largest unit that leaves at most two decimals of rounding. */
+/**
+ * Formats bytes for reading, such as 1610612736 as `"1.5GiB"`: in the largest unit that fits,
+ * rounded to at most two decimals.
+ */
 export function formatBytes(bytes: number): string {
   const entries = Object.entries(SIZE_UNITS).reverse();
   for (const [unit, size] of entries) {
@@ -56,7 +61,10 @@ export function formatBytes(bytes: number): string {
   return `${bytes}B`;
 }
 
-/** 90000 → `"90s"`: the largest unit that divides it, so that it parses back to the same value. */
+/**
+ * Formats milliseconds, such as 90000 as `"90s"`: in the largest unit that divides the value, so
+ * that parsing the text gives the same value.
+ */
 export function formatDuration(ms: number): string {
   for (const [unit, size] of Object.entries(DURATION_UNITS).reverse()) {
     if (ms >= size && ms % size === 0) return `${ms / size}${unit}`;
@@ -64,12 +72,12 @@ export function formatDuration(ms: number): string {
   return `${ms}ms`;
 }
 
-/** All bytes in lower-case hex. */
+/** Returns all bytes in lower-case hex. */
 export function toHex(bytes: Uint8Array): string {
   return bytes.toHex();
 }
 
-/** The bytes of a hex string. Null if it is not hex of even length. */
+/** Returns the bytes of a hex string. Null if it is not hex of even length. */
 export function fromHex(text: string): Uint8Array | null {
   if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) return null;
   return Uint8Array.fromHex(text);
@@ -83,13 +91,13 @@ export function equalBytes(a: Uint8Array, b: Uint8Array): boolean {
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn;
 
-/** Big-endian u64 at `offset`. */
+/** Reads a big-endian u64 at `offset`. */
 export function readU64BE(bytes: Uint8Array, offset = 0): bigint {
   assert(offset + 8 <= bytes.length, "eight bytes to read");
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getBigUint64(offset, false);
 }
 
-/** Reinterprets the 64 bits as signed, the form in which SGLang prints its hashes. */
+/** Reinterprets the 64 bits as a signed integer, the form in which SGLang prints its hashes. */
 export function asI64(value: bigint): bigint {
   return BigInt.asIntN(64, value);
 }

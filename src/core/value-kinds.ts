@@ -1,11 +1,11 @@
-/** Kinds of values of configuration files and of the command line. */
+/** Kinds of values in configuration files and on the command line. */
 import { formatBytes, formatDuration, type Parsed, parseBytes, parseDuration } from "./units.ts";
 
 const TEXT_MAX = 60;
 
 /**
- * `text` in quotes, truncated and escaped, so that the contents of a file cannot forge a line or
- * control a terminal.
+ * Returns `text` in quotes, truncated and escaped, so that the contents of a file cannot forge a
+ * line of output or control a terminal.
  */
 export function quoteText(text: string): string {
   const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
@@ -15,38 +15,46 @@ export function quoteText(text: string): string {
   );
 }
 
-/** A TOML value of a key: a string, a number or a boolean. */
+/** A TOML value: a string, a number or a boolean. */
 export type TomlLiteral = string | number | boolean;
 
 export interface Refused {
   readonly ok: false;
-  /** Completes a sentence about the key or flag: "is 3, which is too small". */
+  /**
+   * Describes the fault of the value, as the end of a sentence about its key or flag: "is 3, which
+   * is too small".
+   */
   readonly what: string;
   readonly instead: string;
 }
 
 export type Read<Value> = { readonly ok: true; readonly value: Value } | Refused;
 
-/** A kind of value: how it is read, written back, and described in the reference and in help. */
+/** A kind of value: how it is read and written, and how reference and help describe it. */
 export interface Kind<Value> {
-  /** Name in the reference: "size", "duration". */
+  /** Name of the kind in the reference: "size", "duration". */
   readonly name: string;
-  /** Description of the allowed values. */
+  /** The allowed values as text, for reference and messages. */
   readonly range: string;
-  /** Placeholder in usage lines of commands: `BYTES`. */
+  /** Placeholder for the value in a command's usage line: `BYTES`. */
   readonly placeholder?: string;
-  /** Whether the values are TOML numbers: a word of a command line is then read as a number. */
+  /** True if the values are TOML numbers. A word on the command line is then read as a number. */
   readonly isNumber?: boolean;
-  /** Never throws, whatever TOML held. */
+  /** Reads a TOML value of any type. Never throws. */
   read(raw: unknown): Read<Value>;
-  /** Exact: `read(write(value))` gives the same value. */
+  /**
+   * Converts a value back to TOML. The conversion is exact: `read(write(value))` gives the same
+   * value.
+   */
   write(value: Value): TomlLiteral;
-  /** As `write`, for logs; only for values that may hold a secret. */
+  /**
+   * Converts a value to TOML for logs. Present only for kinds whose values may contain a secret.
+   */
   show?(value: Value): TomlLiteral;
 }
 
 const GIB = 2 ** 30;
-/** Bytes of a page of the RAM arena. */
+/** Bytes of one page of the RAM arena, to which sizes are rounded. */
 const PAGE_BYTES = 4096;
 const TEXT_CHARACTERS_MAX = 4096;
 const LIST_ITEMS_MAX = 1_024;
@@ -55,22 +63,23 @@ export function refuse(what: string, instead: string): Refused {
   return { ok: false, what, instead };
 }
 
-/** Reads a word of a command line. */
+/** Reads a value from a word of a command line. */
 export function readWord<Value>(kind: Kind<Value>, word: string): Read<Value> {
   const isNumber = kind.isNumber === true && /^-?[0-9]+(?:\.[0-9]+)?$/.test(word);
   return kind.read(isNumber ? Number(word) : word);
 }
 
-/** The placeholder of a value in usage lines. */
+/** Returns the placeholder of a value in usage lines. */
 export function placeholderOf(kind: Kind<unknown>): string {
   return kind.placeholder ?? kind.name.toUpperCase();
 }
 
-/** The type of a TOML value, with its article, for messages. */
+/** Returns the type of a TOML value with its article, for messages. */
 export function typeName(raw: unknown): string {
   if (typeof raw === "string") return `the string ${quoteText(raw)}`;
   if (typeof raw === "number") return `the number ${raw}`;
-  // Printing an integer of a million digits takes longer than reading the rest of the file.
+  // The number itself is not printed: printing an integer of a million digits takes longer than
+  // reading the rest of the file.
   if (typeof raw === "bigint") return "a number beyond 2^53";
   if (typeof raw === "boolean") return `the boolean ${raw}`;
   if (Array.isArray(raw)) return "an array";
@@ -80,11 +89,11 @@ export function typeName(raw: unknown): string {
 interface Limits {
   readonly min?: number;
   readonly max?: number;
-  /** Only multiples of this are allowed. */
+  /** If set, only multiples of this value are allowed. */
   readonly multiple?: number;
 }
 
-/** Description of the allowed values. */
+/** Describes the allowed values. */
 function span({ min, max, multiple }: Limits, print: (n: number) => string): string {
   const step = multiple === undefined ? "" : `, a multiple of ${print(multiple)}`;
   if (min === undefined) return max === undefined ? "any" : `at most ${print(max)}${step}`;
@@ -105,7 +114,8 @@ function inLimits(value: number, limits: Limits, print: (n: number) => string): 
 }
 
 /**
- * Bytes as text in the largest unit that divides them, so that the text parses to the same value.
+ * Formats bytes in the largest unit that divides them, so that parsing the text gives the same
+ * value.
  */
 export function exactBytes(bytes: number): string {
   for (const [unit, size] of [
@@ -139,19 +149,22 @@ function unitKind(
   };
 }
 
-/** `"64GiB"` → bytes. */
+/** Returns a kind of sizes: `"64GiB"` is read as bytes. */
 export function sizeKind(limits: Limits & { example?: string } = {}): Kind<number> {
   const kind = { name: "size", placeholder: "BYTES" };
   return unitKind({ example: "64GiB", ...limits }, kind, parseBytes, exactBytes);
 }
 
-/** `"30s"` → milliseconds. */
+/** Returns a kind of durations: `"30s"` is read as milliseconds. */
 export function durationKind(limits: Limits & { example?: string } = {}): Kind<number> {
   const kind = { name: "duration", placeholder: "DURATION" };
   return unitKind({ example: "30s", ...limits }, kind, parseDuration, formatDuration);
 }
 
-/** A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. */
+/**
+ * Returns a kind of sizes in GiB without a unit: `64` or `0.5` is read as bytes, rounded down to
+ * whole pages.
+ */
 export function gibKind(limits: Limits): Kind<number> {
   return {
     name: "number of GiB",
@@ -169,7 +182,7 @@ export function gibKind(limits: Limits): Kind<number> {
   };
 }
 
-/** A whole number, by default 0 or more. */
+/** Returns a kind of whole numbers, by default from 0. */
 export function integerKind(limits: Limits = { min: 0 }): Kind<number> {
   const range = span(limits, String);
   return {
@@ -189,7 +202,7 @@ export function integerKind(limits: Limits = { min: 0 }): Kind<number> {
   };
 }
 
-/** A number without a unit. `name` is "ratio" for shares between 0 and 1. */
+/** Returns a kind of numbers without a unit. Use the name "ratio" for fractions between 0 and 1. */
 export function numberKind(limits: Limits, name = "number"): Kind<number> {
   const range = span(limits, String);
   return {
@@ -206,7 +219,7 @@ export function numberKind(limits: Limits, name = "number"): Kind<number> {
   };
 }
 
-/** `true` or `false`. */
+/** The kind of `true` or `false`. */
 export const booleanKind: Kind<boolean> = {
   name: "boolean",
   range: "true or false",
@@ -217,7 +230,7 @@ export const booleanKind: Kind<boolean> = {
   write: (value) => value,
 };
 
-/** A value of `kind`, or `word` for `value`. */
+/** Returns a kind that accepts the values of `kind`, and `word`, which is read as `value`. */
 export function orWord<Value, Special extends string | number | null>(
   word: string,
   value: Special,
@@ -235,12 +248,12 @@ export function orWord<Value, Special extends string | number | null>(
   };
 }
 
-/** A size or duration that `"off"` turns off: it is then 0. */
+/** Returns a kind of sizes or durations that also accepts `"off"`, which is read as 0. */
 export function orOff(kind: Kind<number>): Kind<number> {
   return orWord("off", 0, kind);
 }
 
-/** One of `words`. */
+/** Returns a kind that accepts one of `words`. */
 export function choiceKind<const Word extends string>(words: readonly Word[]): Kind<Word> {
   const list = words.map((word) => `"${word}"`).join(", ");
   return {
@@ -258,17 +271,20 @@ export function choiceKind<const Word extends string>(words: readonly Word[]): K
 }
 
 interface ListOptions<Item> {
-  /** Plural of the items, for messages: "peers". */
+  /** Plural noun for the items, in messages: "peers". */
   readonly items?: string;
   /** Maximum number of items. */
   readonly most?: number;
-  /** Text of an empty list. If left out, a list has at least one item. */
+  /** Text of an empty list. If it is not set, a list must have at least one item. */
   readonly empty?: string;
-  /** What may occur only once; if left out, equal items count once. */
+  /**
+   * Returns the part of an item that must be unique in the list. If it is not set, duplicates of an
+   * item are ignored.
+   */
   id?(item: Item): string;
 }
 
-/** Items separated by commas. */
+/** Returns a kind of lists, written as items separated by commas. */
 export function listKind<Item>(
   item: Kind<Item>,
   { items = "values", most = LIST_ITEMS_MAX, empty, id }: ListOptions<Item> = {},
@@ -298,7 +314,7 @@ export function listKind<Item>(
   };
 }
 
-/** A string that matches a pattern. */
+/** Returns a kind of strings that match a pattern. */
 export function patternKind<Value extends string>(options: {
   readonly name: string;
   readonly pattern: RegExp;
@@ -321,7 +337,7 @@ export function patternKind<Value extends string>(options: {
   };
 }
 
-/** Any text. `placeholder` says what it is: FILE, NAME, URL. */
+/** Returns a kind of any text. `placeholder` names its content in usage lines: FILE, NAME, URL. */
 export function textKind(placeholder: string): Kind<string> {
   const range = `a text of at most ${TEXT_CHARACTERS_MAX} characters`;
   return {
@@ -342,7 +358,10 @@ function hasControlCharacter(text: string): boolean {
   return [...text].some((character) => character < " " || character === "\x7f");
 }
 
-/** An absolute path, because the current directory of a service is not meaningful. */
+/**
+ * Returns a kind of absolute paths. Relative ones are refused, because the current directory of a
+ * service is arbitrary.
+ */
 export function pathKind(options: {
   readonly bytesMax: number;
   readonly example: string;

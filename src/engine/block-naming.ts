@@ -5,7 +5,8 @@ import type { NamespaceRef } from "./connection.ts";
 import * as protocol from "./protocol/index.ts";
 
 /**
- * Maximum multimodal items of a prompt. Each further item hashes the list of all items before it.
+ * Maximum multimodal items of a prompt. Naming item `n` hashes the list of all items up to `n`, so
+ * the work grows with the square of their number.
  */
 const MEDIA_MAX = 512;
 
@@ -13,7 +14,7 @@ export interface BlockNamingParts {
   readonly store: BlockStore;
   readonly hashing: Hashing;
   readonly prompts: RememberedPrompts;
-  /** Scratch memory, filled and read within a call. */
+  /** Scratch memory. A call fills and reads it before it returns. */
   readonly batch: AddressBatch;
   readonly named: { readonly digests: Uint8Array };
 }
@@ -26,7 +27,10 @@ export class BlockNaming {
     this.#parts = parts;
   }
 
-  /** Names blocks by `count` chain keys, or by digests if `itemBytes` is null. */
+  /**
+   * Computes block digests from `count` chain keys, or copies ready-made digests if `itemBytes` is
+   * null.
+   */
   byKeys(
     ref: NamespaceRef,
     items: Uint8Array,
@@ -41,8 +45,8 @@ export class BlockNaming {
   }
 
   /**
-   * The whole prompt of a request that names tokens. Null if the prompt it continues is not
-   * remembered.
+   * Returns the whole prompt of a request that names tokens: the remembered prompt that it
+   * continues, followed by its own tokens. Null if that remembered prompt is unknown.
    */
   promptOf(
     request: protocol.LookupRequest,
@@ -62,8 +66,8 @@ export class BlockNaming {
   }
 
   /**
-   * Names the last `count` blocks of the prompt. `mayRemember`: keep the prompt, so that other
-   * requests can continue it.
+   * Computes the digests of the last `count` blocks of the prompt. If `mayRemember`, keeps the
+   * prompt so that other requests can continue it.
    */
   byPrompt(
     ref: NamespaceRef,
@@ -96,16 +100,16 @@ export class BlockNaming {
     };
   }
 
-  /** Maximum blocks of a prompt that can be named. */
+  /** Maximum blocks of a prompt that this object can name. */
   get blocksMax(): number {
     return this.#parts.named.digests.length / DIGEST_BYTES;
   }
 }
 
 /**
- * Names the blocks of a request rank by rank, each rank as one piece of work. The result is
- * `unknown` if the request continues a prompt that is not remembered. After the first piece only
- * copies are read, because the frame's memory has been reused.
+ * Computes the names of a request's blocks rank by rank, each rank as one piece of work. The result
+ * is `unknown` if the request continues a prompt that is not remembered. The frame's memory is
+ * valid only during the first piece; later pieces read copies.
  */
 export function* requestedBlocks(
   naming: BlockNaming,
@@ -154,13 +158,16 @@ export function wordsOf(bytes: Uint8Array): Uint32Array {
   return words;
 }
 
-/** A constant, like the context of the namespace key derivation; see docs/identity.md. */
+/**
+ * Context string of the key derivation for multimodal items. Changing it changes every such name;
+ * see docs/identity.md.
+ */
 const MEDIA_CONTEXT = "hearth 2026-11 multimodal key v1";
-/** Bytes of remembered prompts. */
+/** Maximum bytes of remembered prompts. */
 const REMEMBERED_BYTES = 64 * 2 ** 20;
 /**
- * Overhead of a remembered prompt per block, beyond its tokens, and per multimodal item, beyond its
- * name.
+ * Estimated bytes of a remembered prompt for each block, in addition to its tokens, and for each
+ * multimodal item, in addition to its name.
  */
 const BYTES_A_BLOCK = 256;
 const BYTES_AN_ITEM = 256;
@@ -168,13 +175,14 @@ const BYTES_AN_ITEM = 256;
 /** The parts of a prompt that determine the names of its blocks. */
 interface Prompt {
   readonly tokens: Uint32Array;
-  /** In ascending order of position. */
+  /** Multimodal items, in ascending order of position. */
   readonly media: readonly protocol.MediaItem[];
 }
 
 /**
- * Replaces the digests of the blocks that contain or follow the start of a multimodal item.
- * `digests` holds the digests of the tokens, 32 bytes per block from the start of the prompt.
+ * Replaces in `digests` the digest of each block that contains, or comes later in the prompt than,
+ * the first token of a multimodal item. On entry `digests` holds digests of tokens only: 32 bytes
+ * per block, from the start of the prompt.
  */
 export function nameMedia(
   hashing: Hashing,
@@ -203,7 +211,7 @@ export function nameMedia(
 interface Remembered {
   readonly namespace: NamespaceIndex;
   readonly prompt: Prompt;
-  /** Digests under which the prompt is found, in hex. */
+  /** Digests (hex) by which a request can refer to this prompt. */
   readonly names: Set<string>;
   readonly bytes: number;
 }
@@ -215,7 +223,7 @@ interface Remembered {
 export class RememberedPrompts {
   readonly #bytesMax: number;
   readonly #byName = new Map<string, { readonly from: Remembered; readonly blocks: number }>();
-  /** Least recently used first. */
+  /** All remembered prompts, least recently used first. */
   readonly #all = new Set<Remembered>();
   #bytes = 0;
 
@@ -224,8 +232,8 @@ export class RememberedPrompts {
   }
 
   /**
-   * The prompt up to the end of the block with this digest. Null if it is unknown or belongs to
-   * another namespace.
+   * Returns the prompt up to the end of the block with this digest. Null if the block is unknown or
+   * belongs to another namespace.
    */
   find(namespace: NamespaceIndex, digest: Uint8Array, blockTokens: number): Prompt | null {
     const found = this.#byName.get(digest.toHex());
@@ -238,7 +246,7 @@ export class RememberedPrompts {
     return { tokens: from.prompt.tokens.subarray(0, end), media };
   }
 
-  /** Adds a prompt with the digests of all its full blocks. Both are copied. */
+  /** Remembers a prompt and the digests of all its full blocks. Both are copied. */
   add(namespace: NamespaceIndex, prompt: Prompt, digests: Uint8Array): void {
     const blocks = digests.length / DIGEST_BYTES;
     if (blocks === 0) return;

@@ -4,10 +4,13 @@ import { HearthError, sleep, systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import * as protocol from "./protocol/index.ts";
 
-/** Timeout for an answer that carries a descriptor. */
+/** Timeout in ms for a reply that carries a file descriptor. */
 const ANSWER_MS = 5_000;
 
-/** `more`: another answer to the same request follows. */
+/**
+ * Decodes one reply. Returns `more` if another reply to the same request follows, a refusal if the
+ * reply is invalid, and null if the request is complete.
+ */
 type Decode = (frame: protocol.Frame) => protocol.Refusal | "more" | null;
 
 interface Waiting {
@@ -25,7 +28,7 @@ function brokenReply(text: string): HearthError {
   return new HearthError("ENGINE_PROTOCOL", `invalid answer from the agent: ${text}`);
 }
 
-/** Client side of a connection. Matches answers to requests by request id. */
+/** Client side of a connection. Matches replies to requests by request id. */
 export class ClientConnection {
   readonly output: protocol.Output = protocol.createOutput();
   readonly closed: Promise<HearthError>;
@@ -49,8 +52,8 @@ export class ClientConnection {
       connection.#socket = await Bun.connect({
         unix: path,
         socket: {
-          // Nothing else may read the socket before the hello's answer and its descriptor have been
-          // read.
+          // The socket must stay unread until `receiveWithFd` has read HELLO's reply and its
+          // descriptor; an ordinary read would lose the descriptor.
           open: (socket) => void socket.pause(),
           data: (_socket, chunk) => connection.#receive(chunk),
           drain: () => connection.flush(),
@@ -65,7 +68,10 @@ export class ClientConnection {
     return connection;
   }
 
-  /** Tries once to read the first answer and its descriptor. Null if it has not arrived. */
+  /**
+   * Tries once to read HELLO's reply together with its file descriptor. Null if the reply has not
+   * arrived.
+   */
   receiveWithFd(native: Native): { frame: protocol.Frame; fd: number } | null {
     if (this.#fault !== null) throw this.#fault;
     const bytes = new Uint8Array(4096);
@@ -88,14 +94,17 @@ export class ClientConnection {
     return { frame, fd };
   }
 
-  /** From here on, answers are read as they arrive. */
+  /** Starts ordinary reading of the socket: replies are decoded as they arrive. */
   start(frameBytesMax: number): void {
     const most = Math.max(frameBytesMax, protocol.DEFAULT_LIMITS.frameBytesMax);
     this.#reader = protocol.createFrameReader({ direction: "replies", frameBytesMax: most });
     this.#socket!.resume();
   }
 
-  /** Sends the frame that `encode` writes. Settles when its answer has been decoded. */
+  /**
+   * Sends the frame that `encode` writes. The promise settles once `decode` has processed the
+   * reply.
+   */
   request(encode: (output: protocol.Output, id: number) => void, decode: Decode): Promise<void> {
     return new Promise((resolve, reject) => {
       const id = this.send(encode, reject);
@@ -103,7 +112,7 @@ export class ClientConnection {
     });
   }
 
-  /** As `request`. Resolves with the decoded value. */
+  /** Sends a request like `request` and resolves with the decoded reply. */
   async ask<Value>(
     encode: (output: protocol.Output, id: number) => void,
     decode: (frame: protocol.Frame) => protocol.Decoded<Value>,
@@ -116,7 +125,10 @@ export class ClientConnection {
     return value!;
   }
 
-  /** As `request`, for an answer with outcomes alone. */
+  /**
+   * Sends a request like `request`; its reply contains only one outcome per item, which is written
+   * to the caller's batch.
+   */
   outcomes(
     encode: (output: protocol.Output, id: number) => void,
     into: protocol.OutcomeItems,
@@ -124,7 +136,7 @@ export class ClientConnection {
     return this.request(encode, (frame) => protocol.decodeOutcomesReply(frame, into));
   }
 
-  /** As `request`. Resolves with the number that `decode` returns. */
+  /** Sends a request like `request` and resolves with the number that `decode` returns. */
   async number(
     encode: (output: protocol.Output, id: number) => void,
     decode: (frame: protocol.Frame) => number | protocol.Refusal,
@@ -140,8 +152,9 @@ export class ClientConnection {
   }
 
   /**
-   * As `request`, but resolves with the descriptor that came with the answer, or null. An ordinary
-   * read would lose the descriptor, so the socket is polled and nothing else may read it meanwhile.
+   * Sends a request like `request` and resolves with the file descriptor that came with the reply,
+   * or null. An ordinary read would lose the descriptor, so this method polls the socket and no
+   * other code may read it meanwhile.
    */
   async requestFd(
     native: Native,
@@ -179,7 +192,8 @@ export class ClientConnection {
   }
 
   /**
-   * Sends a request without an answer. Requests of one turn of the event loop leave in one write.
+   * Sends a request that gets no reply. All requests made in one turn of the event loop are written
+   * to the socket together.
    */
   send(
     encode: (output: protocol.Output, id: number) => void,
@@ -204,7 +218,9 @@ export class ClientConnection {
   flush(): void {
     while (this.#fault === null && protocol.pendingBytes(this.output) > 0) {
       const written = this.#socket!.write(protocol.pendingOutput(this.output));
-      // Before the first answer there may be a refusal to read.
+      // The agent may have sent a refusal before it closed the socket. Before HELLO's reply
+      // (`#reader` null) that refusal is still unread, so a failed write does not end the
+      // connection yet.
       if (written < 0 && this.#reader !== null) {
         this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the connection"));
       }
@@ -213,7 +229,7 @@ export class ClientConnection {
     }
   }
 
-  /** Returns the decoded value, or throws its refusal as an error. */
+  /** Returns the decoded value, or throws an error made from the refusal. */
   take<Value>(decoded: protocol.Decoded<Value>): Value {
     if (decoded.ok) return decoded.value;
     throw brokenReply(decoded.refusal.text);
@@ -235,7 +251,8 @@ export class ClientConnection {
       const error = reply.ok
         ? refusedBy(reply.value.status, reply.value.text)
         : brokenReply(reply.refusal.text);
-      // An error that belongs to no request precedes the end of the connection.
+      // An error reply without a matching request concerns the whole connection, which the agent is
+      // about to close.
       if (waiting === undefined) this.#end(error);
       else waiting.reject(error);
       return;
@@ -256,7 +273,7 @@ export class ClientConnection {
     else waiting.reject(brokenReply(bad.text));
   }
 
-  /** Sends pending requests, such as releases, and closes the connection. */
+  /** Sends requests that are still buffered, such as releases, and closes the connection. */
   close(): void {
     this.flush();
     this.#end(new HearthError("ENGINE_CLOSED", "this client closed the connection"));
@@ -292,7 +309,7 @@ function closedBy(error: Error): HearthError {
   return new HearthError("ENGINE_CLOSED", `connection broken: ${error.message}`, { cause: error });
 }
 
-/** The frame in `bytes`. Null if it is incomplete. */
+/** Returns the frame in `bytes`, or null if the frame is incomplete. */
 function wholeFrame(bytes: Uint8Array): protocol.Frame | null {
   let found: protocol.Frame | null = null;
   const reader = protocol.createFrameReader({ direction: "replies", frameBytesMax: 4096 });
@@ -303,7 +320,7 @@ function wholeFrame(bytes: Uint8Array): protocol.Frame | null {
   return bytes.length >= protocol.HEADER_BYTES ? found : null;
 }
 
-/** Bun's sockets have a descriptor that its types do not declare. */
+/** Returns the socket's file descriptor. Bun's sockets have one that its types do not declare. */
 function socketFd(socket: Socket): number {
   return (socket as unknown as { readonly fd: number }).fd;
 }

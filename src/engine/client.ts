@@ -12,25 +12,29 @@ export interface ClientOptions {
   readonly name: string;
   readonly signal?: AbortSignal;
   /**
-   * Whether the manifest names a MAC key (`withMacKey`). If so, blocks are transferred with their
+   * True if the manifest names a MAC key (`withMacKey`). Blocks are then transferred with their
    * MACs.
    */
   readonly hasMacs?: boolean;
 }
 
-/** Timeout of the answer to HELLO. */
+/** Timeout in ms for HELLO's reply. */
 const HELLO_MS = 5_000;
 
 /**
- * Client of the engine plane. Requests may overlap. Each promise settles when its answer has
- * arrived; the answer is in the batch that the caller passed. `arena` maps the agent's arena.
+ * Client of the engine plane. Requests may overlap. Each promise settles when its reply has
+ * arrived; results are written to the batch that the caller passed. `arena` is a mapping of the
+ * agent's memory for blocks (the arena).
  */
 export class EngineClient implements AsyncDisposable {
   readonly hello: protocol.HelloReply;
   readonly arena: Region;
-  /** Usable if `hello.features` has `Feature.gpu`. */
+  /** GPU requests. Usable if `hello.features` includes `Feature.gpu`. */
   readonly gpu: ClientGpu;
-  /** Usable if `hello.features` has `Feature.engine`. */
+  /**
+   * Requests of connections that form one engine. Usable if `hello.features` includes
+   * `Feature.engine`.
+   */
   readonly engine: ClientEngine;
   readonly #connection: ClientConnection;
 
@@ -47,7 +51,10 @@ export class EngineClient implements AsyncDisposable {
     this.arena = arena;
   }
 
-  /** Throws ENGINE_CLOSED if no agent answers, and ENGINE_REFUSED with the agent's reason. */
+  /**
+   * Connects and sends HELLO. Throws ENGINE_CLOSED if no agent replies, and ENGINE_REFUSED with the
+   * agent's reason.
+   */
   static async connect(native: Native, options: ClientOptions): Promise<EngineClient> {
     const connection = await ClientConnection.open(options.socketPath);
     try {
@@ -77,7 +84,7 @@ export class EngineClient implements AsyncDisposable {
     }
   }
 
-  /** Resolves with the reason when the connection has ended. */
+  /** Resolves when the connection has ended, with the reason. */
   get closed(): Promise<HearthError> {
     return this.#connection.closed;
   }
@@ -89,7 +96,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Writes the digests for tokens, chain keys or engine hashes to `into`. */
+  /** Requests the digests for tokens, chain keys or engine hashes and writes them to `into`. */
   identify(request: Readonly<protocol.IdentifyRequest>, into: protocol.DigestItems): Promise<void> {
     return this.#connection.request(
       (output, id) => protocol.encodeIdentifyRequest(output, id, request),
@@ -97,7 +104,10 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Returns the length of the leading run. `best[i]` is the bit of the best tier. */
+  /**
+   * Returns how many blocks from the first on are present on `tiers` without a gap. `best[i]`
+   * receives the `TierBit` of the best tier that has block `i`.
+   */
   match(blocks: Readonly<protocol.DigestItems>, tiers: number, best: Uint8Array): Promise<number> {
     return this.#connection.number(
       (output, id) => protocol.encodeMatchRequest(output, id, { tiers }, blocks),
@@ -105,7 +115,10 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** `namespace`: a handle from `engine.openNamespace`, or 0 for the connection's own. */
+  /**
+   * Reserves slots for new blocks. `namespace` is a handle from `engine.openNamespace`, or 0 for
+   * the connection's own namespace.
+   */
   reserve(
     blocks: Readonly<protocol.BlockItems>,
     session: bigint,
@@ -124,7 +137,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** Outcomes are written to `handles`. */
+  /** Publishes the reserved slots. Outcomes are written to `handles`. */
   commit(handles: HandleBatch): Promise<void> {
     const { encode } = this.#hasMacs ? protocol.commitRequestWithMacs : protocol.commitRequest;
     return this.#connection.outcomes((output, id) => encode(output, id, handles), handles);
@@ -153,7 +166,7 @@ export class EngineClient implements AsyncDisposable {
     return (this.hello.features & protocol.Feature.mac) !== 0;
   }
 
-  /** Releases acquired slots without waiting for an answer. */
+  /** Releases acquired slots. The agent sends no reply. */
   release(handles: Readonly<protocol.HandleItems>): void {
     this.#connection.send((output, id) =>
       protocol.encodeHandlesRequest(output, protocol.Op.release, id, handles, true),
@@ -161,8 +174,8 @@ export class EngineClient implements AsyncDisposable {
   }
 
   /**
-   * Copies acquired block `i` to `into` and verifies the copy. False if it does not match; return
-   * the block with `report` then.
+   * Copies acquired block `i` to `into` and verifies the copy. Returns false if checksum or MAC
+   * does not match; the caller then returns the block with `report`.
    */
   copyOut(handles: Readonly<HandleBatch>, i: number, into: NativeBuffer): boolean {
     const [offset, bytes] = [handles.offset[i]!, handles.bytes[i]!];
@@ -170,9 +183,9 @@ export class EngineClient implements AsyncDisposable {
   }
 
   /**
-   * Returns acquired slots whose copies did not match. Resolves when the agent has checked them; it
-   * drops those that are `corrupt`, so that they can be stored again. An agent without
-   * `Feature.report` only releases them.
+   * Returns acquired slots whose copies did not match their checksum or MAC. Resolves when the
+   * agent has checked these blocks. It discards those that are `corrupt`, so that they can be
+   * stored again. An agent without `Feature.report` only releases the slots.
    */
   async report(handles: protocol.HandleItems & protocol.OutcomeItems): Promise<void> {
     if ((this.hello.features & protocol.Feature.report) !== 0) {
@@ -186,7 +199,10 @@ export class EngineClient implements AsyncDisposable {
     handles.outcome.fill(protocol.Outcome.ok, 0, handles.count);
   }
 
-  /** Returns all slots; those at the positions `damaged` with `report`. */
+  /**
+   * Returns all slots: those at the positions in `damaged` with `report`, the others with
+   * `release`.
+   */
   async giveBack(handles: Readonly<HandleBatch>, damaged: readonly number[]): Promise<void> {
     const wrong = new Set(damaged);
     const right = [...Array(handles.count).keys()].filter((i) => !wrong.has(i));
@@ -235,7 +251,7 @@ export class EngineClient implements AsyncDisposable {
     );
   }
 
-  /** One page. Its `next` is the `after` of the following page. */
+  /** Returns one page of the session list. Pass its `next` as `after` to get the following page. */
   sessionList(request: Readonly<protocol.SessionListRequest>): Promise<protocol.SessionListReply> {
     return this.#connection.ask(
       (output, id) => protocol.encodeSessionListRequest(output, id, request),
@@ -256,7 +272,8 @@ export class EngineClient implements AsyncDisposable {
   }
 
   /**
-   * Closes the connection, then the view of the arena. Nothing may read from the arena any more.
+   * Closes the connection, then unmaps the arena. The caller must not read from the arena
+   * afterwards.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#connection.close();
@@ -266,7 +283,7 @@ export class EngineClient implements AsyncDisposable {
   }
 }
 
-/** The handles at these positions. */
+/** Returns the handles at these positions. */
 function chosen(handles: Readonly<protocol.HandleItems>, places: readonly number[]) {
   return {
     count: places.length,
@@ -276,7 +293,10 @@ function chosen(handles: Readonly<protocol.HandleItems>, places: readonly number
   };
 }
 
-/** Maps the arena. The region owns the descriptor; on failure it is closed. */
+/**
+ * Maps the arena. The returned region owns the file descriptor; if mapping fails, the descriptor is
+ * closed.
+ */
 function mapArena(
   native: Native,
   connection: ClientConnection,
@@ -296,9 +316,7 @@ function mapArena(
   }
 }
 
-/**
- * The first answer must be read together with its descriptor, which an ordinary read would lose.
- */
+/** Reads HELLO's reply together with its file descriptor, which an ordinary read would lose. */
 async function receiveHello(native: Native, connection: ClientConnection, signal?: AbortSignal) {
   connection.flush();
   const deadline = systemClock.monotonicMs() + HELLO_MS;
@@ -313,15 +331,15 @@ async function receiveHello(native: Native, connection: ClientConnection, signal
 }
 
 export interface LookupAnswer extends protocol.LookupReply {
-  /** Bit of the best tier of each block. */
+  /** `best[i]`: `TierBit` of the best tier that has block `i`, or 0. */
   readonly best: Uint8Array;
-  /** 32 bytes per block. Null if they were not requested. */
+  /** Digests of the blocks, 32 bytes each. Null if the request did not ask for them. */
   readonly digests: Uint8Array | null;
 }
 
 /**
- * Requests of a connection that belongs to an engine. Usable if `hello.features` has
- * `Feature.engine`.
+ * Requests of a connection that belongs to an engine (several connections with one engine id).
+ * Usable if `hello.features` includes `Feature.engine`.
  */
 export class ClientEngine {
   readonly #connection: ClientConnection;
@@ -330,7 +348,10 @@ export class ClientEngine {
     this.#connection = connection;
   }
 
-  /** Returns the engine's current number of connections. */
+  /**
+   * Adds this connection to an engine. Returns the engine's current number of connections, this one
+   * included.
+   */
   async join(request: protocol.JoinRequest): Promise<number> {
     const { members } = await this.#connection.ask(
       (output, id) => protocol.encodeJoinRequest(output, id, request),
@@ -346,7 +367,7 @@ export class ClientEngine {
     );
   }
 
-  /** `onPartial` is called for each answer except the last. */
+  /** Looks up blocks. `onPartial` is called for each reply except the last. */
   lookup(
     request: protocol.LookupRequest,
     onPartial: (reply: protocol.LookupReply) => void = () => undefined,
@@ -388,7 +409,7 @@ export class ClientEngine {
     );
   }
 
-  /** Returns the receipt: JSON as UTF-8. */
+  /** Sends a command and returns the agent's receipt. Both are JSON as UTF-8. */
   command(json: Uint8Array): Promise<Uint8Array> {
     return this.#connection.ask(
       (output, id) => protocol.encodeCommandRequest(output, id, json),
@@ -397,7 +418,10 @@ export class ClientEngine {
   }
 }
 
-/** GPU memory for the agent to copy from and to: the part of an allocation from `offset` on. */
+/**
+ * GPU memory that the agent may copy from and to: the part of an allocation that starts at
+ * `offset`.
+ */
 export type ClientMemory = {
   readonly uuid: Uint8Array;
   readonly offset: number;
@@ -419,7 +443,9 @@ export class ClientGpu {
     this.#native = native;
   }
 
-  /** The GPUs that the agent copies from and to. Empty if it copies nothing. */
+  /**
+   * Returns the GPUs that the agent can copy from and to. Empty if the agent makes no GPU copies.
+   */
   async devices(): Promise<readonly protocol.GpuDeviceItem[]> {
     const { devices } = await this.#connection.ask(
       (output, id) => protocol.encodeGpuDevicesRequest(output, id, { wantsChannel: false }),
@@ -429,9 +455,9 @@ export class ClientGpu {
   }
 
   /**
-   * Registers memory with the agent; one result per item. The memory must stay allocated until it
-   * is unregistered or the connection has closed. The first descriptor opens an extra socket, which
-   * waits for the answers of all earlier requests.
+   * Registers GPU memory with the agent and returns one result per item. The memory must stay
+   * allocated until it is unregistered or the connection has closed. The first registration by file
+   * descriptor opens an extra socket; that waits for the replies to all earlier requests.
    */
   async register(memories: readonly ClientMemory[]): Promise<protocol.GpuRegistered[]> {
     const all: protocol.GpuRegistered[] = [];
@@ -462,7 +488,8 @@ export class ClientGpu {
     this.#channel ??= await this.#openChannel();
     const sent = this.#native.sendFd(this.#channel, new Uint8Array(1), fd);
     if (typeof sent === "number") return;
-    // The descriptors already sent would be mistaken for the next ones.
+    // After a failed request, the descriptors already sent would be taken for those of the next
+    // request.
     this.#connection.close();
     throw new HearthError("ENGINE_CLOSED", `sending a descriptor failed: ${sent}`);
   }
@@ -480,7 +507,10 @@ export class ClientGpu {
     throw new HearthError("UNSUPPORTED", "the agent accepts no descriptors because it has no GPU");
   }
 
-  /** Outcomes: `ok`, `stale`. Resolves when no copy uses the memory any more. */
+  /**
+   * Unregisters memory. Outcomes: `ok`, `stale` (unknown number). Resolves when no copy uses the
+   * memory any more.
+   */
   unregister(memories: Readonly<protocol.MemoryItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#connection.outcomes(
       (output, id) => protocol.encodeGpuUnregisterRequest(output, id, memories),
@@ -489,15 +519,16 @@ export class ClientGpu {
   }
 
   /**
-   * Copies from GPU memory to slots reserved by this client. Writes to the memory must have
-   * finished.
+   * Copies from GPU memory to slots that this client reserved. The engine's own writes to that
+   * memory must have finished.
    */
   store(pieces: Readonly<protocol.PieceItems>, into: protocol.OutcomeItems): Promise<void> {
     return this.#copy(protocol.Op.gpuStore, { verify: false }, pieces, into);
   }
 
   /**
-   * Copies from slots acquired by this client to GPU memory. Requests on one memory run in order.
+   * Copies from slots that this client acquired to GPU memory. Requests on the same registered
+   * memory run in order.
    */
   load(
     pieces: Readonly<protocol.PieceItems>,
@@ -520,8 +551,9 @@ export class ClientGpu {
   }
 
   /**
-   * Reports the outcomes of the previous offer and waits for the next one. Returns its number and
-   * writes its blocks to `into`; 0 if there was none.
+   * Reports the outcomes of the previous offer and waits for the next one (blocks that the agent
+   * suggests loading). Writes the offered blocks to `into` and returns the offer's number; 0 if
+   * none was available.
    */
   async warm(
     wait: Readonly<protocol.WarmWait>,
@@ -536,7 +568,7 @@ export class ClientGpu {
     return head.offer;
   }
 
-  /** Called when the connection closes. */
+  /** Closes the extra socket. Called when the connection closes. */
   close(): void {
     if (this.#channel !== null) this.#native.closeFd(this.#channel);
     this.#channel = null;

@@ -17,8 +17,8 @@ import * as protocol from "./protocol/index.ts";
 import type { CommandPort, EngineLimits } from "./server-options.ts";
 
 /**
- * The part of Bun's socket that a connection uses. `write` accepts what fits and returns its
- * length.
+ * The part of Bun's socket that a connection uses. `write` accepts as many bytes as fit and returns
+ * their number.
  */
 export interface Wire {
   write(bytes: Uint8Array): number;
@@ -32,7 +32,7 @@ export interface Greeted {
   readonly name: string;
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
-  /** Bits of `Feature` that both sides support. */
+  /** Bits of `Feature` that both client and agent support. */
   readonly features: number;
   readonly namespaces: ConnectionNamespaces;
   readonly blockTokens: number;
@@ -42,12 +42,16 @@ export interface Greeted {
 }
 
 /**
- * A request that is too long for one turn of the event loop. Its pieces run in order, before any
- * later frame of the connection. Returns what a handler returns.
+ * A request that is too long for one turn of the event loop. The connection runs its pieces in
+ * order, before any later frame. Its return value is the same as a handler's: null, or why the
+ * frame is refused.
  */
 export type FrameWork = Iterator<void, protocol.Refusal | null>;
 
-/** Writes the answer to a frame to the connection's output, or returns why the frame is refused. */
+/**
+ * Handles a frame: writes the reply to the connection's output, or returns why the frame is
+ * refused.
+ */
 export type FrameHandler = (
   connection: Connection,
   frame: protocol.Frame,
@@ -60,11 +64,12 @@ export type Handler = (
   holder: EngineSession,
 ) => protocol.Refusal | null | FrameWork;
 
-/** Handlers by operation. */
+/** Handlers by operation number. */
 export type Handlers = Partial<Record<number, Handler>>;
 
 /**
- * Runs the first piece. Returns the result if it was the only piece, otherwise the remaining work.
+ * Runs the first piece of the work. Returns its result if there are no more pieces, otherwise the
+ * remaining work.
  */
 export function begun(work: FrameWork): protocol.Refusal | null | FrameWork {
   const first = work.next();
@@ -82,42 +87,47 @@ export interface ConnectionOptions {
   readonly uid?: number;
   readonly source?: TurnSource;
   readonly share?: ConnectionShare;
-  /** Called for a failure outside of any call by the connection's owner. */
+  /**
+   * Called for a failure that occurs outside of any call by the connection's owner, for example in
+   * a later turn of the event loop.
+   */
   onFault(connection: Connection, error: unknown): void;
 }
 
 /**
- * Server side of an engine's connection. Splits the received bytes into frames, answers them in
- * order, and stops reading requests while the client does not read its answers.
+ * Server side of an engine's connection. Splits the received bytes into frames, handles them in
+ * order, and stops reading requests while the client leaves replies unread.
  *
- * States: waiting for the hello → greeted → closed. After the answer to a fatal refusal the
- * connection closes.
+ * States: waiting for HELLO → greeted → closed. The reply to a fatally refused frame is the last
+ * one; then the connection closes.
  */
 export class Connection {
   readonly id: number;
   /** User id of the engine's process. */
   readonly uid: number;
-  /** The limits of the connection's engine. Null: no limits. */
+  /** Limits of the engine that the connection belongs to. Null: no limits. */
   readonly share: ConnectionShare | null;
   readonly output: protocol.Output = protocol.createOutput();
   greeted: Greeted | null = null;
-  /** Monotonic milliseconds of the last frame. */
+  /** Time of the last received frame, in monotonic ms. */
   lastFrameMs: number;
-  /** Since when unread answers exceed the limit. Null while they do not. */
+  /**
+   * Monotonic ms at which the unread replies exceeded their limit. Null while they are below it.
+   */
   stalledSinceMs: number | null = null;
-  /** Requests whose answers are pending. */
+  /** Requests whose replies are still to be written. */
   working = 0;
-  /** Pending lookups that wait for blocks. */
+  /** Number of LOOKUP requests that wait for blocks to arrive. */
   lookups = 0;
-  /** Blocks that these lookups name, counted once per rank. */
+  /** Blocks named by the waiting LOOKUP requests, counted once per rank. */
   lookupNames = 0;
   readonly #wire: Wire;
   readonly #reader: protocol.FrameReader;
   readonly #options: ConnectionOptions;
   #closed = false;
-  /** Shared by the connections of a process. */
+  /** Source of event-loop turns. All connections of one process share it. */
   readonly source: TurnSource;
-  /** A request with remaining pieces. Later frames wait for it. */
+  /** A request whose work has remaining pieces. Later frames of this connection wait for it. */
   #work: { readonly head: protocol.FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
 
@@ -137,7 +147,7 @@ export class Connection {
     return this.#closed;
   }
 
-  /** Handles received bytes. */
+  /** Processes bytes received from the client. */
   receive(chunk: Uint8Array): void {
     if (this.#closed) return;
     if (!this.source.begin() && !this.#reader.holding) {
@@ -148,7 +158,10 @@ export class Connection {
     this.flush();
   }
 
-  /** The socket is writable again, or there is more to write: continues as far as possible. */
+  /**
+   * Continues as far as possible. Called when the socket accepts output again, or when there is
+   * more to write.
+   */
   drained(): void {
     this.flush();
     if (this.#closed || protocol.pendingBytes(this.output) > 0) return;
@@ -158,7 +171,7 @@ export class Connection {
     else this.#yieldTurn();
   }
 
-  /** Continues with waiting frames, in a slice that has begun. */
+  /** Handles the waiting frames and pieces. Called within a time slice that has begun. */
   #goOn(): void {
     if (this.#work !== null && !this.#runWork(this.#work)) return;
     if (this.#closed) return;
@@ -184,17 +197,20 @@ export class Connection {
     return false;
   };
 
-  /** Whether the client has read enough answers for more to be written. */
+  /** Returns true if the client has read enough replies for more to be written. */
   #mayAnswer(): boolean {
     if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
-    // Bytes that the socket accepts immediately do not count as unread.
+    // Bytes that the socket accepts immediately do not count as unread by the client.
     this.flush();
     if (protocol.pendingBytes(this.output) <= this.#options.limits.unreadBytesMax) return true;
     this.stalledSinceMs ??= this.#options.nowMs();
     return false;
   }
 
-  /** Runs pieces while the slice lasts. False if pieces remain or the connection is closed. */
+  /**
+   * Runs pieces of a request until the time slice ends. Returns false if pieces remain or the
+   * connection is closed.
+   */
   #runWork(work: { readonly head: protocol.FrameHead; readonly pieces: FrameWork }): boolean {
     this.#work = work;
     for (;;) {
@@ -216,7 +232,7 @@ export class Connection {
     if (refused.fatal) this.hangUp();
   }
 
-  /** Lets other connections run before this one's requests continue. */
+  /** Ends this connection's turn, so that other connections run before its next request. */
   #yieldTurn(): void {
     this.#waitsForTurn = true;
     this.#wire.pause();
@@ -224,7 +240,8 @@ export class Connection {
       .turn()
       .then(() => {
         this.#waitsForTurn = false;
-        // Otherwise `drained` is called once the client has read.
+        // If more replies may not be written now, `drained` continues once the client has read
+        // some.
         if (!this.#closed && this.#mayAnswer()) this.#goOn();
       })
       .catch((error) => this.#options.onFault(this, error));
@@ -236,7 +253,7 @@ export class Connection {
     this.hangUp();
   }
 
-  /** Writes pending output as far as the socket accepts it. */
+  /** Writes as much of the pending output as the socket accepts. */
   flush(): void {
     if (this.#closed) return;
     while (protocol.pendingBytes(this.output) > 0) {
@@ -251,7 +268,8 @@ export class Connection {
   }
 
   /**
-   * Pending output, for a caller that writes it together with a descriptor and then calls `sent`.
+   * Returns the pending output, for a caller that writes it together with a file descriptor and
+   * then calls `sent`.
    */
   takePending(): Uint8Array {
     return protocol.pendingOutput(this.output);
@@ -261,20 +279,20 @@ export class Connection {
     protocol.consumeOutput(this.output, bytes);
   }
 
-  /** Sends the reason in a frame without a request, then closes. */
+  /** Sends the reason in a frame that replies to no request, then closes the connection. */
   dismiss(status: Exclude<protocol.FrameStatus, 0>, text: string): void {
     this.notify(status, text);
     this.hangUp();
   }
 
-  /** Sends a message in a frame without a request. */
+  /** Sends a message in a frame that replies to no request. */
   notify(status: Exclude<protocol.FrameStatus, 0>, text: string): void {
     if (this.#closed) return;
     protocol.encodeErrorReply(this.output, 0, 0, status, text);
     this.flush();
   }
 
-  /** Closes after the pending output. */
+  /** Closes the connection once the pending output is written. */
   hangUp(): void {
     this.flush();
     if (this.#closed) return;
@@ -282,37 +300,39 @@ export class Connection {
     this.#wire.end();
   }
 
-  /** Closes without a message, because the socket or its reader is gone. */
+  /**
+   * Closes the connection without a message, because the socket has failed or the client is gone.
+   */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     this.#wire.terminate();
   }
 
-  /** Called when the socket has ended. */
+  /** Marks the connection as closed. Called when the socket has ended. */
   ended(): void {
     this.#closed = true;
   }
 }
 
-/** Maximum ranks of a model in one request. */
+/** Maximum ranks of a model that one request can refer to. */
 const RANKS_MAX = 256;
 
 export interface NamespaceRef {
   readonly index: NamespaceIndex;
-  /** 32 bytes. */
+  /** Key of the namespace, 32 bytes. */
   readonly key: Uint8Array;
 }
 
 interface Opened extends NamespaceRef {
   readonly manifest: NamespaceManifest;
-  /** The namespaces of all ranks, this one first. Null until first used. */
+  /** The namespaces of all ranks of the model, this rank's own first. Null until first used. */
   family: readonly NamespaceRef[] | null;
 }
 
 /**
- * The namespaces of a connection: of its manifest, of the other ranks, and of requests with an
- * adapter or a salt. Handle 0 is the connection's own.
+ * The namespaces that requests of one connection can refer to by handle: its manifest's own (handle
+ * 0), those of the model's other ranks, and those with an adapter or a salt.
  */
 export class ConnectionNamespaces {
   readonly #hashing: Hashing;
@@ -331,7 +351,7 @@ export class ConnectionNamespaces {
     this.#handles.set(own.key.toHex(), 0);
   }
 
-  /** Null if the handle is unknown. */
+  /** Returns the namespace of a handle. Null if the handle is unknown. */
   of(handle: number): NamespaceRef | null {
     return this.#opened[handle] ?? null;
   }
@@ -364,7 +384,10 @@ export class ConnectionNamespaces {
     return this.#opened.length - 1;
   }
 
-  /** Registers what peers need to know about the namespace. Routers do not list it. */
+  /**
+   * Registers the parameters that peers need to know about the namespace. Routers do not list such
+   * a namespace.
+   */
   #describe(index: NamespaceIndex, manifest: NamespaceManifest): void {
     const macKeyId = macKeyIdOf(manifest);
     if (macKeyId !== null) this.#namespaces.setMacKeyId(index, macKeyId);
@@ -373,7 +396,10 @@ export class ConnectionNamespaces {
     this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) }, false);
   }
 
-  /** The namespaces of all ranks, the connection's own first, or the reason for their absence. */
+  /**
+   * Returns the namespaces of all ranks of the model, the connection's own first, or the reason why
+   * there are none.
+   */
   familyOf(handle: number): readonly NamespaceRef[] | string {
     const opened = this.#opened[handle]!;
     if (opened.family !== null) return opened.family;
@@ -434,7 +460,7 @@ export interface DigestMaker {
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
 }
 
-/** What handlers need of the agent. */
+/** The parts of the agent that the frame handlers use. */
 export interface EngineContext {
   readonly store: BlockStore;
   readonly namespaces: Namespaces;
@@ -446,24 +472,30 @@ export interface EngineContext {
   readonly frames: FrameCounts;
   readonly gpu: GpuPlane;
   readonly warm: GpuWarming;
-  /** Null or absent: this agent accepts no commands from engines. */
+  /** Executes commands from engines. Null or absent: this agent accepts none. */
   readonly commands?: CommandPort | null;
   nowMs(): number;
-  /** True while the agent drains: no new slots are granted. */
+  /** Returns true while the agent drains, that is, grants no new slots. */
   draining(): boolean;
   /**
-   * Sends the connection's pending output together with a descriptor. Returns the bytes sent, or
-   * null.
+   * Sends the connection's pending output together with a file descriptor. Returns the number of
+   * bytes sent, or null if the socket has ended.
    */
   sendFd(connection: Connection, fd: number): number | null;
-  /** `tier`: the slowest tier that answered. */
+  /**
+   * Called when the blocks of a request have been looked up. `tier` is the slowest tier that
+   * supplied a block.
+   */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
-  /** Called for an unexpected failure of work that is answered later. */
+  /** Called for an unexpected failure of a request whose reply is written in a later turn. */
   onFault(connection: Connection, error: unknown): void;
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }
 
-/** `answered` writes its answer; the connection's other requests continue meanwhile. */
+/**
+ * Calls `answered` to write the reply once `work` has ended. The connection's other requests
+ * continue meanwhile.
+ */
 export function answerLater(
   context: EngineContext,
   connection: Connection,

@@ -21,28 +21,28 @@ import {
 import * as protocol from "./protocol/index.ts";
 import type { EngineLimits } from "./server-options.ts";
 
-/** Default duration of a reservation. */
+/** Default duration in ms of a reservation made by a LOOKUP. */
 const HOLD_MS = 10_000;
-/** Maximum lookups of a connection that wait for blocks. */
+/** Maximum LOOKUP requests of a connection that wait for blocks at the same time. */
 const LOOKUPS_MAX = 4_096;
-/** A client with more unread bytes than this gets no partial answers. */
+/** A client with more unread bytes than this gets no partial replies, only the final one. */
 const PARTIAL_UNREAD_MAX = 256 * 1024;
 const LOOKUP_HEAD_BYTES = 24;
 /**
- * Maximum blocks in one request, counted once per rank. Naming and finding them takes one turn of
- * the event loop.
+ * Maximum blocks in one request, counted once per rank. One turn of the event loop names and finds
+ * them all.
  */
 const NAMES_MAX = 65_536;
-/** Blocks announced in one piece of work. */
+/** Blocks of an ANNOUNCE handled in one piece of work. */
 const NAMES_A_PIECE = 512;
 /**
- * Maximum blocks in the waiting lookups of a connection, counted once per rank. Each needs 64
- * bytes.
+ * Maximum blocks in the waiting LOOKUP requests of a connection, counted once per rank. Each needs
+ * 64 bytes.
  */
 const NAMES_WAITING_MAX = 2 ** 20;
-/** Maximum duration of a lookup. */
+/** Maximum duration of a LOOKUP in ms. */
 const LOOKUP_MS_MAX = 600_000;
-/** Header and padding of a frame with a receipt. */
+/** Bytes of a frame around a receipt: header and padding. */
 const COMMAND_ROOM_BYTES = 32;
 
 /** Scratch memory that handlers fill and read before they return. */
@@ -75,7 +75,7 @@ export function engineHandlers(
 
 const malformed = (text: string) => protocol.refusal(protocol.FrameStatus.malformed, text);
 
-/** The namespace of a handle, or a refusal. */
+/** Returns the namespace of a handle, or why the frame is refused. */
 export function namespaceOf(
   connection: Connection,
   handle: number,
@@ -115,7 +115,10 @@ function join(
   return null;
 }
 
-/** The ranks of a request: all of the family, or the connection's own. */
+/**
+ * Returns the namespaces of the ranks that a request concerns: all ranks of the model, or only the
+ * connection's own.
+ */
 function ranksOf(
   connection: Connection,
   handle: number,
@@ -128,7 +131,7 @@ function ranksOf(
   return typeof family === "string" ? protocol.refusal(protocol.FrameStatus.limit, family) : family;
 }
 
-/** Maximum blocks in one LOOKUP, so that its answer fits a frame. */
+/** Returns the maximum blocks of one LOOKUP whose reply still fits in a frame. */
 function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
   const fitting =
     (frameBytesMax - protocol.HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
@@ -204,7 +207,7 @@ function* lookUp(
   return null;
 }
 
-/** The lookup that a request asks for, with the defaults and limits of this agent. */
+/** Converts a LOOKUP request to the agent's form, with this agent's defaults and limits. */
 function wishOf(
   request: protocol.LookupRequest,
   ranks: LookupQuery["ranks"],
@@ -227,7 +230,7 @@ function wishOf(
   };
 }
 
-/** Why a lookup cannot start. Null if it can. */
+/** Returns why a LOOKUP cannot start, or null if it can. */
 function whyNot(
   context: EngineContext,
   connection: Connection,
@@ -250,7 +253,10 @@ function whyNot(
   return protocol.refusal(protocol.FrameStatus.limit, text);
 }
 
-/** Null if the blocks of all ranks can be named in one turn of the event loop. */
+/**
+ * Refuses a request with too many blocks for one turn of the event loop, counted over all ranks.
+ * Null if there are few enough.
+ */
 function tooManyNames(count: number, refs: readonly NamespaceRef[]): protocol.Refusal | null {
   if (count * refs.length <= NAMES_MAX) return null;
   const text = `${count} blocks of ${refs.length} ranks: at most ${NAMES_MAX} in one request`;
@@ -331,7 +337,10 @@ function* announce(
   return null;
 }
 
-/** A block that one rank already has is `ok` once the block of another rank has been announced. */
+/**
+ * Returns `ok` instead of `present`: if one rank already has a block, the item's outcome is `ok` as
+ * soon as another rank's block has been announced. Returns other outcomes unchanged.
+ */
 function worstOf(outcome: number): number {
   return outcome === BlockOutcome.present ? BlockOutcome.ok : outcome;
 }

@@ -3,36 +3,39 @@ import { loopTurns, type TurnSource } from "../core/index.ts";
 import type { Health } from "../observability/index.ts";
 import type { SlotShare } from "../store/index.ts";
 
-/** Part of RAM, and of the connections, that no single engine may take from the others. */
+/**
+ * Fraction of RAM, and of the connections, that one engine alone cannot use, so that another engine
+ * can start.
+ */
 const MARGIN = 1 / 8;
-/** An engine that holds less than this part of RAM may also use the margin. */
+/** An engine that holds less than this fraction of RAM may also use the margin. */
 const SMALL_SHARE = MARGIN / 2;
-/** With fewer blocks in RAM than this, shares are not enforced. */
+/** Shares are not enforced if RAM has room for fewer blocks than this. */
 const BLOCKS_MIN = 16;
-/** Part of its share from which an engine is reported. */
+/** An engine that holds this fraction of its share, or more, is reported in the agent's health. */
 const REPORTED_SHARE = 0.8;
-/** How long the report lasts after the engine last held this much or was refused. */
+/** The report ends this many ms after the engine last held that much or was refused a slot. */
 const REPORTED_MS = 30_000;
 /** `PIDFS_MAGIC` of Linux 6.9. Since then each process's pidfd has its own inode. */
 const PIDFS_MAGIC = 0x50494446;
 
 export interface ShareLimits {
   readonly connectionsMax: number;
-  /** Maximum connections of a process. */
+  /** Maximum connections of one process. */
   readonly processConnectionsMax: number;
-  /** Part of RAM whose slots one engine may hold while there are other engines. */
+  /** Maximum fraction of RAM whose slots one engine may hold while other engines are connected. */
   readonly heldShare: number;
 }
 
-/** A process that connects. */
+/** An operating-system process that opens a connection. */
 export interface EngineProcess {
-  /** 0 if the process is in a PID namespace that this one cannot see. */
+  /** Process id. 0 if the process is in a PID namespace that this agent cannot see. */
   readonly pid: number;
   readonly uid: number;
   readonly pidFd: number;
 }
 
-/** One engine: a process, or several processes that joined with one id. */
+/** One engine: a process, or several processes that joined with the same engine id. */
 class OwnerGroup {
   heldBytes = 0;
   heldSlots = 0;
@@ -40,17 +43,20 @@ class OwnerGroup {
   readonly processes = new Set<ProcessEntry>();
 }
 
-/** One process with all its connections, including lost ones whose slots are still held. */
+/** One process with all its connections, including ended ones whose slots are not free yet. */
 class ProcessEntry {
   readonly key: string | null;
   readonly pid: number;
   readonly uid: number;
   readonly command: string;
   connections = 0;
-  /** Connections, including lost ones whose slots are still held. */
+  /** Connections of the process, including ended ones whose slots are not free yet. */
   users = 0;
   group = new OwnerGroup();
-  /** One source per process: more connections do not get it more of the event loop. */
+  /**
+   * All connections of the process share one source of event-loop turns, so that opening more
+   * connections gains no time.
+   */
   readonly source = loopTurns.source();
 
   constructor(key: string | null, { pid, uid }: EngineProcess) {
@@ -59,24 +65,27 @@ class ProcessEntry {
   }
 }
 
-/** The share of a connection in its engine's limits. Dispose it once its slots are free. */
+/**
+ * Counts one connection, and the slots it holds, against the limits of its engine. Dispose it once
+ * its slots are free.
+ */
 export interface ConnectionShare extends SlotShare, Disposable {
-  /** The connection has ended; its slots may still be held. */
+  /** Reports that the connection has ended. Its slots may not be free yet. */
   ended(): void;
-  /** The connection belongs to the engine with this id. */
+  /** Reports that the connection joined the engine with this id. */
   joined(engine: string): void;
-  /** The process's requests are handled in slices of this source. */
+  /** The process's source of event-loop turns; its requests are handled in slices of it. */
   readonly source: TurnSource;
-  /** Why the connection exceeds a limit. Null if it does not. */
+  /** Why the connection is over a limit. Null if it is within all limits. */
   readonly refusal: string | null;
 }
 
 /**
- * Shares of connections and of RAM per engine, so that none starves the others.
+ * Limits on connections and RAM per engine, so that no engine starves the others.
  *
- * While there are other engines, an engine may hold slots of at most `heldShare` of RAM. A single
- * engine may hold all of RAM except a margin, so that another one can start. Bytes are counted, not
- * slots.
+ * While other engines are connected, an engine may hold slots of at most `heldShare` of RAM. A
+ * single engine may hold all of RAM except a margin, so that another one can start. The limits
+ * count bytes, not slots.
  */
 export class EngineShares {
   readonly #ramBytes: () => number;
@@ -88,7 +97,7 @@ export class EngineShares {
   #connections = 0;
   #heldBytes = 0;
 
-  /** `ramBytes` returns the bytes of RAM that may currently hold blocks. */
+  /** `ramBytes` returns the bytes of RAM that can currently hold blocks. */
   constructor(limits: ShareLimits, ramBytes: () => number) {
     [this.#limits, this.#ramBytes] = [limits, ramBytes];
   }
@@ -97,7 +106,9 @@ export class EngineShares {
     this.#limits = limits;
   }
 
-  /** Counts a connection of the process, whether or not it exceeds a limit. */
+  /**
+   * Counts a new connection of the process, even if it is over a limit; `refusal` then says why.
+   */
   open(peer: EngineProcess): ConnectionShare {
     const key = keyOf(peer);
     const known = key === null ? undefined : this.#byKey.get(key);
@@ -126,7 +137,7 @@ export class EngineShares {
     };
   }
 
-  /** Reports an engine that holds nearly everything, if there is one. */
+  /** Raises a health report if one engine holds nearly all that it may hold. */
   report(health: Pick<Health, "raise">): void {
     for (const group of this.#groups) {
       const limit = this.#shareOf() * this.#ramBytes();
@@ -176,7 +187,7 @@ export class EngineShares {
     );
   }
 
-  /** Part of RAM that an engine may hold. */
+  /** Returns the maximum fraction of RAM that one engine may hold now. */
   #shareOf(): number {
     return this.#groups.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
   }
@@ -197,7 +208,9 @@ export class EngineShares {
     this.#heldBytes += bytes;
   }
 
-  /** All processes of an engine have one common share. */
+  /**
+   * Moves a process to the engine with this id. All processes of an engine have one common share.
+   */
   #join(process: ProcessEntry, engine: string): void {
     const own = process.group;
     const group = this.#engines.get(engine);
@@ -238,7 +251,7 @@ function once(run: () => void): () => void {
   };
 }
 
-/** Identifies a process among all living ones. Null if this kernel offers no identifier. */
+/** Returns an identifier that no other living process has. Null if this kernel offers none. */
 function keyOf({ pid, pidFd }: EngineProcess): string | null {
   const inode = inodeOf(pidFd);
   if (inode !== null) return `inode ${inode}`;
@@ -254,7 +267,7 @@ function inodeOf(pidFd: number): bigint | null {
   }
 }
 
-/** The kernel's short name of a process. */
+/** Returns the kernel's short name of a process. */
 function commandOf(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/comm`, "utf8").trim();

@@ -1,26 +1,26 @@
 import { assert } from "../core/index.ts";
 import { FrameStatus, Op } from "./protocol/index.ts";
 
-/** Names by their number on the wire. */
+/** Returns the names of a table, indexed by their number on the wire. */
 function namesOf(table: Readonly<Record<string, number>>): string[] {
   const names: string[] = [];
   for (const [name, number] of Object.entries(table)) names[number] = name;
   return names;
 }
 
-/** Operations of the engine plane by their number. Unknown numbers count as the first entry. */
+/** Operations of the engine plane, indexed by number. Entry 0 stands for unknown numbers. */
 export const FRAME_OPERATIONS: readonly string[] = Object.assign(namesOf(Op), { 0: "unknown" });
-/** Statuses of answers by their number. */
+/** Statuses of replies, indexed by number. */
 export const FRAME_STATUSES: readonly string[] = namesOf(FrameStatus);
 
-/** All requested blocks were present, only the first ones, or none. */
+/** Result of a lookup: all requested blocks were present, only some from the first on, or none. */
 export type LookupOutcome = "hit" | "partial" | "miss";
 
-/** Counts frames by operation and status, with one addition per frame for any numbers. */
+/** Counts frames by operation and status. Counting costs one addition per frame. */
 export class FrameCounts {
   readonly #counts = new Float64Array(FRAME_OPERATIONS.length * FRAME_STATUSES.length);
 
-  /** Takes numbers as on the wire. An unknown operation counts as `unknown`. */
+  /** Counts one frame by its numbers on the wire. An unknown operation counts as `unknown`. */
   add(operation: number, status: number): void {
     assert(status < FRAME_STATUSES.length, "a status of the protocol");
     const row = operation < FRAME_OPERATIONS.length ? operation : 0;
@@ -31,7 +31,7 @@ export class FrameCounts {
     return this.#counts.reduce((sum, count) => sum + count, 0);
   }
 
-  /** The combinations that occurred: operation, status, number of frames. */
+  /** Returns the combinations that occurred, each with its number of frames. */
   list(): (readonly [operation: string, status: string, count: number])[] {
     return [...this.#counts].flatMap((count, at) => {
       const operation = FRAME_OPERATIONS[Math.floor(at / FRAME_STATUSES.length)]!;

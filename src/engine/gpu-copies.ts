@@ -13,9 +13,12 @@ import type { CopyEnd, CopySlot, CopySource, EngineSession } from "../store/inde
 import * as protocol from "./protocol/index.ts";
 import type { EngineStats } from "./server-options.ts";
 
-/** Maximum copy requests of a connection in progress. Further ones are `full`. */
+/**
+ * Maximum copy requests of a connection in progress. Pieces of further requests get the outcome
+ * `full`.
+ */
 const COPIES_MAX = 64;
-/** Delay before memory is freed again if the job queue was full. */
+/** Delay in ms before the agent tries again to free memory, if the device's job queue was full. */
 const AGAIN_MS = 10;
 
 export interface GpuConnectionContext {
@@ -23,7 +26,7 @@ export interface GpuConnectionContext {
   readonly native: Native;
   readonly stats: EngineStats;
   readonly clock: Clock;
-  /** Registers work whose result is not awaited. It must end before the devices close. */
+  /** Registers work that no caller awaits. The agent waits for it before the devices close. */
   inBackground(work: Promise<unknown>): void;
 }
 
@@ -34,16 +37,18 @@ export class GpuConnection {
   #opening = 0;
   #lastNumber = 0;
   #copies = 0;
-  /** The agent's end of the socket for descriptors. Null if none is open. */
+  /**
+   * The agent's end of the socket on which the client sends file descriptors. Null if none is open.
+   */
   #channel: number | null = null;
   #closed = false;
 
-  /** Null: this agent has no device. */
+  /** `parts` is null if this agent has no GPU. */
   constructor(parts: GpuConnectionContext | null) {
     this.#parts = parts;
   }
 
-  /** Copy requests in progress on a device. */
+  /** Number of copy requests that a GPU is working on. */
   get copies(): number {
     return this.#copies;
   }
@@ -57,8 +62,8 @@ export class GpuConnection {
   }
 
   /**
-   * Opens a socket for descriptors. Returns the client's end, which the caller closes. Null if the
-   * client already has one.
+   * Opens a socket for file descriptors. Returns the client's end, which the caller closes. Null if
+   * the client already has one.
    */
   openChannel(): number | null {
     assert(this.#parts !== null, "descriptors require a device");
@@ -68,7 +73,7 @@ export class GpuConnection {
     return theirs;
   }
 
-  /** NUMA node of the registered memory. Null if it is unknown or there are several. */
+  /** NUMA node of the registered memory. Null if it is unknown or differs between memories. */
   get node(): number | null {
     const devices = this.devices();
     const memories = [...this.#memories.values()];
@@ -76,7 +81,10 @@ export class GpuConnection {
     return nodes.size === 1 ? ([...nodes][0] ?? null) : null;
   }
 
-  /** Descriptors are received immediately, in the order of the items that announce them. */
+  /**
+   * Registers memory. Its file descriptors are received before this method returns, in the order of
+   * the items that announce them.
+   */
   register(items: readonly protocol.GpuMemoryItem[]): Promise<protocol.GpuRegistered[]> {
     const taken = items.map((item) => ({
       item,
@@ -120,7 +128,7 @@ export class GpuConnection {
     return this.devices().find((device) => Buffer.compare(device.uuid, uuid) === 0);
   }
 
-  /** Null if the driver may be called. */
+  /** Returns why the item cannot be registered, or null if the GPU driver may be called. */
   #refusalOf(item: protocol.GpuMemoryItem, fd: number | null): protocol.Outcome | null {
     if (this.#parts === null) return protocol.Outcome.device;
     const { offset, bytes, allocationBytes, kind } = item;
@@ -145,8 +153,8 @@ export class GpuConnection {
   }
 
   /**
-   * Resolves when the copies that use the memory have ended. The number is unknown from the call
-   * on.
+   * Unregisters the memory with this number. The number is invalid at once; the promise resolves
+   * when the copies that use the memory have ended.
    */
   async unregister(number: number): Promise<protocol.Outcome> {
     const registered = this.#memories.get(number);
@@ -157,8 +165,8 @@ export class GpuConnection {
   }
 
   /**
-   * Retries until the driver has freed the memory. The engine could never reuse memory that stayed
-   * open.
+   * Frees the memory, with retries until the driver has done so. The engine could never reuse
+   * memory that stayed open.
    */
   async #free(memory: GpuMemory): Promise<void> {
     const { gpus, clock } = this.#parts!;
@@ -200,7 +208,9 @@ export class GpuConnection {
     stats.gpuLeakedSlots += frame.leakedSlots;
   }
 
-  /** Called when the connection has ended. Frees the memory as soon as no copy uses it. */
+  /**
+   * Frees each registered memory as soon as no copy uses it. Called when the connection has ended.
+   */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -213,10 +223,10 @@ export class GpuConnection {
   }
 }
 
-/** The registered part of an allocation on a device. */
+/** The registered part of an allocation on a GPU. */
 interface RegisteredMemory {
   readonly memory: GpuMemory;
-  /** Offset of the part in the allocation. */
+  /** Offset in bytes of the registered part in the allocation. */
   readonly offset: number;
   readonly bytes: number;
 }
@@ -225,11 +235,14 @@ interface CopySettings {
   readonly op: typeof protocol.Op.gpuStore | typeof protocol.Op.gpuLoad;
   readonly holder: EngineSession;
   memoryOf(number: number): RegisteredMemory | undefined;
-  /** For a load: hash the slots' content. */
+  /** True if a load hashes the slots' content to verify it. */
   readonly verify: boolean;
 }
 
-/** A slot named by pieces of the frame. It stays referenced until all of them are copied. */
+/**
+ * A slot named by pieces of the frame. The agent keeps a reference to it until all these pieces are
+ * copied.
+ */
 interface SlotReference {
   readonly generation: number;
   readonly lent: CopySlot;
@@ -238,15 +251,15 @@ interface SlotReference {
   how: CopyEnd;
 }
 
-/** Pieces of one memory, which the device copies together. */
+/** Pieces that lie in the same registered memory. The device copies them together. */
 interface Job {
   readonly memory: GpuMemory;
   readonly pieces: GpuPiece[];
-  /** Their positions in the frame. */
+  /** Positions of these pieces in the frame. */
   readonly places: number[];
 }
 
-/** One copy request. References its slots and starts one job per memory. */
+/** One copy request. References its slots and starts one copy job per registered memory. */
 class CopyFrame {
   copiedBytes = 0;
   failedJobs = 0;
@@ -254,7 +267,7 @@ class CopyFrame {
   readonly #settings: CopySettings;
   readonly #pieces: protocol.PieceItems;
   readonly #out: protocol.OutcomeItems;
-  /** By slot. */
+  /** References by slot number. */
   readonly #references = new Map<number, SlotReference>();
   readonly #jobs = new Map<number, Job>();
 
@@ -266,8 +279,8 @@ class CopyFrame {
   }
 
   /**
-   * Refuses all pieces. Slots to be filled are marked failed, because their content is not what the
-   * writer expects.
+   * Gives every piece this outcome. Slots that were to be filled are marked failed, because they do
+   * not contain the data that their writer expects.
    */
   refuse(outcome: protocol.Outcome): void {
     for (let i = 0; i < this.#pieces.count; i++) {
@@ -297,7 +310,9 @@ class CopyFrame {
     }
   }
 
-  /** `ok` if the piece is handed to a device. */
+  /**
+   * Assigns a piece to the copy job of its memory. Returns `ok`, or why the piece cannot be copied.
+   */
   #enter(i: number): protocol.Outcome {
     const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
     const reference = this.#referenceSlot(i);
@@ -364,7 +379,7 @@ class CopyFrame {
     }
   }
 
-  /** Runs while the device copies, because both only read the bytes. */
+  /** Hashes a slot's content while the device copies it; both only read the bytes. */
   async #check({ block, pieces }: SlotReference): Promise<void> {
     if (!this.#settings.verify || block === null || (await block.isWhole())) return;
     for (const i of pieces) {
@@ -382,14 +397,17 @@ class CopyFrame {
   }
 }
 
-/** Outcome that an engine receives for a failed job. */
+/** Converts a failure of a copy job to the outcome that the engine receives. */
 function outcomeOf({ status }: GpuFault): protocol.Outcome {
   if (status === "full") return protocol.Outcome.full;
   return status === "out_of_range" ? protocol.Outcome.rejected : protocol.Outcome.device;
 }
 
 export interface GpuPlaneOptions {
-  /** Null: the agent copies nothing, and engines use their own mapping of the arena. */
+  /**
+   * GPUs that the agent copies with. Null: the agent makes no copies, and engines use their own
+   * mapping of the arena.
+   */
   readonly gpus: Gpus | null;
   readonly native: Native;
   readonly stats: EngineStats;
@@ -402,7 +420,7 @@ export class GpuPlane {
   readonly #gpus: Gpus | null;
   readonly #options: GpuPlaneOptions;
   readonly #parts: GpuConnectionContext | null;
-  /** Ended connections whose copies are still in progress. */
+  /** Ended connections with copies still in progress. */
   readonly #leaving = new Set<GpuConnection>();
 
   constructor(options: GpuPlaneOptions) {
@@ -414,7 +432,7 @@ export class GpuPlane {
     this.#parts = this.#gpus === null ? null : { ...parts, gpus: this.#gpus };
   }
 
-  /** Features for the answer to HELLO. */
+  /** GPU feature bits for HELLO's reply. */
   get features(): number {
     const isThere = this.#gpus?.devices().some((device) => device.lost === null);
     return isThere ? protocol.Feature.gpu : 0;
@@ -425,7 +443,7 @@ export class GpuPlane {
   }
 
   /**
-   * Slots that a device may access although no connection holds them: one per copy of an ended
+   * Slots that a GPU may still access although no connection holds them: one per copy of an ended
    * connection, and the slots of copies that cannot be stopped.
    */
   get orphans(): number {

@@ -4,7 +4,10 @@ import * as protocol from "./protocol/index.ts";
 
 const DRAINING = "the agent is stopping: it registers no memory and offers no blocks";
 
-/** Handlers for GPU memory of engines, copies between it and slots, and offers of blocks. */
+/**
+ * Creates the handlers for GPU memory of engines, for copies between it and slots, and for offers
+ * of blocks.
+ */
 export function gpuMemoryHandlers(context: EngineContext): Handlers {
   const asking = { wantsChannel: false };
   const handlers: Handlers = {
@@ -51,7 +54,10 @@ function devicesOf({ gpu }: EngineContext, connection: Connection): protocol.Gpu
   }));
 }
 
-/** The answer is sent alone, because a descriptor travels with the first byte of its write. */
+/**
+ * Sends the reply to GPU_DEVICES alone, because the file descriptor is attached to the first byte
+ * of its write.
+ */
 function answerWithChannel(
   context: EngineContext,
   connection: Connection,
@@ -103,8 +109,8 @@ function unregister(
 }
 
 /**
- * The device copies asynchronously, so the pieces are kept in their own batch until it has
- * finished.
+ * Handles GPU_STORE and GPU_LOAD. The device copies asynchronously, so the pieces are kept in a
+ * batch of their own until it has finished.
  */
 function copy(
   context: EngineContext,

@@ -2,13 +2,16 @@ import { type BlockResult, type Clock, DIGEST_BYTES, type NamespaceIndex } from 
 import type { GpuSink, OfferedBlock } from "../store/index.ts";
 import { type DigestItems, Outcome, type OutcomeItems } from "./protocol/index.ts";
 
-/** How long an offer waits for an engine that is busy with another one. */
+/** Maximum ms that an offer waits for an engine that is busy with another offer. */
 const QUEUE_MS = 10_000;
-/** Timeout of an engine's answer to an offer. */
+/** Timeout in ms for an engine's report on an offer. */
 const ANSWER_MS = 10_000;
-/** Default time that an engine waits for an offer. */
+/** Default ms that an engine's request waits for an offer. */
 const WAIT_MS = 30_000;
-/** An engine whose wait ended without an offer is expected to wait again within this time. */
+/**
+ * An engine whose request ended without an offer is expected to send another one within this many
+ * ms.
+ */
 const BACK_MS = 2_000;
 
 const deferred = (text: string): BlockResult =>
@@ -23,7 +26,7 @@ const NO_ROOM = deferred("in RAM; the engine has no room");
 const NOT_TAKEN = deferred("in RAM; the engine did not load it");
 const ABORTED = deferred("in RAM; the offer was cancelled");
 
-/** Blocks of one namespace and layer to be offered to an engine. */
+/** Blocks of one namespace and layer that the agent suggests loading to an engine's GPU. */
 interface Offer {
   readonly id: number;
   readonly namespace: NamespaceIndex;
@@ -34,20 +37,24 @@ interface Offer {
 
 export interface GpuWarmingOptions {
   readonly clock: Clock;
-  /** Maximum blocks in an offer. */
+  /** Maximum blocks in an offer to this engine. */
   readonly itemsMax: number;
 }
 
-/** Sends an offer to a waiting engine. Offer 0 without blocks means that none was available. */
+/**
+ * Sends an offer to a waiting engine. Offer number 0, without blocks, means that none was
+ * available.
+ */
 export type SendOffer = (offer: number, blocks: DigestItems) => void;
 
 /**
- * Offers blocks that were requested on a GPU to engines that load blocks on their own initiative.
+ * Offers blocks that were requested for a GPU to engines that load blocks without a pending request
+ * of their own.
  */
 export class GpuWarming implements GpuSink {
   readonly #options: GpuWarmingOptions;
   readonly #engines = new Set<GpuWarmingEngine>();
-  /** Offers that no engine has received yet. */
+  /** Offers not sent to an engine yet. */
   readonly #queue: Offer[] = [];
   #lastId = 0;
 
@@ -80,8 +87,8 @@ export class GpuWarming implements GpuSink {
   }
 
   /**
-   * Splits blocks into groups of one namespace and layer, each small enough for an answer. Returns
-   * their positions.
+   * Splits blocks into groups of one namespace and layer, each small enough for one reply. Returns
+   * the blocks' positions.
    */
   #parts(blocks: readonly OfferedBlock[]): number[][] {
     const parts: number[][] = [];
@@ -133,7 +140,7 @@ export class GpuWarming implements GpuSink {
     return false;
   }
 
-  /** Sends the next offer to a waiting engine. */
+  /** Sends the next queued offer to a waiting engine. */
   #serve(engine: GpuWarmingEngine): void {
     const at = this.#queue.findIndex(({ namespace }) => namespace === engine.namespace);
     if (at < 0) return;
@@ -158,7 +165,7 @@ export class GpuWarming implements GpuSink {
     for (const offer of stranded) this.#cancel(offer, GONE);
   }
 
-  /** The agent is stopping: all offers and waits end. */
+  /** Ends all offers and waiting requests, because the agent is stopping. */
   stop(): void {
     for (const offer of [...this.#queue]) this.#cancel(offer, ABORTED);
     for (const engine of [...this.#engines]) engine.close();
@@ -172,8 +179,8 @@ interface OfferQueue {
 }
 
 /**
- * A connection that loads offered blocks to its GPU. It waits, or processes an offer, or its wait
- * ended without an offer and it is expected to wait again.
+ * A connection that loads offered blocks to its GPU. It waits for an offer, or processes one, or is
+ * expected to wait again because its last wait ended without an offer.
  */
 export class GpuWarmingEngine {
   readonly namespace: NamespaceIndex;
@@ -195,15 +202,15 @@ export class GpuWarmingEngine {
     return this.#send !== null;
   }
 
-  /** Whether an offer would reach the engine. */
+  /** True if the engine waits for an offer, processes one, or is expected to wait again soon. */
   get isThere(): boolean {
     if (this.#send !== null || this.#current !== null) return true;
     return this.#clock.monotonicMs() < this.#backUntilMs;
   }
 
   /**
-   * Records the outcomes of an offer and waits for the next one. `send` is called once, at the
-   * latest at the deadline. Must not be called while the engine waits.
+   * Records the outcomes of the previous offer and waits for the next one. Calls `send` exactly
+   * once, at the latest at the deadline. Must not be called while the engine already waits.
    */
   wait(offer: number, outcomes: OutcomeItems, deadlineMs: number, send: SendOffer): void {
     this.#answered(offer, outcomes);
@@ -232,7 +239,7 @@ export class GpuWarmingEngine {
     this.#reply(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
   }
 
-  /** A later answer to this offer is ignored. */
+  /** Forgets this offer; a report on it that arrives later is ignored. */
   forget(offer: Offer): void {
     if (this.#current !== offer) return;
     this.#current = null;
@@ -252,7 +259,10 @@ export class GpuWarmingEngine {
     send(offer, blocks);
   }
 
-  /** The connection has ended, or the agent is stopping. A wait is answered without an offer. */
+  /**
+   * Ends the engine: a waiting request gets a reply without an offer. Called when the connection
+   * has ended or the agent is stopping.
+   */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;

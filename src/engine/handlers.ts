@@ -42,7 +42,7 @@ interface Scratch {
   readonly session: { session: bigint };
 }
 
-/** Handles every frame of a connection, starting with HELLO. */
+/** Creates the handler of all frames of a connection, HELLO included. */
 export function createFrameHandler(context: EngineContext): FrameHandler {
   const greet = createGreeting(context);
   const handle = createHandlers(context);
@@ -73,7 +73,9 @@ function* counted(
   }
 }
 
-/** The handler of each operation after HELLO. All connections share the scratch memory. */
+/**
+ * Creates the handlers of the operations after HELLO. All connections share their scratch memory.
+ */
 function createHandlers(context: EngineContext): Handler {
   const { itemsMax, frameBytesMax } = context.limits;
   const scratch: Scratch = {
@@ -99,17 +101,20 @@ function createHandlers(context: EngineContext): Handler {
   };
 }
 
-/** Whether the connection requested the engine operations in its HELLO. */
+/** Returns true if the connection requested the engine operations in its HELLO. */
 function isEngine(connection: Connection): boolean {
   return (greetedOf(connection).features & protocol.Feature.engine) !== 0;
 }
 
-/** Whether blocks on this connection carry MACs. */
+/** Returns true if blocks on this connection carry MACs. */
 function hasMacs(connection: Connection): boolean {
   return (greetedOf(connection).features & protocol.Feature.mac) !== 0;
 }
 
-/** The namespace of a handle, or a refusal. Without the engine feature the field is reserved. */
+/**
+ * Returns the namespace of a handle, or why the frame is refused. Without `Feature.engine` the
+ * handle field is reserved and must be 0.
+ */
 function indexOf(connection: Connection, handle: number): NamespaceIndex | protocol.Refusal {
   if (handle !== 0 && !isEngine(connection)) {
     return protocol.refusal(
@@ -164,7 +169,7 @@ function lookupHandlers(
       } else {
         const tokens = wordsOf(identify.items);
         const blocks = digests.prefixDigests(namespaceKey, tokens, blockTokens, named.digests);
-        // A LOOKUP may continue this prompt.
+        // Remembers the prompt, because a later LOOKUP may continue it.
         if (isEngine(connection)) {
           const all = named.digests.subarray(0, blocks * DIGEST_BYTES);
           prompts.add(namespace, { tokens, media: [] }, all);
@@ -187,7 +192,7 @@ function lookupHandlers(
 
 function slotHandlers(context: EngineContext, scratch: Scratch): Handlers {
   const { store, limits } = context;
-  // The session of a reservation is recorded for attribution only.
+  // A reservation's session id only attributes the slots to a session in reports.
   const { batch, handles } = scratch;
   const reserving = { session: 0n, namespace: 0 };
   const asked = { tiers: 0, deadlineMs: 0, stopAtMiss: false, namespace: 0 };
@@ -282,7 +287,7 @@ function gpuHandlers({ store, limits }: EngineContext, { batch, handles }: Scrat
   };
 }
 
-/** Whether all, some or none of the request's blocks were found. */
+/** Returns whether all, some or none of the request's blocks were found. */
 function lookupOutcome({ count, outcome }: HandleBatch): LookupOutcome {
   let found = 0;
   for (let i = 0; i < count; i++) if (outcome[i] === protocol.Outcome.ok) found++;
@@ -317,15 +322,15 @@ function report(
   return null;
 }
 
-/** Bytes are hashed on another thread, so the handles are kept in their own batch until then. */
+/**
+ * Returns a batch for the frame's handles. Another thread hashes the blocks, so the batch must
+ * outlive the frame and cannot be scratch memory.
+ */
 function batchFor({ limits }: EngineContext, { count }: protocol.Frame): HandleBatch {
   return createHandleBatch(Math.max(1, Math.min(count, limits.itemsMax)));
 }
 
-/**
- * Answers with the outcomes in `handles`. `later` resolves when they are known; null if they are
- * known now.
- */
+/** Replies with the outcomes in `handles`: once `later` resolves, or now if `later` is null. */
 function answerOnce(
   context: EngineContext,
   connection: Connection,
@@ -343,7 +348,7 @@ function answerOnce(
   else answerLater(context, connection, later.then(answer));
 }
 
-/** Handlers of session requests. */
+/** Creates the handlers of session requests. */
 function sessionHandlers(
   { store, limits }: EngineContext,
   { batch, handles, session }: Scratch,

@@ -14,7 +14,10 @@ import {
 } from "./connection.ts";
 import * as protocol from "./protocol/index.ts";
 
-/** Handles the first frame of a connection: client, namespace, and the descriptor of the arena. */
+/**
+ * Creates the handler of HELLO, the first frame of a connection. HELLO names the client and its
+ * namespace; the reply carries the file descriptor of the arena.
+ */
 export function createGreeting(context: EngineContext): FrameHandler {
   return (connection, frame) => {
     if (frame.op !== protocol.Op.hello) {
@@ -118,8 +121,8 @@ function answer(
     leaseMs: limits.leaseMs,
     blockTokens: greeted.blockTokens,
   });
-  // The socket is new, so its buffer has room. A client that cannot receive 112 bytes has
-  // disconnected.
+  // The socket is new, so its buffer has room for the reply of 112 bytes. If it was not sent whole,
+  // the client has disconnected.
   const sent = context.sendFd(connection, store.arena.fd);
   if (sent === null) connection.close();
   else connection.sent(sent);

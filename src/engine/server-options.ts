@@ -6,24 +6,31 @@ import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { FrameCounts, LookupOutcome } from "./frame-counts.ts";
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
-/** Limits of engines. The answer to HELLO reports those that a client needs. */
+/** Limits of engines. HELLO's reply reports those that a client needs. */
 export interface EngineLimits {
   readonly frameBytesMax: number;
   readonly itemsMax: number;
-  /** Maximum slots that a connection holds at the same time. */
+  /** Maximum slots that a connection may hold at the same time. */
   readonly handlesMax: number;
   readonly connectionsMax: number;
-  /** Maximum connections of a process. */
+  /** Maximum connections of one process. */
   readonly processConnectionsMax: number;
-  /** Part of RAM whose slots one engine may hold while there are other engines. */
+  /** Maximum fraction of RAM whose slots one engine may hold while other engines are connected. */
   readonly heldShare: number;
-  /** Maximum unread answers of a connection before its requests wait. */
+  /**
+   * Maximum bytes of replies that a client has not read. Above it, further requests of the
+   * connection wait.
+   */
   readonly unreadBytesMax: number;
-  /** How long answers may exceed that before the connection is closed. */
+  /**
+   * Maximum ms that unread replies may stay above `unreadBytesMax`. Then the connection is closed.
+   */
   readonly unreadMs: number;
-  /** How long a connection that holds slots may be silent before it is closed. */
+  /**
+   * Maximum ms without a frame from a connection that holds slots. Then the connection is closed.
+   */
   readonly leaseMs: number;
-  /** Default deadline of an acquire. */
+  /** Default deadline of an ACQUIRE in ms. */
   readonly acquireMs: number;
 }
 
@@ -40,29 +47,32 @@ export type EngineStats = ReturnType<typeof emptyEngineStats>;
 export function emptyEngineStats() {
   return {
     connected: 0,
-    /** Rejected connections: wrong user, or over a limit. */
+    /** Connections rejected at connect: wrong user, or over a limit. */
     refusedPeers: 0,
-    /** Connections closed by the server: lease overstayed, answers unread, no HELLO. */
+    /**
+     * Connections closed by the server: slots held too long without a frame, replies unread, or no
+     * HELLO in time.
+     */
     cutOff: 0,
-    /** Connections that ended while their process held slots. */
+    /** Connections that ended while their process could still access slots they held. */
     quarantines: 0,
     /** Internal errors while handling a frame. */
     faults: 0,
-    /** Bytes copied between slots and GPU memory of engines. */
+    /** Bytes copied from GPU memory of engines to slots, and in the other direction. */
     gpuStoredBytes: 0,
     gpuLoadedBytes: 0,
-    /** Copies that a device or its driver failed to make. */
+    /** Copies that failed in a GPU or its driver. */
     gpuFailures: 0,
-    /** Slots that a device may access until the process ends. They are never reused. */
+    /** Slots that a GPU may access until the agent's process ends. They are never reused. */
     gpuLeakedSlots: 0,
   };
 }
 
-/** Destination of the engines' commands. */
+/** Executes the commands that engines send. */
 export interface CommandPort {
   /**
    * Executes a command (JSON as UTF-8) and returns its receipt, at most `bytesMax` bytes. `name` is
-   * the client's name. Reading and writing happen in slices of `source`.
+   * the client's name. Decoding and encoding run in time slices of `source`.
    */
   submit(
     json: Uint8Array,
@@ -73,7 +83,10 @@ export interface CommandPort {
 
 export interface EngineServerOptions {
   readonly socketPath: string;
-  /** Group that may connect in addition to the agent's own user; null = the agent's group. */
+  /**
+   * Id of the group whose members may connect, in addition to the agent's own user. Null: the
+   * agent's group.
+   */
   readonly socketGroup: number | null;
   readonly limits: EngineLimits;
   readonly store: BlockStore;
@@ -84,16 +97,20 @@ export interface EngineServerOptions {
   readonly clock: Clock;
   readonly incarnation: bigint;
   /**
-   * For copies between slots and GPU memory of engines. Null or absent: engines copy themselves.
+   * GPUs for copies between slots and GPU memory of engines. Null or absent: engines make these
+   * copies themselves.
    */
   readonly gpus?: Gpus | null;
-  /** Destination of commands from engines. Null or absent: this agent accepts none. */
+  /** Executes commands from engines. Null or absent: this agent accepts none. */
   readonly commands?: CommandPort | null;
   readonly frames: FrameCounts;
-  /** Receives a report about an engine that holds nearly everything. */
+  /** Receives a report about an engine that holds nearly all of RAM that it may hold. */
   readonly health?: Pick<Health, "raise">;
-  /** Called when the blocks of a request were looked up. */
+  /**
+   * Called when the blocks of a request have been looked up. `tier` is the slowest tier that
+   * supplied a block.
+   */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
-  /** Called with one line and fields for an operator. */
+  /** Called with a log line and its fields. */
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }

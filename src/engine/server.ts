@@ -17,35 +17,36 @@ import {
 import { peerAllowed, peerOf, type SocketOwner, socketFd, takeSocketPath } from "./socket-file.ts";
 
 const HELLO_MS = 5_000;
-/** A periodic check that is late by this much was delayed by a pause of the process. */
+/** A periodic check that runs this many ms late shows that the agent's process was paused. */
 const PAUSE_MS = 500;
-/** Maximum lost connections of a process whose slots wait for its end. */
+/** Maximum ended connections of one process whose slots stay reserved until the process exits. */
 const ORPHANS_A_PROCESS = 16;
 /**
- * Rejected connections kept open until their HELLO arrives, so that the client can read the reason.
- * Further ones close immediately.
+ * Maximum rejected connections kept open until their HELLO arrives, so that the client can read the
+ * reason. Further ones close immediately.
  */
 const REJECTED_MAX = 64;
 /**
- * Connections that end between two requests for a garbage collection. Their remains are old objects,
- * which the runtime collects only after the heap has doubled. A collection in this turn would keep
- * the event loop for 10 to 50 ms while connections open and close in a loop.
+ * Number of ended connections after which a garbage collection is requested. Closed connections
+ * leave old objects, which the runtime alone collects only when the heap has doubled. An immediate,
+ * synchronous collection would block the event loop for 10 to 50 ms whenever clients connect and
+ * disconnect in a loop.
  */
 const ENDINGS_A_SWEEP = 128;
-/** How long a shortage of descriptors is reported after its last occurrence. */
+/** A shortage of file descriptors is reported for this many ms after it last occurred. */
 const DESCRIPTORS_MS = 30_000;
 
 interface Client {
   readonly connection: Connection;
   readonly pid: number;
   readonly share: ConnectionShare;
-  /** Stops watching the process. */
+  /** Disposing it stops watching the client's process for its exit. */
   watch: Disposable | null;
   dead: boolean;
   readonly openedMs: number;
 }
 
-/** A Bun socket with its client as data. */
+/** A Bun socket whose data is its client. */
 type ClientSocket = Socket<Client | null>;
 
 /** Server of the engine plane: one Unix socket, many engines. */
@@ -53,7 +54,7 @@ export class EngineServer implements AsyncDisposable {
   readonly stats: EngineStats = emptyEngineStats();
   readonly #options: EngineServerOptions;
   readonly #clients = new Set<Client>();
-  /** Ended connections whose process may still access the slots they held. */
+  /** Ended connections whose process may still access the slots that they held. */
   readonly #orphans = new Set<Client>();
   readonly #rejected = new Set<Client>();
   readonly #openings = new Openings<ClientSocket>();
@@ -90,7 +91,7 @@ export class EngineServer implements AsyncDisposable {
     });
   }
 
-  /** Changes the limits that may change while engines are connected. */
+  /** Changes limits while engines are connected. */
   setLimits(limits: Partial<EngineLimits>): void {
     this.#limits = { ...this.#limits, ...limits };
     this.#shares.setLimits(this.#limits);
@@ -100,12 +101,15 @@ export class EngineServer implements AsyncDisposable {
     return this.#clients.size;
   }
 
-  /** Offers blocks in RAM to waiting engines. */
+  /** Receives blocks in RAM and offers them to waiting engines. */
   get gpuSink(): GpuSink {
     return this.#warm;
   }
 
-  /** Slots held by connections, and slots that a process or device may still access. */
+  /**
+   * Counts the slots that connections hold (`held`), and those of ended connections that a process
+   * or GPU may still access (`quarantined`).
+   */
   held(): { readonly held: number; readonly quarantined: number } {
     const sum = (clients: Set<Client>) => {
       let total = 0;
@@ -115,7 +119,7 @@ export class EngineServer implements AsyncDisposable {
     return { held: sum(this.#clients), quarantined: sum(this.#orphans) + this.#gpu.orphans };
   }
 
-  /** Starts listening. Throws SOCKET_IN_USE if another agent answers on the socket. */
+  /** Starts listening. Throws SOCKET_IN_USE if another agent listens on the socket. */
   async start(): Promise<void> {
     const { socketPath } = this.#options;
     this.#listener = await takeSocketPath(socketPath, () => this.#listen(socketPath));
@@ -200,8 +204,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * Watches the engine's process. If that fails, the connection is rejected, because its slots
-   * could not be reclaimed after its end.
+   * Watches the engine's process for its exit. If the watch cannot be set up, rejects the
+   * connection: its slots could never be reclaimed.
    */
   #watch(client: Client, pidFd: number): void {
     const { queue, native } = this.#options;
@@ -215,8 +219,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * Sends the reason immediately, but closes only after the HELLO that is in transit. A client
-   * whose connection closes before it has sent HELLO cannot read the reason.
+   * Sends the reason for the rejection at once, but closes the connection only when the client's
+   * HELLO has arrived. If the connection closed earlier, the client could not read the reason.
    */
   #reject(client: Client, text: string): void {
     const { connection } = client;
@@ -231,8 +235,8 @@ export class EngineServer implements AsyncDisposable {
   readonly #fds = new WeakMap<Connection, number>();
 
   /**
-   * Writes the pending output, with the arena's descriptor on its first byte. Null if the socket
-   * has ended.
+   * Writes the pending output, with the arena's file descriptor on its first byte. Null if the
+   * socket has ended.
    */
   #sendWithFd(connection: Connection, fd: number): number | null {
     const socket = this.#fds.get(connection);
@@ -241,7 +245,10 @@ export class EngineServer implements AsyncDisposable {
     return typeof sent === "number" ? sent : null;
   }
 
-  /** `chunk`: received bytes. Null: the socket is writable, or the connection was opened late. */
+  /**
+   * Handles one socket event and catches its errors. `chunk` contains the received bytes; null if
+   * the socket became writable or the connection was just opened.
+   */
   #guarded(socket: ClientSocket, chunk: Uint8Array | null): void {
     const client = socket.data;
     if (client === null) return;
@@ -260,7 +267,7 @@ export class EngineServer implements AsyncDisposable {
     if (client.connection.closed) this.#leave(client);
   }
 
-  /** An internal error on one connection must not affect the others. */
+  /** Closes a connection that caused an internal error. Other connections are not affected. */
   #fault(connection: Connection, error: unknown): void {
     this.stats.faults++;
     const text = `engine request failed on connection ${connection.id}: ${messageOf(error)}`;
@@ -279,8 +286,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * The connection has ended. Its slots wait for the end of the process, unless it has already
-   * ended.
+   * Handles the end of a connection. Its slots stay reserved until the client's process exits,
+   * unless it already has.
    */
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
@@ -318,8 +325,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * After a pause of the agent itself (SIGSTOP, a suspended machine) no engine counts as late:
-   * frames that engines sent meanwhile are still unread in their sockets.
+   * Returns true after a pause of the agent itself (SIGSTOP, a suspended machine), and restarts the
+   * timeouts of all engines: frames sent during the pause are still unread in the sockets.
    */
   #forgivePause(now: number): boolean {
     const pausedMs = now - this.#checkedMs;
@@ -346,7 +353,7 @@ export class EngineServer implements AsyncDisposable {
       const holder = connection.greeted?.holder;
       const held = holder?.held ?? 0;
       if (this.#draining) holder?.endLookups();
-      // A client that waits for the agent's answer is not silent.
+      // A client that waits for the agent's reply does not count as silent.
       if (connection.working > 0) connection.lastFrameMs = now;
       if (connection.stalledSinceMs !== null) {
         if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
@@ -386,8 +393,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /**
-   * Grants no new slots. Waits until no slot is held, until the deadline, or until `forceStop` is
-   * aborted.
+   * Stops granting slots. Waits until no slot is held, but at most until the deadline or until
+   * `forceStop` is aborted.
    */
   async drain(deadlineMs: number, forceStop: AbortSignal): Promise<void> {
     this.#draining = true;
@@ -409,7 +416,8 @@ export class EngineServer implements AsyncDisposable {
     }
     for (const client of [...this.#orphans]) this.#releaseAfterExit(client);
     for (const { connection } of [...this.#rejected]) connection.hangUp();
-    // Removes the socket file, unless a drain did: another agent may listen on it by now.
+    // Stopping the listener removes the socket file. If a drain already stopped it, another agent
+    // may listen on that path by now.
     this.#listener?.stop(true);
     this.#listener = null;
   }
@@ -422,14 +430,14 @@ interface Opening {
 }
 
 /**
- * Accepted connections that wait to be opened. All new connections share one slice of the event
- * loop, so that a client that reconnects continuously delays only new connections.
+ * Accepted connections that wait to be opened. All new connections share one source of event-loop
+ * turns, so that a client that reconnects continuously delays only other new connections.
  */
 class Openings<S extends Opening> {
   readonly #waiting = new Set<S>();
   readonly #source = loopTurns.source();
 
-  /** Calls `open` in a slice, unless the connection has ended by then. */
+  /** Calls `open` in a later time slice, unless the connection has ended by then. */
   came(socket: S, open: () => void): void {
     this.#waiting.add(socket);
     const opened = this.#source.call(() => {
@@ -438,7 +446,7 @@ class Openings<S extends Opening> {
       open();
     });
     if (opened === null) socket.terminate();
-    // A connection is not read before it is open.
+    // The socket is not read until its connection is open.
     else if (this.#waiting.has(socket)) socket.pause();
   }
 

@@ -3,15 +3,16 @@ import { dirname } from "node:path";
 import { HearthError, messageOf } from "../core/index.ts";
 import { type Native, NativeError, type SocketPeer } from "../native/index.ts";
 
-/** Size of `sun_path` without its terminating zero. */
+/** Maximum bytes of a Unix socket's path: the size of `sun_path` without its terminating zero. */
 const PATH_BYTES_MAX = 107;
 
-/** The configuration key of a socket. */
+/** Configuration key that names the socket, for error messages. */
 type SocketKey = "engine.socket" | "api.socket";
 
 /**
- * Listens on a socket at `path`. A socket file left by a dead agent is removed. Throws
- * SOCKET_IN_USE if a living agent answers, and CONFIG_INVALID if the socket cannot be created.
+ * Listens on a Unix socket at `path`. Removes a socket file that a dead agent left there. Throws
+ * SOCKET_IN_USE if a living agent listens there, and CONFIG_INVALID if the socket cannot be
+ * created.
  */
 export async function takeSocketPath<T>(
   path: string,
@@ -40,7 +41,7 @@ function cannotListen(path: string, key: SocketKey, cause: unknown): HearthError
   });
 }
 
-/** Removes a socket file left by a dead agent. Throws if a living agent answers. */
+/** Removes a socket file that a dead agent left behind. Throws if a living agent listens on it. */
 async function removeStale(path: string, key: SocketKey): Promise<void> {
   if (!existsSync(path)) return;
   if (!lstatSync(path).isSocket()) {
@@ -52,8 +53,8 @@ async function removeStale(path: string, key: SocketKey): Promise<void> {
     const probe = await Bun.connect({ unix: path, socket: { data() {} } });
     probe.terminate();
   } catch (error) {
-    // Only this error means that no process listens. A full backlog or a missing permission has
-    // another one.
+    // Only ECONNREFUSED proves that no process listens. A full backlog or a missing permission
+    // causes other errors.
     if ((error as NodeJS.ErrnoException).code === "ECONNREFUSED") {
       unlinkSync(path);
       return;
@@ -70,9 +71,9 @@ export interface SocketOwner {
 }
 
 /**
- * Whether a peer may connect: root, the agent's own user, and members of the socket's group. The
- * file mode enforces the same, but it can be changed by mistake, and an inherited descriptor
- * bypasses it.
+ * Returns true if a peer process may connect: root, the agent's own user, and members of the
+ * socket's group. The file mode enforces the same rule, but it can be changed by mistake, and an
+ * inherited descriptor bypasses it.
  */
 export function peerAllowed(
   peer: SocketPeer,
@@ -85,12 +86,14 @@ export function peerAllowed(
 }
 
 /**
- * Why the kernel does not identify a peer: it has disconnected, or this process is out of
- * descriptors.
+ * Reason why the peer process is unknown: it has disconnected, or this process has no free file
+ * descriptor.
  */
 type NoPeer = "gone" | "no_descriptors";
 
-/** The process at the other end, as recorded when it connected. */
+/**
+ * Returns the process at the other end of the socket, as the kernel recorded it at connect time.
+ */
 export function peerOf(native: Native, socket: object): SocketPeer | NoPeer {
   try {
     return native.socketPeer(socketFd(socket));
@@ -100,7 +103,7 @@ export function peerOf(native: Native, socket: object): SocketPeer | NoPeer {
   }
 }
 
-/** Bun's sockets have a descriptor that its types do not declare. */
+/** Returns the socket's file descriptor. Bun's sockets have one that its types do not declare. */
 export function socketFd(socket: object): number {
   return (socket as { readonly fd: number }).fd;
 }

@@ -8,9 +8,9 @@ import {
 import { type Codec, list, nullable, type ReadResult, text, u64, uint } from "./fields.ts";
 
 /**
- * An event of an engine, normalized over both engines and all their encodings. Hashes are opaque:
- * unsigned 64-bit numbers (SGLang's signed ones bit for bit), or digests as sent. `medium` and
- * other text are the engine's own; `ingest` interprets them.
+ * A KV-cache event of an engine, in one form for both engines and all their encodings. Hashes are
+ * opaque: unsigned 64-bit numbers (SGLang's signed ones reinterpreted bit for bit), or digests as
+ * sent. `medium` and other text have the engine's own values; `src/events/ingest` interprets them.
  */
 export type EngineEvent =
   | {
@@ -18,13 +18,16 @@ export type EngineEvent =
       readonly hashes: readonly EngineHash[];
       readonly parent: EngineHash | null;
       readonly tokens: Uint32Array;
-      /** Block size in tokens of the event; the last page of SGLang may have fewer tokens. */
+      /**
+       * Block size in tokens, as stated by the event. The last page of a prompt in SGLang may have
+       * fewer tokens.
+       */
       readonly blockTokens: number;
       readonly loraName: string | null;
-      /** The only adapter information of older vLLM versions. */
+      /** Number of the LoRA adapter. Older vLLM versions send only this, not the adapter's name. */
       readonly loraId: bigint | null;
       readonly medium: string | null;
-      /** One entry per block if the engine provides them; null: none. */
+      /** Extra keys of each block's hash, one entry per block. Null if the engine sends none. */
       readonly extras: readonly (BlockExtras | null)[] | null;
       readonly group: KvGroup | null;
       readonly cacheSalt: string | null;
@@ -32,8 +35,8 @@ export type EngineEvent =
       readonly ownership: string | null;
       readonly sessionId: string | null;
       /**
-       * EAGLE sends each token as a pair. `tokens` has the first of each pair, this is the second
-       * of the last one.
+       * With EAGLE, SGLang sends each token as a pair of it and its successor. `tokens` has the
+       * first token of each pair; this is the second token of the last pair.
        */
       readonly eagleNext: number | null;
     }
@@ -47,8 +50,8 @@ export type EngineEvent =
     }
   | { readonly kind: "cleared"; readonly ownership: string | null }
   /**
-   * An event that could not be decoded. It is counted and skipped; the other events of the batch
-   * are applied.
+   * An event that could not be decoded. The ingest counts and skips it, and applies the other
+   * events of the batch.
    */
   | { readonly kind: "unreadable"; readonly why: string };
 
@@ -56,7 +59,10 @@ export type EngineHash = bigint | Uint8Array;
 
 export interface BlockExtras {
   readonly loraName: string | null;
-  /** Multimodal items that extend into the block, with offsets from its start. */
+  /**
+   * Multimodal items that overlap the block. `offset` is relative to the block's first token;
+   * negative if the item began earlier.
+   */
   readonly media: readonly { readonly id: string; readonly offset: number }[];
   readonly cacheSalt: string | null;
   readonly embeddings: Uint8Array | null;
@@ -64,29 +70,29 @@ export interface BlockExtras {
 
 export interface KvGroup {
   readonly index: number | null;
-  /** `full_attention`, `mla_attention`, ... */
+  /** The engine's name of the attention kind: `full_attention`, `mla_attention`, ... */
   readonly specKind: string | null;
   readonly slidingWindow: number | null;
 }
 
-/** The events that an engine published in one step. */
+/** The events that an engine published in one scheduling step. */
 export interface EngineBatch {
-  /** Seconds since 1970, by the engine's clock. */
+  /** Publication time in seconds since 1970, by the engine's clock. */
   readonly seconds: number;
-  /** Data-parallel rank; 0 if the engine does not state one. */
+  /** Data-parallel rank that published the batch; 0 if the engine states none. */
   readonly rank: number;
   readonly events: readonly EngineEvent[];
 }
 
-/** Limits of one batch of an engine. */
+/** Limits on one batch from an engine. A batch or event beyond them counts as unreadable. */
 export const ENGINE_BATCH_LIMITS = {
   bytesMax: MSGPACK_LIMITS.event.bytesMax,
   eventsMax: 65_536,
-  /** Per event. */
+  /** Maximum block hashes in one event. */
   hashesMax: 262_144,
   tokensMax: 4_194_304,
   textBytesMax: 1_024,
-  /** Maximum bytes of an engine's digest. */
+  /** Maximum bytes of one block hash that is a digest. */
   digestBytesMax: 64,
   /** Maximum extra keys of one block's hash. */
   extrasMax: 256,
@@ -95,7 +101,7 @@ export const ENGINE_BATCH_LIMITS = {
 const LIMITS = ENGINE_BATCH_LIMITS;
 const NAME_BYTES_MAX = 256;
 
-/** Like `Codec`, for long lists that are read in steps, each well below a millisecond. */
+/** Reads values like `Codec`, but in steps of well below a millisecond, for long lists. */
 interface StepCodec<T> {
   steps(reader: MsgpackReader): Generator<void, T>;
   write(writer: MsgpackWriter, value: T): void;
@@ -114,7 +120,7 @@ const label = text(LIMITS.textBytesMax);
 const word = nullable(label);
 const whole = nullable(uint());
 
-/** A list whose items are read `atOnce` at a time. */
+/** Returns a codec of a list that reads `atOnce` items per step. */
 function longList<T>(codec: Codec<T>, atOnce: number): StepCodec<readonly T[]> {
   return {
     *steps(reader) {
@@ -135,7 +141,7 @@ function longList<T>(codec: Codec<T>, atOnce: number): StepCodec<readonly T[]> {
 
 interface Tokens {
   readonly tokens: Uint32Array;
-  /** If tokens came as pairs: the second token of the last pair. */
+  /** Second token of the last pair if the engine sent pairs of tokens, otherwise null. */
   readonly eagleNext: number | null;
 }
 
@@ -143,7 +149,7 @@ const TOKEN_MAX = 0xffff_ffff;
 const TOKENS_A_STEP = 16_384;
 const PAIRS_A_STEP = 2_048;
 
-/** Tokens, or with EAGLE pairs of a token and its successor. */
+/** Reads a list of tokens, or with EAGLE a list of pairs (a token and its successor). */
 const tokenIds: StepCodec<Tokens> = {
   *steps(reader) {
     const count = reader.array(LIMITS.tokensMax);
@@ -175,7 +181,7 @@ const tokenIds: StepCodec<Tokens> = {
   },
 };
 
-/** One extra key of a block's hash. The meaning of text depends on the LoRA name. */
+/** One extra key of a block's hash. A text is the LoRA name, or else the cache salt. */
 type ExtraKey = string | BlockExtras["media"][number] | Uint8Array;
 
 const extraKey: Codec<ExtraKey> = {
@@ -199,7 +205,10 @@ const extraKey: Codec<ExtraKey> = {
   },
 };
 
-/** Offset from the start of the block; negative if the item began earlier. */
+/**
+ * Reads the offset of a multimodal item from the start of the block; negative if the item began
+ * earlier.
+ */
 function readOffset(reader: MsgpackReader): number {
   const value = Number(reader.int());
   if (!Number.isSafeInteger(value)) throw new Unreadable("offset is not a safe integer");
@@ -207,8 +216,8 @@ function readOffset(reader: MsgpackReader): number {
 }
 
 /**
- * A LoRA name and a salt are both text: the first string equal to the event's LoRA name is the
- * LoRA.
+ * Sorts the extra keys by meaning. A LoRA name and a salt are both text: the first string equal to
+ * the event's LoRA name is the LoRA name.
  */
 function extrasOf(keys: readonly ExtraKey[] | null, loraName: string | null): BlockExtras | null {
   if (keys === null) return null;
@@ -231,7 +240,7 @@ function keysOf(extras: BlockExtras | null): ExtraKey[] | null {
 const hashes = longList(hash, 1_024);
 const extraKeys = longList(nullable(list(extraKey, LIMITS.extrasMax)), 256);
 
-/** Members of all events by name. */
+/** Codecs of the members of all kinds of events, by member name. */
 const MEMBERS = {
   type: label,
   block_hashes: hashes,
@@ -269,7 +278,7 @@ export function decodeEngineBatch(payload: Uint8Array): ReadResult<EngineBatch> 
   return runAtOnce(engineBatchSteps(payload));
 }
 
-/** Like `decodeEngineBatch`, in steps of well below a millisecond each. */
+/** Decodes like `decodeEngineBatch`, in steps of well below a millisecond each. */
 export function* engineBatchSteps(payload: Uint8Array): Generator<void, ReadResult<EngineBatch>> {
   if (payload.length > LIMITS.bytesMax) return { ok: false, why: "message is too long" };
   try {
@@ -320,7 +329,10 @@ function* readEvent(reader: MsgpackReader): Generator<void, EngineEvent> {
   return eventOf(fields);
 }
 
-/** Reads members by name, each at most once; unknown ones, and those not in `names`, are skipped. */
+/**
+ * Reads the members of an event encoded as a map. A member may occur at most once; members not in
+ * `names` are skipped.
+ */
 function* readNamed(
   reader: MsgpackReader,
   fields: Fields,
@@ -347,7 +359,7 @@ function* readMember(
   Object.assign(fields, { [name]: value });
 }
 
-/** Members by position, without the leading tag. */
+/** Names of the members of an event encoded as a list, in order, without the leading tag. */
 const PLACES: Readonly<Record<string, readonly MemberName[]>> = {
   BlockStored: [
     "block_hashes",
@@ -365,7 +377,7 @@ const PLACES: Readonly<Record<string, readonly MemberName[]>> = {
   BlockRemoved: ["block_hashes", "medium", "group_idx"],
   AllBlocksCleared: [],
 };
-/** SGLang 0.5.18 and 0.5.19 send a map with this member at the position of vLLM's LoRA name. */
+/** Map member that SGLang 0.5.18 and 0.5.19 send at the list position of vLLM's LoRA name. */
 const ASIDE = { cache_salt: word };
 
 function* readPositional(reader: MsgpackReader, fields: Fields): Generator<void, void> {
@@ -407,7 +419,7 @@ function storedOf(fields: Fields) {
     loraName,
     loraId: fields.lora_id ?? null,
     extras: fields.extra_keys?.map((keys) => extrasOf(keys, loraName)) ?? null,
-    // An empty salt counts as no salt.
+    // An empty salt has the same effect as none.
     cacheSalt: fields.cache_salt || null,
     sessionId: fields.session_id ?? null,
   };
@@ -427,8 +439,8 @@ function needed<T>(value: T | null | undefined, name: string): T {
 }
 
 /**
- * Encodes like vLLM since 0.24: events as maps, without members at their default, except those that
- * vLLM always writes. Unreadable events are omitted.
+ * Encodes a batch like vLLM since 0.24: events are maps; a member is left out if it has its default
+ * value, except those that vLLM always writes. Unreadable events are left out.
  */
 export function encodeEngineBatch({ seconds, rank, events }: EngineBatch): Uint8Array {
   const readable = events.filter((event) => event.kind !== "unreadable");
@@ -444,7 +456,10 @@ export function encodeEngineBatch({ seconds, rank, events }: EngineBatch): Uint8
   return writer.int(rank).done();
 }
 
-/** The members in the order in which vLLM writes them; undefined: not written. */
+/**
+ * Returns the event's members in the order in which vLLM writes them. An undefined member is not
+ * written.
+ */
 function fieldsOf(event: Exclude<EngineEvent, { kind: "unreadable" }>): Fields {
   if (event.kind === "cleared") {
     return { type: "AllBlocksCleared", ...written({ ownership: event.ownership }) };
@@ -475,7 +490,7 @@ function fieldsOf(event: Exclude<EngineEvent, { kind: "unreadable" }>): Fields {
   };
 }
 
-/** The members that are neither undefined nor null. */
+/** Returns the members that are neither undefined nor null. */
 function written(fields: { readonly [N in MemberName]?: Fields[N] | undefined }): Fields {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => (value ?? null) !== null));
 }

@@ -19,7 +19,7 @@ export function encode<T>(codec: Codec<T>, value: T): Uint8Array {
   return writer.done();
 }
 
-/** Decodes one untrusted value without trailing bytes. */
+/** Decodes one value from untrusted bytes. Trailing bytes are a fault. */
 export function decode<T>(
   codec: Pick<Codec<T>, "read">,
   bytes: Uint8Array,
@@ -47,7 +47,7 @@ export const bool: Codec<boolean> = {
   write: (writer, value) => writer.bool(value),
 };
 
-/** An integer from 0 to `max`. */
+/** Returns a codec of an integer from 0 to `max`. */
 export function uint(max = Number.MAX_SAFE_INTEGER): Codec<number> {
   return { read: (reader) => reader.uint(max), write: (writer, value) => writer.int(value) };
 }
@@ -56,14 +56,14 @@ export function text(bytesMax: number): Codec<string> {
   return { read: (reader) => reader.str(bytesMax), write: (writer, value) => writer.str(value) };
 }
 
-/** A value that is read is a view of the input. */
+/** Returns a codec of at most `bytesMax` bytes. A value that was read is a view of the input. */
 export function binary(bytesMax: number): Codec<Uint8Array> {
   return { read: (reader) => reader.bin(bytesMax), write: (writer, value) => writer.bin(value) };
 }
 
 const WORD_BYTES_MAX = 64;
 
-/** One of `words`; `what` names the value in the fault. */
+/** Returns a codec of one of `words`. `what` names the value in the fault. */
 export function oneOf<const W extends readonly string[]>(words: W, what: string): Codec<W[number]> {
   const read = (reader: MsgpackReader): W[number] => {
     const given = reader.str(WORD_BYTES_MAX);
@@ -80,7 +80,10 @@ export function nullable<T>(codec: Codec<T>): Codec<T | null> {
   };
 }
 
-/** Another form of the values of a codec. `read` may throw `Unreadable`. */
+/**
+ * Returns a codec that reads and writes the values of `codec` in another form. `read` may throw
+ * `Unreadable`.
+ */
 export function converted<T, U>(
   codec: Codec<T>,
   read: (value: T) => U,
@@ -92,7 +95,10 @@ export function converted<T, U>(
   };
 }
 
-/** The values of a codec that are valid; `fault` says why another one is not. */
+/**
+ * Returns a codec that accepts only values for which `isValid` returns true. `fault` is the reason
+ * given for other values.
+ */
 export function checked<T>(codec: Codec<T>, isValid: (value: T) => boolean, fault: string) {
   const read = (reader: MsgpackReader): T => {
     const value = codec.read(reader);
@@ -102,7 +108,7 @@ export function checked<T>(codec: Codec<T>, isValid: (value: T) => boolean, faul
   return { ...codec, read };
 }
 
-/** A value of any type, which is skipped; written as nil. */
+/** Skips a value of any type when reading; writes nil. */
 export const skipped: Codec<null> = {
   read(reader) {
     reader.skip();
@@ -121,7 +127,7 @@ export function list<T>(codec: Codec<T>, itemsMax: number): Codec<readonly T[]> 
   };
 }
 
-/** A list of 64-bit hashes. */
+/** Returns a codec of a list of 64-bit hashes. */
 export function hashList(itemsMax: number): Codec<BigUint64Array> {
   return {
     read(reader) {
@@ -138,7 +144,7 @@ export function hashList(itemsMax: number): Codec<BigUint64Array> {
 
 type Positions = Readonly<Record<string, Codec<never> | Codec<unknown>>>;
 
-/** A list of fixed length with one codec per position, in the order of the table. */
+/** Returns a codec of a list of fixed length, with one codec per position. */
 export function tuple<const P extends Positions>(positions: P) {
   const entries = Object.entries(positions) as [string, Codec<unknown>][];
   const { length } = entries;
@@ -157,13 +163,13 @@ export function tuple<const P extends Positions>(positions: P) {
   return codec;
 }
 
-/** A member of a map. */
+/** A member of a map: its name, its codec and its default. */
 export interface Member<T> {
   readonly name: string;
   readonly codec: Codec<T>;
-  /** The value of an absent member. Without it, the member is required. */
+  /** Default of a missing member. Without a default, the member is required. */
   readonly absent?: { readonly value: T };
-  /** Whether the member is not written when it has that value. */
+  /** True if the member is left out of the map when it has its default value. */
   readonly isOmitted?: boolean;
 }
 
@@ -171,18 +177,24 @@ export function required<T>(name: string, codec: Codec<T>): Member<T> {
   return { name, codec };
 }
 
-/** A member that is always written, and may be absent in a message of another implementation. */
+/**
+ * Declares a member that is always written. When it is missing, which happens in messages of other
+ * implementations, it is read as `value`.
+ */
 export function defaulted<T>(name: string, codec: Codec<T>, value: T): Member<T> {
   return { name, codec, absent: { value } };
 }
 
-/** A member that is absent when it has `value`. */
+/** Declares a member that is left out when it has `value`. */
 export function omitted<T, V>(name: string, codec: Codec<T>, value: V): Member<T | V> {
   const own = codec as Codec<T | V>;
   return { name, codec: own, absent: { value }, isOmitted: true };
 }
 
-/** Members of a map by property. A nested table is one object whose members are in the same map. */
+/**
+ * Members of a map by property. A nested table gives an object property; its members are read from,
+ * and written to, the same map.
+ */
 export interface Fields {
   readonly [property: string]: Member<never> | Member<unknown> | Fields;
 }
@@ -194,7 +206,7 @@ export type Struct<F> = {
 type AnyMember = Member<unknown>;
 type Values = Readonly<Record<string, unknown>>;
 
-/** A property with its member, or with the entries of its nested table. */
+/** A property with its member, or with the entries of a nested table. */
 interface Entry {
   readonly property: string;
   readonly of: AnyMember | readonly Entry[];
@@ -214,12 +226,14 @@ function entriesOf(fields: Fields): Entry[] {
   });
 }
 
-/** The members of entries and of their nested tables, by name. */
+/** Returns the members of the entries and of their nested tables, by member name. */
 function byName(entries: readonly Entry[]): (readonly [string, AnyMember])[] {
   return entries.flatMap(({ of }) => (isNested(of) ? byName(of) : [[of.name, of] as const]));
 }
 
-/** Reads the members of a map, each at most once. Members that are not in `known` are skipped. */
+/**
+ * Reads the members of a map. A member may occur at most once; members not in `known` are skipped.
+ */
 function readMembers(reader: MsgpackReader, known: ReadonlyMap<string, AnyMember>) {
   const values = new Map<string, unknown>();
   for (let left = reader.map(MEMBERS_MAX); left > 0; left--) {
@@ -265,7 +279,7 @@ function writeMembers(writer: MsgpackWriter, entries: readonly Entry[], values: 
   }
 }
 
-/** A map with the members of a table, written in the order of the table. */
+/** Returns a codec of a map with these members, written in the order of the table. */
 export function struct<const F extends Fields>(fields: F): Codec<Struct<F>> {
   const entries = entriesOf(fields);
   const known = new Map(byName(entries));
@@ -281,7 +295,10 @@ export function struct<const F extends Fields>(fields: F): Codec<Struct<F>> {
 type Variant<K, F> = { readonly kind: K } & Struct<F>;
 type Union<V> = { [K in keyof V]: Variant<K, V[K]> }[keyof V];
 
-/** A union of tables that the member `kind` selects; it is written first. */
+/**
+ * Returns a codec of a union of maps. The member `kind`, which is written first, selects the
+ * variant.
+ */
 export function union<const V extends Readonly<Record<string, Fields>>>(variants: V) {
   const kind = required("kind", oneOf(Object.keys(variants), "kind"));
   const tables = Object.fromEntries(
@@ -306,7 +323,7 @@ export function union<const V extends Readonly<Record<string, Fields>>>(variants
 
 interface Tag {
   readonly tag: string;
-  /** Absent: a variant without members. */
+  /** Codec of the variant's content. Absent if the variant has none. */
   readonly codec?: Codec<never> | Codec<object>;
 }
 type TaggedValue<V> = {
@@ -314,8 +331,8 @@ type TaggedValue<V> = {
 }[keyof V];
 
 /**
- * A union as Rust's serde writes it: a map with one member named by the variant, or for a variant
- * without members its name alone.
+ * Returns a codec of a union as Rust's serde writes it: a map with one member named after the
+ * variant, or only the variant's name if it has no content.
  */
 export function tagged<const V extends Readonly<Record<string, Tag>>>(variants: V) {
   const kindOf = (tag: string, isAlone: boolean): string => {

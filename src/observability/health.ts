@@ -1,15 +1,15 @@
 import type { Clock } from "../core/index.ts";
 import type { Logger } from "./logger.ts";
 
-/** A current problem. */
+/** A problem of this process that is current. */
 export interface HealthProblem {
   readonly code: HealthCode;
   readonly severity: "warn" | "error";
-  /** Start on the monotonic clock. */
+  /** Time at which the problem began, in monotonic ms. */
   readonly sinceMs: number;
-  /** The problem in general; the same text for every occurrence of the code. */
+  /** Describes the problem in general. The text is the same for every occurrence of the code. */
   readonly meaning: string;
-  /** This occurrence: paths, counts, the kernel's message. */
+  /** Describes this occurrence: paths, counts, the kernel's message. */
   readonly details: string;
   readonly fix: string;
 }
@@ -17,13 +17,17 @@ export interface HealthProblem {
 export interface HealthCount {
   readonly code: HealthCode;
   readonly isRaised: boolean;
-  /** Times the problem began since the start. Raising a current problem again does not count. */
+  /**
+   * Number of times the problem has begun since the process started. Raising a current problem
+   * again does not count.
+   */
   readonly raised: number;
 }
 
 export interface RaiseOptions {
   /**
-   * The problem ends if it is not raised again within this time; otherwise only `clear` ends it.
+   * Ms after which the problem ends if it is not raised again. Without it, only `clear` ends the
+   * problem.
    */
   readonly forMs?: number;
 }
@@ -36,8 +40,8 @@ export interface HealthOptions {
 const SEVERITIES = ["error", "warn"];
 
 /**
- * Current problems of this process, by code. Components raise and clear problems; each change is
- * logged and counted once.
+ * Current problems of this process, by code. Components raise and clear problems. The beginning and
+ * the end of each problem are logged, and its beginnings are counted.
  */
 export class Health implements Disposable {
   readonly #clock: Clock;
@@ -51,7 +55,10 @@ export class Health implements Disposable {
     this.#log = log;
   }
 
-  /** Raises a problem. If it is current already, only its details and its end change. */
+  /**
+   * Raises a problem. If it is already current, changes only its details and the time at which it
+   * ends.
+   */
   raise(code: HealthCode, details: string, { forMs }: RaiseOptions = {}): void {
     const spec = HEALTH_CODES[code];
     const known = this.#problems.get(code);
@@ -79,7 +86,7 @@ export class Health implements Disposable {
     this.#log.log("info", "health problem resolved", { code, seconds });
   }
 
-  /** Raises the problem with these details; null: clears it. */
+  /** Raises the problem with these details, or clears it if `details` is null. */
   report(code: HealthCode, details: string | null): void {
     if (details === null) this.clear(code);
     else this.raise(code, details);
@@ -89,13 +96,13 @@ export class Health implements Disposable {
     return this.#problems.has(code);
   }
 
-  /** Errors first; within a severity the oldest first. */
+  /** Returns the current problems: errors first; with equal severity, the oldest first. */
   list(): HealthProblem[] {
     const rank = ({ severity }: HealthProblem) => SEVERITIES.indexOf(severity);
     return [...this.#problems.values()].sort((a, b) => rank(a) - rank(b) || a.sinceMs - b.sinceMs);
   }
 
-  /** Counts of all codes. */
+  /** Returns the number of occurrences of every code. */
   counts(): HealthCount[] {
     return HEALTH_CODE_NAMES.map((code) => ({
       code,
@@ -117,20 +124,20 @@ export class Health implements Disposable {
 
 export interface HealthCodeSpec {
   /**
-   * error: blocks are lost or at risk until an operator acts. warn: slower or smaller than
-   * configured.
+   * `error`: blocks are lost or at risk until an operator acts. `warn`: the process is slower, or a
+   * cache smaller, than configured.
    */
   readonly severity: "warn" | "error";
-  /** The problem, as a clause without a final period. */
+  /** Describes the problem, as a clause without a final period. */
   readonly meaning: string;
-  /** The action for an operator. */
+  /** The action that an operator should take. */
   readonly fix: string;
 }
 
 /**
- * Problems of a running process. Codes are stable: log lines, metrics and HTTP carry them, and
- * `hearth reference health` prints this table. No problem makes the agent unready, because a
- * degraded cache still serves.
+ * Codes of problems of a running process. Codes are stable: log lines, metrics and HTTP replies
+ * contain them, and `hearth reference health` prints this table. No problem makes the agent
+ * unready, because even a degraded cache serves requests.
  */
 export const HEALTH_CODES = {
   KV_SSD_CSUM: {
@@ -357,7 +364,7 @@ export type HealthCode = keyof typeof HEALTH_CODES;
 
 export const HEALTH_CODE_NAMES = Object.keys(HEALTH_CODES) as readonly HealthCode[];
 
-/** Renders the reference page of health codes in Markdown. */
+/** Returns the reference page of health codes in Markdown. */
 export function renderHealthReference(): string {
   const lines = [
     "# Health",

@@ -1,8 +1,8 @@
 import { type Clock, HearthError, stringifyJson } from "../core/index.ts";
 
 /**
- * Writes log lines. The message is a constant and the variable parts are fields, because the flood
- * limit counts messages. Logging never throws because of the logged values.
+ * Writes log lines. The message must be a constant, with the variable parts in fields, because the
+ * flood limit counts lines by message. Logging never throws because of the logged values.
  */
 export interface Logger extends Disposable {
   log(level: LogLevel, message: string, fields?: LogFields): void;
@@ -10,22 +10,24 @@ export interface Logger extends Disposable {
   warn(message: string, fields?: LogFields): void;
   info(message: string, fields?: LogFields): void;
   debug(message: string, fields?: LogFields): void;
-  /** Returns a logger for the same output whose lines begin with these fields. */
+  /**
+   * Returns a logger for the same output that adds these fields at the start of each line's fields.
+   */
   child(fields: LogFields): Logger;
   setLevel(level: LogLevel): void;
-  /** Lines dropped by the flood limit since the start. */
+  /** Number of lines that the flood limit has dropped since the start. */
   readonly dropped: number;
-  /** Reports dropped lines at once and stops all timers. */
+  /** Logs the numbers of dropped lines immediately and stops all timers. */
   [Symbol.dispose](): void;
 }
 
 export interface LoggerOptions {
   readonly level: LogLevel;
   readonly format: LogFormat;
-  /** Receives one line with its newline. */
+  /** Called with each line, including its newline. */
   readonly write: (line: string) => void;
   readonly clock: Clock;
-  /** Maximum lines of one message per window; further ones are counted and dropped. */
+  /** Maximum lines with the same message per time window. Further ones are counted and dropped. */
   readonly burst?: number;
   readonly windowMs?: number;
 }
@@ -66,7 +68,7 @@ function loggerWith(log: CappedLog, own: LogFields): Logger {
   };
 }
 
-/** At most `burst` lines of one message per window, for at most 512 messages. */
+/** Limits lines to `burst` per message and time window. Counts at most 512 messages separately. */
 class CappedLog {
   readonly #options: LoggerOptions;
   readonly #burst: number;
@@ -121,7 +123,10 @@ class CappedLog {
     return window;
   }
 
-  /** Reports the drops of expired windows, and repeats while others are open. */
+  /**
+   * Logs the numbers of lines dropped in windows that have ended. Schedules itself again while
+   * other windows are open.
+   */
   #reportAll(): void {
     this.#stopSweep();
     const nowMs = this.#options.clock.monotonicMs();
@@ -156,7 +161,10 @@ class CappedLog {
 export const LOG_LEVELS = ["error", "warn", "info", "debug"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 export type LogFormat = "text" | "json";
-/** Variable parts of a line, so that its message stays constant and can be counted. */
+/**
+ * Variable parts of a line. They are separate from the message so that messages are constant and
+ * can be counted.
+ */
 export type LogFields = Readonly<Record<string, unknown>>;
 
 const FIELDS_MAX = 32;
@@ -170,8 +178,8 @@ const RESERVED: ReadonlySet<string> = new Set(["time", "level", "message"]);
 type Plain = string | number | bigint | boolean | null;
 
 /**
- * Formats one line without its newline. The result is safe for terminals and collectors, whatever
- * the fields contain.
+ * Returns one line without its newline. Its content cannot control terminals or confuse log
+ * collectors, whatever the fields contain.
  */
 function formatLine(
   format: LogFormat,
@@ -198,7 +206,8 @@ function plainFields(fields: LogFields): Record<string, Plain> {
 }
 
 /**
- * Code and fix of a HearthError; for other errors the source position, because they are unexpected.
+ * Returns code and fix of a HearthError as fields. For other errors, which are unexpected, returns
+ * the source position.
  */
 function errorFields(name: string, error: Error): Record<string, Plain> {
   const fields: Record<string, Plain> = { [name]: cut(error.message, VALUE_CHARACTERS_MAX) };
@@ -212,7 +221,10 @@ function errorFields(name: string, error: Error): Record<string, Plain> {
   return fields;
 }
 
-/** Matches `apiToken`, `api_token`, `api-token`, but not `block_tokens` or `token_file`. */
+/**
+ * Returns true if the field's name suggests a secret: `apiToken`, `api_token` or `api-token`, but
+ * not `block_tokens` or `token_file`.
+ */
 function isSecret(name: string): boolean {
   const snake = name.replace(/([a-z0-9])([A-Z])/g, "$1_$2").replaceAll("-", "_");
   return SECRET_NAME.test(snake.toLowerCase());
@@ -235,12 +247,12 @@ function objectText(value: unknown): string {
   try {
     return stringifyJson(value) ?? String(value);
   } catch (error) {
-    // A value that cannot be serialized is described instead, so that logging never fails.
+    // Logging must not fail, so a value that cannot be serialized is replaced by a description.
     return `[${typeof value} without JSON form: ${error instanceof Error ? error.message : "?"}]`;
   }
 }
 
-/** Removes credentials inside URLs and headers, and truncates long text. */
+/** Removes credentials in URLs and headers, and truncates long text. */
 function cut(text: string, charactersMax: number): string {
   const safe = text
     .slice(0, charactersMax)
@@ -255,7 +267,7 @@ function shownValue(value: Plain): string {
   return isBare ? text : escapeControls(JSON.stringify(text));
 }
 
-/** Escapes characters that start a line, move the cursor or color a terminal. */
+/** Escapes characters that begin a new line, move the cursor or change a terminal's colors. */
 function escapeControls(text: string): string {
   return text.replace(
     // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for

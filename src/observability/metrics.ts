@@ -1,29 +1,35 @@
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import { assert, loopTurns, type TurnSource } from "../core/index.ts";
 
-/** Each label with all its values, which bound the number of series. Empty: any value. */
+/**
+ * Labels by name, each with all its values. The number of values bounds the number of series. An
+ * empty list allows any value.
+ */
 type Labels = Readonly<Record<string, readonly string[]>>;
 
-/** Label values in the order of the labels, then the number. */
+/** Values of the labels in the order of their declaration, then the number. */
 type Row = readonly [...string[], number];
 
 /**
- * The series of a metric: a number without labels, a number or a table for each value of the first
- * label, or rows. Null: no series.
+ * Current values of a metric: one number if it has no labels, a number or a table per value of the
+ * first label, or a list of rows. Null: no series now.
  */
 export type Series = number | null | SeriesTable | readonly Row[];
 interface SeriesTable {
   readonly [label: string]: number | SeriesTable;
 }
 
-/** The declaration of a metric: what is registered and documented, and where it is read. */
+/** Declares a metric: its type, labels and help text, and how its value is read. */
 export interface Metric<Source> {
   readonly type: "counter" | "gauge" | "histogram";
   readonly help: string;
   readonly labels: Labels;
-  /** Upper bounds of a histogram's buckets. */
+  /** Upper bounds of the histogram's buckets, in the metric's unit. */
   readonly buckets: readonly number[];
-  /** Called at each scrape, in one turn for all metrics. A histogram has no series to read. */
+  /**
+   * Returns the metric's current values. Called at each scrape, for all metrics in one turn of the
+   * event loop. Histograms are not read; observers add to them.
+   */
   read(source: Source): Series;
 }
 
@@ -40,12 +46,15 @@ export function gauge<Source>(help: string, read: Read<Source>, labels: Labels =
   return { type: "gauge", help, labels, buckets: [], read } satisfies Metric<Source>;
 }
 
-/** A histogram, to which observers add. */
+/** Declares a histogram. Observers add values to it. */
 export function histogram(help: string, buckets: readonly number[], labels: Labels = {}) {
   return { type: "histogram", help, labels, buckets, read: () => null } satisfies Metric<unknown>;
 }
 
-/** The metrics of a part, as metrics of the whole. Null: the part does not exist now. */
+/**
+ * Converts the metrics of a part of `Whole` to metrics of `Whole`. They have no series while the
+ * part is null.
+ */
 export function metricsOfPart<Whole, Part, Table extends MetricTable<Part>>(
   pick: (whole: Whole) => Part | null,
   table: Table & MetricTable<Part>,
@@ -81,8 +90,8 @@ export class Metrics<Source> {
   }
 
   /**
-   * Returns a function that adds to the series of a histogram with these label values, in the order
-   * of the labels. Create it once and call it often.
+   * Returns a function that adds a value to the histogram series with these label values, which are
+   * in the order of the labels. Create the function once and call it often.
    */
   observer(name: string, ...values: readonly string[]): (value: number) => void {
     const handle = this.#handles.get(name);
@@ -92,8 +101,8 @@ export class Metrics<Source> {
   }
 
   /**
-   * The Prometheus text format. Reads all metrics from `sources`, then formats them in slices of
-   * the event loop. Concurrent scrapes share one result.
+   * Returns all metrics in the Prometheus text format. Reads them from `sources` in one turn, then
+   * formats them in event-loop slices. Concurrent scrapes share one result.
    */
   text(sources: () => Source): Promise<string> {
     this.#building ??= this.#text(this.#turns, sources).finally(() => {
@@ -118,12 +127,14 @@ export class Metrics<Source> {
   #set(name: string, series: Series): void {
     const handle = this.#handles.get(name)!;
     if (series === null || handle instanceof Histogram) return;
-    // Series with values outside of the declaration, such as workers, end with their subject.
+    // Labels such as workers may have any value. Their old series are removed, so that a series
+    // ends when its worker does.
     const isOpen = Object.values(this.#table[name]!.labels).some((values) => values.length === 0);
     if (isOpen) handle.reset();
     for (const [values, value] of rowsOf(series)) {
       const labels = this.#labelsOf(name, values);
-      // A counter can only be incremented, but its value is kept elsewhere.
+      // The library can only increment a counter, so it is removed and set to the value that is
+      // counted elsewhere.
       if (handle instanceof Counter) {
         handle.remove(labels);
         handle.inc(labels, value);
@@ -131,7 +142,10 @@ export class Metrics<Source> {
     }
   }
 
-  /** Limits the number of series to that in the declaration. */
+  /**
+   * Returns the labels of a series. Checks their values, so that there are no more series than
+   * declared.
+   */
   #labelsOf(name: string, values: readonly string[]): Record<string, string> {
     const labels = Object.entries(this.#table[name]!.labels);
     assert(labels.length === values.length, `${name} has ${labels.length} labels`);
@@ -160,7 +174,7 @@ function rowsOf(
   );
 }
 
-/** Renders the reference page of metrics in Markdown. */
+/** Returns the reference page of metrics in Markdown. */
 export function renderMetricsReference(table: MetricTable<never>): string {
   const labelsOf = (labels: Labels) =>
     Object.entries(labels).map(([label, values]) => {

@@ -4,7 +4,7 @@ import type { Logger } from "./logger.ts";
 import { counter, gauge, type MetricTable } from "./metrics.ts";
 import type { LoopLag } from "./process-watch.ts";
 
-/** Codes of refused API callers, as in the answer. */
+/** Codes of refusals of API callers, as in the responses. */
 export const API_REFUSALS = [
   "UNAUTHORIZED",
   "FORBIDDEN",
@@ -16,21 +16,21 @@ export const API_REFUSALS = [
 ] as const;
 export type ApiRefusal = (typeof API_REFUSALS)[number];
 
-/** Where the metrics of every Hearth process are read. */
+/** The objects from which the metrics of every Hearth process are read. */
 export interface ProcessSources {
   readonly version: string;
   readonly commit: string;
   readonly clock: Pick<Clock, "monotonicMs">;
-  /** Start of the process on the monotonic clock. */
+  /** Time at which the process started, in monotonic ms. */
   readonly startedMs: number;
   readonly health: Pick<Health, "counts">;
   readonly lag: Omit<LoopLag, typeof Symbol.dispose>;
   readonly logger: Pick<Logger, "dropped">;
-  /** Refused API callers; null before the API is served. */
+  /** Number of refused API callers by code. Null before the API is served. */
   readonly refusals: ReadonlyMap<ApiRefusal, number> | null;
 }
 
-/** Metrics of every Hearth process. */
+/** Declarations of the metrics of every Hearth process. */
 export const PROCESS_METRICS = {
   hearth_api_refused_total: counter(
     "API requests refused before routing, by the code of the answer",

@@ -2,26 +2,30 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { type Clock, LONG_TURN_MS, loopTurns, type TurnBudget } from "../core/index.ts";
 import type { Health } from "./health.ts";
 
-/** Interval of the probe timer; 100 timers a second cost 0.1 % of a core. */
+/** Interval of the probe timer in ms. 100 timer calls per second use 0.1 % of a core. */
 const PROBE_MS = 10;
-/** Lateness of a timer in an idle event loop. */
+/** Ms by which a timer is late even if the event loop is idle. */
 const TIMER_MS = 1;
 const BUCKET_MS = 250;
 const BUCKETS = 60;
 
 /** Measures how long the event loop is blocked. */
 export interface LoopLag extends Disposable {
-  /** The longest timer delay of the last 15 s, in seconds. */
+  /** Returns the longest delay of a timer in the last 15 s, in seconds. */
   longestSeconds(): number;
   /**
-   * The longest turn of the event loop in the last 15 s, in seconds: from the first input that the
-   * turn handles to the next turn, or a longer timer delay, which covers work that no source
-   * announced. Includes time in which the process waited for a processor.
+   * Returns the longest turn of the event loop in the last 15 s, in seconds. A turn lasts from the
+   * first input that it handles to the next turn. Returns the longest timer delay instead if that
+   * is longer, which covers work that no source announced. Includes time in which the process
+   * waited for a processor.
    */
   longestTurnSeconds(): number;
-  /** The most processor time of the loop's thread in one turn of the last 15 s, in seconds. */
+  /**
+   * Returns the most processor time that the event loop's thread used in one turn of the last 15 s,
+   * in seconds.
+   */
   longestTurnCpuSeconds(): number;
-  /** Turns since the start in which the thread used more than 5 ms of processor time. */
+  /** Number of turns since the start in which the thread used more than 5 ms of processor time. */
   readonly longTurns: number;
 }
 
@@ -30,7 +34,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   const turnMs = new Float64Array(BUCKETS);
   const turnCpuMs = new Float64Array(BUCKETS);
   const longTurnsBefore = turns.stats.longTurns;
-  /** Timer delays that are due to work of more than 5 ms which no source announced. */
+  /** Number of timer delays caused by more than 5 ms of work that no source announced. */
   let longDelays = 0;
   let announcedMs = turns.stats.cpuMs;
   let usedMs = turns.cpuNowMs;
@@ -43,7 +47,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
     turnCpuMs[at] = Math.max(turnCpuMs[at]!, cpuMs);
   });
   const timer = clock.every(PROBE_MS, () => {
-    // Starts the measurement of the turn, whatever else the turn does.
+    // Starts the measurement of this turn even if no source announces work.
     turns.touch();
     nowMs = clock.monotonicMs();
     for (; nowMs - bucketMs >= BUCKET_MS; bucketMs += BUCKET_MS) {
@@ -56,7 +60,8 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
     const delayMs = nowMs - expectedMs;
     lateMs[at] = Math.max(lateMs[at]!, delayMs);
     turnMs[at] = Math.max(turnMs[at]!, delayMs - TIMER_MS);
-    // Processor time between two probes in which no turn was open.
+    // Since the last probe, the two have grown by different amounts. The difference is the
+    // processor time used outside of measured turns.
     const [announced, used] = [turns.stats.cpuMs, turns.cpuNowMs];
     const otherMs = Math.min(delayMs - TIMER_MS, used - usedMs - (announced - announcedMs));
     [announcedMs, usedMs] = [announced, used];
@@ -67,7 +72,8 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   const longest = (buckets: Float64Array, sinceMs: number) =>
     buckets.reduce((most, ms) => Math.max(most, ms), Math.max(0, sinceMs)) / 1_000;
   return {
-    // Includes the delay in progress: a scrape may be the first task after a long block.
+    // Includes the current delay, because a scrape may be the first task after the event loop was
+    // blocked.
     longestSeconds: () => longest(lateMs, clock.monotonicMs() - expectedMs),
     longestTurnSeconds: () => longest(turnMs, 0),
     longestTurnCpuSeconds: () => longest(turnCpuMs, 0),
@@ -83,27 +89,30 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
 
 const FOLDER = "/proc/self/fd";
 const LOOK_MS = 1_000;
-/** How long the problem stays raised after the last shortage. */
+/** Ms for which the problem stays current after the last shortage. */
 const RAISED_MS = 30_000;
-/** A process is short of descriptors if fewer than this share of its limit is free. */
+/** A process is short of file descriptors if less than this fraction of its limit is free. */
 const FREE_SHARE = 1 / 16;
 const FREE_MIN = 16;
 
-/** File descriptors of this process. */
+/** Use of file descriptors by this process. */
 export interface DescriptorUse {
   readonly open: number;
-  /** The soft limit RLIMIT_NOFILE. */
+  /** Maximum open file descriptors: the soft limit RLIMIT_NOFILE. */
   readonly limit: number;
-  /** Whether accepting connections or opening files is about to fail. */
+  /** True if accepting connections or opening files is likely to fail soon. */
   readonly isShort: boolean;
 }
 
-/** Whether a lack of descriptors may have caused the failure of a connection. */
+/** Returns true if a shortage of file descriptors may have caused the failure of a connection. */
 export function isShortOfDescriptors(): boolean {
   return descriptorUse()?.isShort ?? false;
 }
 
-/** Null if the kernel does not show the figures, as in a container without /proc. */
+/**
+ * Returns the use of file descriptors. Null if the kernel does not report it, as in a container
+ * without /proc.
+ */
 export function descriptorUse(): DescriptorUse | null {
   const open = openDescriptors();
   const limit = LIMIT;
@@ -112,18 +121,24 @@ export function descriptorUse(): DescriptorUse | null {
   return { open, limit, isShort: open > limit - free };
 }
 
-/** Since Linux 6.2 the size of the directory is the number; before, the entries are counted. */
+/**
+ * Returns the number of open file descriptors. Since Linux 6.2, the size of the /proc directory is
+ * that number; before, its entries are counted.
+ */
 function openDescriptors(): number | null {
   try {
     const { size } = statSync(FOLDER);
     return size > 0 ? size : readdirSync(FOLDER).length;
   } catch (thrown) {
-    // Reading the directory needs a descriptor, too.
+    // Reading the directory also needs a descriptor, so EMFILE means that all are in use.
     return (thrown as NodeJS.ErrnoException).code === "EMFILE" ? LIMIT : null;
   }
 }
 
-/** Read at the start, because reading needs a descriptor; the agent never changes the limit. */
+/**
+ * Limit on file descriptors. Read at the start, because reading it needs a descriptor; the agent
+ * never changes it.
+ */
 const LIMIT = descriptorLimit();
 
 function descriptorLimit(): number | null {
@@ -136,7 +151,7 @@ function descriptorLimit(): number | null {
   }
 }
 
-/** Raises FD_LIMIT while the process is short of descriptors. */
+/** Raises the health problem FD_LIMIT while the process is short of file descriptors. */
 export function watchDescriptors(
   clock: Clock,
   health: Pick<Health, "raise">,
@@ -148,7 +163,7 @@ export function watchDescriptors(
   });
 }
 
-/** Raises FD_LIMIT for a limited time. */
+/** Raises the health problem FD_LIMIT for a limited time. */
 export function raiseDescriptorLimit(
   health: Pick<Health, "raise">,
   now: DescriptorUse | null = descriptorUse(),

@@ -18,7 +18,7 @@ import { RequestError, readRouteRequest } from "./route-request.ts";
 const JSON_HEADERS = { "content-type": "application/json" };
 const OUTPUT_TOKENS_MAX = 2 ** 31;
 
-/** Answers a body of `POST /v1/route`. `signal` fires if the client disconnects. */
+/** Handles the body of a `POST /v1/route`. `signal` fires if the client disconnects. */
 async function route(
   router: Router,
   busyStatus: number,
@@ -28,7 +28,7 @@ async function route(
   const request = requestIn(body);
   if (request instanceof Response) return request;
   const outcome = await router.bestWorker(request, signal).catch((thrown) => {
-    // The client has disconnected and reads no answer.
+    // The client has disconnected and cannot read a response.
     if (signal.aborted) return null;
     throw thrown;
   });
@@ -38,7 +38,7 @@ async function route(
   return new Response(JSON.stringify(decisionOf(outcome, requestId)), { headers: JSON_HEADERS });
 }
 
-/** Parses the prompt of a body, or returns the error. */
+/** Parses the prompt in a body, or returns the error response. */
 export function requestIn(body: Uint8Array) {
   try {
     return readRouteRequest(body);
@@ -84,8 +84,9 @@ const outputBody = jsonBody(t.Object({ tokens: t.Number({ minimum: 0 }) }));
 const ROUTE = "/v1/route";
 
 /**
- * Routing, and explanations of decisions. `direct` has the handler of `POST /v1/route` for the
- * server, which answers it from the bytes of its body; the framework only describes it.
+ * Returns the routes that choose a worker and explain decisions. `direct` contains the handler of
+ * `POST /v1/route`, which the server calls with the body's bytes; the framework only describes this
+ * route.
  */
 export function decideRoutes(
   router: Router,
@@ -132,7 +133,7 @@ export function decideRoutes(
   return { routes, direct: { [`POST ${ROUTE}`]: answer } };
 }
 
-/** Progress of routed requests. */
+/** Returns the routes by which clients report the progress of routed requests. */
 export function requestRoutes(router: Router) {
   return new Elysia()
     .post(
@@ -202,7 +203,7 @@ const termsReport = t.Object({
   cost: number("Total cost; the lowest wins"),
 });
 
-/** Body of the answer to `POST /v1/route`. */
+/** Response body of `POST /v1/route`. */
 const routeReport = t.Object({
   request_id: nullable(t.String({ description: "Request id; null: nothing is counted" })),
   ...place,
@@ -216,7 +217,10 @@ const routeReport = t.Object({
   terms: termsReport,
 });
 
-/** Written out, since every routing request calls it. */
+/**
+ * Converts the terms to their JSON names. Written out by hand for speed, because every routing
+ * request calls it.
+ */
 function termsOf(terms: CostTerms) {
   return {
     device_blocks: terms.deviceBlocks,
@@ -255,7 +259,10 @@ const uint64 = t.Union([
   t.String({ description: "Decimal, or hex with 0x" }),
 ]);
 
-/** Body of `POST /v1/route` and `POST /v1/loads`, which the server parses without the framework. */
+/**
+ * Request body of `POST /v1/route` and `POST /v1/loads`, which the server parses without the
+ * framework.
+ */
 const routeBody = t.Object({
   model: t.String(),
   tokens: t.Optional(t.Array(count("Token id"))),
@@ -293,7 +300,7 @@ export const routeRequestBody = jsonBody(
 
 const target = { worker: t.String(), rank: count("Data parallel rank") };
 
-/** Body of `GET /v1/explain/:id`. */
+/** Response body of `GET /v1/explain/:id`. */
 const explainReport = t.Object({
   request_id: nullable(t.String()),
   time: t.String({ format: "date-time", description: "UTC" }),

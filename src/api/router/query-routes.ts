@@ -29,7 +29,9 @@ const queryBody = t.Object({
   cache_salt: t.Optional(t.String()),
 });
 
-/** Routes named as in Dynamo's indexer: the tokens of a prompt that each worker holds. */
+/**
+ * Returns routes with the names of Dynamo's indexer: how many tokens of a prompt each worker has.
+ */
 export function queryRoutes(router: Router) {
   const answer = async (request: Request) => {
     const prompt = requestIn(await request.bytes());
@@ -55,7 +57,7 @@ export function queryRoutes(router: Router) {
     );
 }
 
-/** The best rank of each worker; `dp` lists all ranks. */
+/** Returns the best rank of each worker. `dp` in the result lists all ranks. */
 function reportOf(loads: readonly PotentialLoad[]) {
   const scores: Record<string, Record<string, number>> = {};
   const instances: Record<string, ReturnType<typeof nothing>> = {};
@@ -82,13 +84,15 @@ function nothing() {
 
 const CHUNK_CHARACTERS = 256 * 1024;
 
-/** An event of one block without a parent. */
+/** Example of an event: one stored block without a parent. */
 const EVENT =
   '{"worker_id":1,"storage_tier":"device","event":{"event_id":1,"data":{"stored":' +
   '{"parent_hash":null,"start_position":null,"blocks":[{"block_hash":7,"tokens_hash":7}]}},' +
   '"dp_rank":0}}\n';
 
-/** Streams the whole index as one event per line, at the speed of the reader. */
+/**
+ * Returns the route that streams the whole index, one event per line, as fast as the client reads.
+ */
 export function dumpRoutes(router: Router) {
   return new Elysia().get("/v1/events/dump", () => dump(router.dumpEvents()), {
     detail: {
@@ -131,7 +135,7 @@ function dump(events: Iterable<string>): Response {
 
 const UTF8 = new TextEncoder();
 
-/** Maximum length of a session id, which agents show in lease names. */
+/** Maximum characters of a session id, which agents use in lease names. */
 const SESSION_CHARS_MAX = 256;
 
 const params = t.Object({
@@ -139,7 +143,10 @@ const params = t.Object({
 });
 const sessionReport = t.Object({ session_id: t.String() });
 
-/** Session events of clients, for policies. Unknown sessions are ignored. */
+/**
+ * Returns the route by which clients report session events, which policies use. Unknown sessions
+ * are ignored.
+ */
 export function sessionRoutes(marks: PolicyMarks) {
   const notify = (id: string, mark: (id: string) => void) => {
     if (id.length > SESSION_CHARS_MAX) {

@@ -7,12 +7,12 @@ const LISTED_MAX = 4_096;
 const NUMBER_MAX = 1e9;
 const PHASES = ["prefill", "decode", "both"] as const;
 
-/** Thrown for an invalid request. The message is for the client. */
+/** Thrown for an invalid request. Its message is sent to the client. */
 export class RequestError extends Error {}
 
 /**
- * Parses a routing request from JSON. Throws RequestError if it is not valid. `id`: whether a
- * request id is allowed.
+ * Parses a routing request from JSON. Throws RequestError if it is not valid. `id` states whether
+ * the request may have a request id.
  */
 export function readRouteRequest(bytes: Uint8Array): RouteRequest {
   try {
@@ -38,7 +38,7 @@ function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
   const blockTokens = given.whole("block_tokens", 1, 65_536);
   const promptTokens = given.whole("prompt_tokens", 0, 2 ** 31);
   const request: Mutable<RouteRequest> = {
-    // Dynamo's indexer uses the longer name.
+    // `model_name` is the name that Dynamo's indexer uses.
     model: given.text("model") ?? given.text("model_name") ?? missing("model"),
     prompt:
       tokens !== null
@@ -90,7 +90,7 @@ function overridesOf(value: Json | undefined): RouteOverrides | undefined {
   return overrides;
 }
 
-/** Fields of an object, each read once. Null counts as absent. */
+/** Reads the fields of an object, each once. A null counts as absent. */
 class FieldReader {
   readonly #texts: Map<string, string>;
   readonly #values: Map<string, Json>;
@@ -157,7 +157,10 @@ class FieldReader {
     return this.#refuse(name, `a list of worker ids, ${LISTED_MAX} at most`);
   }
 
-  /** Throws if a field is left: an unknown name was meant to have an effect. */
+  /**
+   * Checks that all fields were read. Throws if one was not, because the client expects an unknown
+   * field to have an effect.
+   */
   mustBeEmpty(where: string): void {
     const [name] = [...this.#texts.keys(), ...this.#values.keys()];
     if (name === undefined) return;
@@ -174,8 +177,9 @@ function isText(value: string): boolean {
 }
 
 /**
- * Scans a body with one very long list. Its numbers are read and checked in the bytes, and hashes
- * stay exact; all other fields are returned as text. As fast as `JSON.parse` alone.
+ * Scans a JSON body with one very long list. The numbers of the list are decoded and checked
+ * directly from the bytes, and hashes stay exact; all other fields are returned as text. It is as
+ * fast as `JSON.parse` alone.
  */
 
 const Byte = {
@@ -196,15 +200,21 @@ const Byte = {
   closeObject: 0x7d,
 } as const;
 
-/** Maximum fields of a body. Valid requests have few. */
+/** Maximum fields of a body. Valid requests have far fewer. */
 const FIELDS_MAX = 64;
 const UINT32_MAX = 0xffff_ffff;
-/** 20 digits of 2^64, a sign and quotes. Hex with its prefix is shorter. */
+/**
+ * Maximum characters of a hash: the 20 digits of 2^64, a sign and quotes. Hex with its prefix is
+ * shorter.
+ */
 const HASH_CHARACTERS_MAX = 24;
 const HASH_TEXT = /^(?:-?[0-9]{1,20}|0x[0-9a-fA-F]{1,16})$/;
-/** Syntax of a JSON integer. */
+/** Matches a JSON integer of at most 20 digits. */
 const HASH_NUMBER = /^-?(?:0|[1-9][0-9]{0,19})$/;
-/** Size of the buffer kept between requests. Longer lists get memory of their own. */
+/**
+ * Maximum 32-bit words of the buffer that is kept between requests. For longer lists a buffer is
+ * allocated.
+ */
 const SCRATCH_WORDS_MAX = 2 ** 20;
 const UINT64_MAX = (1n << 64n) - 1n;
 const INT64_MIN = -(1n << 63n);
@@ -212,11 +222,11 @@ const INT64_MIN = -(1n << 63n);
 export interface ScannedBody {
   readonly tokens: Uint32Array | null;
   readonly hashes: BigUint64Array | null;
-  /** JSON text of every other field, by name. */
+  /** JSON text of each other field, by name. */
   readonly rest: ReadonlyMap<string, string>;
 }
 
-/** Names of the list of tokens and the list of hashes. */
+/** Names of the field with the list of tokens and of the field with the list of hashes. */
 interface ScanNames {
   readonly tokens: readonly string[];
   readonly hashes: readonly string[];
@@ -224,7 +234,7 @@ interface ScanNames {
 
 export class ScanError extends Error {}
 
-/** Throws ScanError with the reason if the body is not valid. */
+/** Scans a body. Throws ScanError with the reason if the body is not valid. */
 export function scanBody(bytes: Uint8Array, names: ScanNames): ScannedBody {
   return new Scanner(bytes, names).read();
 }
@@ -262,7 +272,7 @@ class Scanner {
     return this.#names.tokens.includes(name) || this.#names.hashes.includes(name);
   }
 
-  /** The next byte that is not a blank, without consuming it. -1: end. */
+  /** Returns the next byte that is not a blank, without consuming it. -1 at the end. */
   #peek(): number {
     for (; this.#at < this.#bytes.length; this.#at++) {
       const byte = this.#bytes[this.#at]!;
@@ -283,7 +293,7 @@ class Scanner {
     return String(JSON.parse(text));
   }
 
-  /** Consumes a string with its quotes. */
+  /** Consumes a string and returns its text with the quotes. */
   #string(): string {
     const start = this.#at++;
     for (; this.#at < this.#bytes.length; this.#at++) {
@@ -303,7 +313,7 @@ class Scanner {
     }
   }
 
-  /** Consumes a value of any kind and returns its text, which may be invalid JSON. */
+  /** Consumes a value of any kind and returns its text, which is not checked to be valid JSON. */
   #value(): string {
     this.#peek();
     const start = this.#at;
@@ -324,7 +334,8 @@ class Scanner {
 
   #tokens(name: string): Uint32Array {
     this.#expect(Byte.openList, `${name} is not a list`);
-    // A list has at most one number per two bytes.
+    // Upper bound of the numbers in the list: every number takes at least two bytes, including its
+    // comma.
     const room = (this.#bytes.length - this.#at + 1) >> 1;
     const read = readTokens(this.#bytes, this.#at, scratch(room));
     if (read.what !== null) throw new ScanError(`${name} ${read.what}`);
@@ -345,8 +356,8 @@ class Scanner {
   }
 
   /**
-   * Parses a hash: a number, or a string of decimal digits or of hex with 0x. Negative numbers
-   * count modulo 2^64.
+   * Parses a hash: a number, or a string of decimal digits or of hex with 0x. A negative number is
+   * taken modulo 2^64.
    */
   #hash(name: string): bigint {
     const isString = this.#peek() === Byte.quote;
@@ -364,7 +375,10 @@ const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 let scratchWords = new Uint32Array(4_096);
 
-/** The shared buffer, valid until the current list is read. */
+/**
+ * Returns a buffer for `words` numbers. It is shared between requests, so its content is valid only
+ * while the current list is processed.
+ */
 function scratch(words: number): Uint32Array {
   if (words <= scratchWords.length) return scratchWords;
   const larger = new Uint32Array(words);
@@ -374,7 +388,7 @@ function scratch(words: number): Uint32Array {
 
 interface ReadTokens {
   readonly tokens: Uint32Array;
-  /** Offset after the closing bracket. */
+  /** Offset of the first byte behind the closing bracket. */
   readonly end: number;
   readonly what: string | null;
 }
@@ -382,8 +396,8 @@ interface ReadTokens {
 const NO_TOKENS = new Uint32Array(0);
 
 /**
- * Reads integers and commas up to the closing bracket. A single loop over bytes, since this is the
- * hot path.
+ * Reads integers and commas up to the closing bracket. A single loop over bytes, because this is
+ * the hot path.
  */
 function readTokens(bytes: Uint8Array, from: number, into: Uint32Array): ReadTokens {
   let count = 0;

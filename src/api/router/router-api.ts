@@ -29,14 +29,14 @@ import { thresholdRoutes } from "./threshold-routes.ts";
 import { loadRoutes, workerRoutes } from "./worker-routes.ts";
 
 export interface RouterApiOptions extends ApiOptions {
-  /** HTTP status if all workers are busy. */
+  /** HTTP status of the response if all workers are busy. */
   readonly busyStatus: number;
 }
 
-/** A prompt of a million tokens as JSON, with reserve. */
+/** Maximum bytes of a body: enough for a prompt of a million tokens as JSON. */
 const BODY_BYTES_MAX = 16 * 1024 * 1024;
 
-/** The HTTP API of a router. */
+/** Creates the HTTP API of a router. */
 export function createRouterApi(services: RouterServices, options: RouterApiOptions): Api {
   const { router, table } = services;
   const { version, access, onFault } = options;
@@ -68,13 +68,13 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
 
 /** Roles that the router's routes require. */
 const ROUTER_RULES = createRouteRules({
-  // Probes carry no token. These routes reveal only health.
+  // Probes send no token. These routes reveal only the health.
   "GET /healthz": "open",
   "GET /readyz": "open",
   "GET /metrics": "read",
   "GET /openapi": "read",
   "GET /openapi/json": "read",
-  // With a request id the prompt counts as load from here on.
+  // `operate`, because a prompt with a request id counts as load of a worker from then on.
   "POST /v1/route": "operate",
   "POST /v1/requests/:id/prefill-complete": "operate",
   "POST /v1/requests/:id/output": "operate",
@@ -94,34 +94,40 @@ const ROUTER_RULES = createRouteRules({
   "POST /busy_threshold": "operate",
 });
 
-/** Router functions used by HTTP. Each handler translates a request and calls one function. */
+/**
+ * The router's functions that HTTP handlers use. Each handler translates a request and calls one
+ * function.
+ */
 export interface RouterServices extends HealthServices {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
   readonly workers: {
-    /** Workers whose API has not reported a model yet. */
+    /** Workers whose API has not reported a model yet, so that they get no requests. */
     readonly pending: readonly ListedWorker[];
-    /** Adds or updates a worker. Throws ROUTER_FULL. */
+    /** Adds or updates a worker and returns its ranks. Throws ROUTER_FULL if there are too many. */
     register(worker: ListedWorker): readonly Target[];
     /** Removes all ranks of a worker and returns their number. */
     unregister(worker: WorkerId): number;
   };
   readonly engines: {
-    /** The engine of a worker without an agent. Null: its events are not followed. */
+    /**
+     * Returns the state of following a worker's engine without an agent. Null if the router does
+     * not follow its events.
+     */
     find(worker: WorkerId, rank: number): EngineReport | null;
   };
-  /** Session events for policies. */
+  /** Receives session events, which policies use. */
   readonly marks: PolicyMarks;
 }
 
 /**
- * Roles of the proxy's routes: generating requires the role of routing; models and load require
- * `read`.
+ * Roles that the proxy's routes require: `operate` to generate, as for routing; `read` for models
+ * and load.
  */
 const PROXY_RULES = createRouteRules({
-  // Probes carry no token. These routes reveal only health.
+  // Probes send no token. These routes reveal only the health.
   "GET /health": "open",
   "GET /ping": "open",
   "POST /ping": "open",
@@ -129,7 +135,7 @@ const PROXY_RULES = createRouteRules({
   "GET /load": "read",
   "GET /v1/models": "read",
   "GET /v1/models/:id": "read",
-  // A stored response contains a user's conversation.
+  // `operate`, because a stored response contains a user's conversation.
   "GET /v1/responses/:id": "operate",
   "POST /v1/responses/:id/cancel": "operate",
   ...(Object.fromEntries(FORWARDED_PATHS.map((path) => [`POST ${path}`, "operate"])) as Record<
@@ -139,8 +145,8 @@ const PROXY_RULES = createRouteRules({
 });
 
 /**
- * The proxy behind the same authorization as the router's API. The proxy reads and limits bodies
- * itself.
+ * Creates a server for the proxy with the same authorization as the router's API. The proxy reads
+ * and limits bodies itself.
  */
 export function createProxyApi(proxy: OpenAiProxy, options: Omit<ApiOptions, "version">): Api {
   return createServer(options, {
@@ -152,13 +158,16 @@ export function createProxyApi(proxy: OpenAiProxy, options: Omit<ApiOptions, "ve
   });
 }
 
-/** The bearer token. Anthropic's clients send it as `x-api-key`. */
+/** Returns the caller's token: the bearer token, or `x-api-key`, which Anthropic's clients send. */
 function credentialOf(headers: Headers): string | null {
   const key = headers.get("x-api-key");
   return headers.get("authorization") ?? (key === null ? null : `Bearer ${key}`);
 }
 
-/** Converts a refusal to the error shape of the client's API, so that clients show its message. */
+/**
+ * Converts a refusal to the error format of the API that the client uses, so that the client shows
+ * its message.
+ */
 async function clientsRefusal(answer: Response, { url }: Request): Promise<Response> {
   const { detail, code, fix, status } = (await answer.json()) as Problem;
   const message = fix === undefined ? detail : `${detail}: ${fix}`;

@@ -27,47 +27,47 @@ import {
 import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 import { AGENT_METRICS, picked, sum } from "../agent-metrics.ts";
 
-/** State of one engine that the router follows without an agent. */
+/** State of one engine whose events the router follows without an agent. */
 export interface EngineReport {
   readonly worker: WorkerId;
   readonly rank: number;
   readonly endpoint: string;
   readonly isReached: boolean;
-  /** True if it was reached since this router follows it. */
+  /** True if the router has reached the engine since it began to follow it. */
   readonly wasReached: boolean;
-  /** True if no event published since then is missing. */
+  /** True if no event is missing since the router began to follow the engine. */
   readonly isCurrent: boolean;
   readonly hasReplay: boolean;
   /**
-   * Block size from the configuration, and from the engine's events. Null: not set, or no event so
-   * far.
+   * Block size in tokens: from the configuration (null if not set), and from the engine's events
+   * (null before the first event).
    */
   readonly configuredBlockTokens: number | null;
   readonly blockTokens: number | null;
-  /** Blocks whose prefix is unknown. */
+  /** Blocks that are not indexed yet, because their parent block is unknown. */
   readonly orphanBlocks: number;
   readonly counts: EngineIngest["counts"];
 }
 
-/** Where the numbers of a router are read. */
+/** The objects from which a router's metrics are read. */
 export interface RouterSources extends ProcessSources {
   readonly counts: RouteCounts;
   readonly activeRequests: number;
   readonly targets: readonly Target[];
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
   readonly ingest: ReturnType<IndexSync["ingest"]["stats"]>;
-  /** Null: without replicas. */
+  /** State of exchanging requests with other routers. Null without replicas. */
   readonly replicas: ReplicaStats | null;
-  /** Snapshots taken over from replicas. */
+  /** Number of index snapshots taken over from other routers. */
   readonly snapshotsTaken: number;
   readonly locate: Readonly<Record<"answered" | "refused" | "dropped", number>> | null;
-  /** Null: the index is not saved. */
+  /** Counters of saving the index. Null if the index is not saved. */
   readonly saves: NonNullable<IndexSync["snapshots"]>["stats"] | null;
-  /** Workers with a `url`. */
+  /** Workers with a `url`, and whether the router reaches each. */
   readonly reached: readonly { readonly worker: WorkerId; readonly isReached: boolean }[];
-  /** Engines that are followed without an agent. */
+  /** Engines that the router follows without an agent. */
   readonly engines: readonly EngineReport[];
-  /** Policies that are not off. */
+  /** Counters of the policies that are not off. */
   readonly policies: readonly PolicyCounts[];
   readonly proxy: ProxySnapshot | null;
 }
@@ -75,7 +75,7 @@ export interface RouterSources extends ProcessSources {
 const WORKER_STATES = ["live", "stale", "draining"] as const;
 const POLICY_ON = { off: 0, "dry-run": 0.5, on: 1 } as const;
 
-/** Events of residency messages, and their counters. */
+/** Kinds of received residency messages, as label values, each with its counter. */
 const INGEST_EVENTS = {
   batch: "batches",
   change: "changes",
@@ -89,7 +89,9 @@ const INGEST_EVENTS = {
   pending_dropped: "pendingDropped",
 } as const satisfies Record<string, keyof RouterSources["ingest"]>;
 
-/** Causes and steps of resynchronizations, and their counters. */
+/**
+ * Causes and steps of resynchronizations with publishers, as label values, each with its counter.
+ */
 const RESYNCS = {
   gap: "gaps",
   incarnation: "incarnations",
@@ -100,7 +102,7 @@ const RESYNCS = {
   doubt: "doubts",
 } as const satisfies Record<string, keyof RouterSources["ingest"]>;
 
-/** Messages between this router and its replicas, and their counters. */
+/** Messages between this router and its replicas, as label values, each with its counter. */
 const REPLICA_NEWS = {
   sent: "sent",
   received: "received",
@@ -112,10 +114,13 @@ const REPLICA_NEWS = {
   picture_given: "snapshotsServed",
 } as const satisfies Record<string, keyof ReplicaStats>;
 
-/** Seconds. A decision takes tens of microseconds; one that waits for a worker takes seconds. */
+/**
+ * Bucket limits in seconds. A decision takes tens of microseconds; one that waits for a worker
+ * takes seconds.
+ */
 const DECISION_BUCKETS = [2e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2, 0.1, 1, 10];
 
-/** Series of each followed engine, by the value of one more label. */
+/** Returns one series per followed engine and per value of one more label. */
 function ofEngines(
   engines: RouterSources["engines"],
   pick: (counts: EngineReport["counts"]) => Readonly<Record<string, number>>,
@@ -174,7 +179,7 @@ const PROXY_METRICS = {
   ),
 } satisfies MetricTable<ProxySnapshot>;
 
-/** Metrics of a router. */
+/** Declarations of a router's metrics. */
 export const ROUTER_METRICS = {
   cgn_router_cache_hit_ratio: gauge(
     "Share of the prompt tokens of the last five minutes that the chosen worker had",
@@ -374,7 +379,7 @@ export const ROUTER_METRICS = {
   ...PROCESS_METRICS,
 } satisfies MetricTable<RouterSources>;
 
-/** The metrics of a router. */
+/** A router's registered metrics. */
 export class RouterMetrics extends Metrics<RouterSources> {
   readonly observeSeconds = this.observer("hearth_router_decision_seconds");
 
@@ -383,5 +388,5 @@ export class RouterMetrics extends Metrics<RouterSources> {
   }
 }
 
-/** All metrics of Hearth, for the reference page. */
+/** Declarations of all metrics of Hearth, for the reference page. */
 export const METRICS: MetricTable<never> = { ...AGENT_METRICS, ...ROUTER_METRICS };

@@ -34,7 +34,7 @@ const detail = {
   requestBody: jsonBody(thresholdBody),
 };
 
-/** Dynamo's route of this name. Null disables a threshold. */
+/** Returns the route of busy thresholds, as Dynamo has it. Null disables a threshold. */
 export function thresholdRoutes(router: Router, table: WorkerTable) {
   return new Elysia()
     .get(
@@ -83,7 +83,7 @@ function answer(
   return refuse("NOT_FOUND", `no known worker of model ${model.slice(0, 100)}`);
 }
 
-/** Wire names of the thresholds. */
+/** Names of the thresholds in JSON. */
 const FIELDS = {
   active_decode_blocks_threshold: {
     field: "activeDecodeBlocksThreshold",
@@ -102,7 +102,7 @@ const FIELDS = {
   },
 } as const;
 
-/** 400 and not 422, which clients of Dynamo expect. */
+/** Returns a 400 response for a value out of range. Clients of Dynamo expect 400, not 422. */
 function refuseRange(what: string): Response {
   return refuse("REQUEST_INVALID", `body: ${what}`, { status: 400 });
 }
@@ -113,7 +113,7 @@ function reportOf(model: string, thresholds: BusyThresholds) {
     model,
     active_decode_blocks_threshold: thresholds.activeDecodeBlocksThreshold,
     active_prefill_tokens_threshold: thresholds.activePrefillTokensThreshold,
-    // Omitted unless set: clients of Dynamo know only the two fields above.
+    // This field is left out unless set, because clients of Dynamo know only the two fields above.
     ...(frac === null ? {} : { active_prefill_tokens_threshold_frac: frac }),
   };
 }

@@ -30,7 +30,7 @@ const registerBody = t.Object({
   replay: t.Optional(t.String({ description: "ZMQ replay endpoint of the engine's KV events" })),
 });
 
-/** A worker whose engine publishes KV events. */
+/** Example of a registered worker whose engine publishes KV events. */
 const REGISTERED = {
   worker: "gpu-07",
   model: "m",
@@ -43,14 +43,14 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
 }
 
 /**
- * Workers whose model is not known yet. A request for one model excludes them, since they may serve
- * any.
+ * Returns the workers whose model is not known yet. Empty if the request is for one model, because
+ * it is unknown whether they serve it.
  */
 function pendingIn(services: RouterServices, model: string | undefined) {
   return model === undefined ? services.workers.pending : [];
 }
 
-/** Lists, registers and removes workers. */
+/** Returns the routes that list, register and remove workers. */
 export function workerRoutes(services: RouterServices) {
   const { table } = services;
   return new Elysia()
@@ -112,7 +112,7 @@ export function workerRoutes(services: RouterServices) {
     );
 }
 
-/** Load of the workers. */
+/** Returns the routes that report the load of workers. */
 export function loadRoutes(services: RouterServices) {
   const { router, table, load } = services;
   return new Elysia()
@@ -207,7 +207,7 @@ const workerReport = t.Object({
   load: t.Object(load),
 });
 
-/** Body of `GET /v1/workers`. */
+/** Response body of `GET /v1/workers`. */
 const workersReport = t.Object({ workers: t.Array(workerReport) });
 
 const loadReport = t.Object({
@@ -217,10 +217,10 @@ const loadReport = t.Object({
   total_blocks: nullable(count("KV blocks of the GPU")),
 });
 
-/** Body of `GET /v1/loads`. */
+/** Response body of `GET /v1/loads`. */
 const loadsReport = t.Object({ loads: t.Array(loadReport) });
 
-/** Body of the answer to `POST /v1/loads`. */
+/** Response body of `POST /v1/loads`. */
 const potentialReport = t.Object({
   loads: t.Array(
     t.Object({
@@ -271,7 +271,7 @@ type About = Pick<Target, "worker" | "rank" | "role" | "url" | "totalBlocks" | "
   readonly model: string | null;
 };
 
-/** What is known of a worker without its load. */
+/** Returns the properties of a worker, without its load. */
 function aboutOf({ worker, rank, model, role, url, totalBlocks, batchTokensMax }: About) {
   return snakeCase({ worker, rank, model, role, url, totalBlocks, batchTokensMax });
 }
@@ -291,7 +291,7 @@ function workerOf(target: Target, { load, index, engines }: RouterServices) {
 
 const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
 
-/** A worker without a known model, which cannot receive requests yet. */
+/** Returns the JSON of a worker whose model is not known yet, so that it gets no requests. */
 function pendingOf(listed: ListedWorker) {
   return {
     ...aboutOf({ ...listed, worker: listed.name as WorkerId, rank: 0, model: null }),

@@ -45,32 +45,37 @@ import {
 import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
 
 const DEADLINE_MS = 30_000;
-/** Time within which a broker reports that a subject has no subscriber. */
+/** Maximum ms that a broker needs to report that a subject has no subscriber. */
 const LAST_TRY_MS = 100;
 const DISCOVERY_MS = 1_000;
-/** Share of a broadcast's deadline after which silent workers are addressed one by one. */
+/**
+ * Fraction of a broadcast's deadline after which workers that have not replied are addressed one by
+ * one.
+ */
 const BROADCAST_SHARE = 1 / 3;
 const BROADCAST_MS_MAX = 2_000;
-/** Words of the random part of an inbox subject. */
+/** Number of 32-bit words in the random part of an inbox subject. */
 const PREFIX_WORDS = 4;
 
 export interface BusClientOptions {
   readonly bus: Bus;
-  /** Close the bus with the client. */
+  /** True if closing the client also closes the bus. */
   readonly ownsBus: boolean;
   readonly clock: Clock;
   readonly random: Random;
   readonly issuer: string | null;
   readonly wire: Wire;
-  /** Issuer whose subjects commands are published on; null: the shared subjects. */
+  /**
+   * Issuer on whose own subjects commands are published. Null: the subjects that all issuers share.
+   */
   readonly subjectIssuer: string | null;
 }
 
-/** Parameters of one wait for an answer. */
+/** Parameters of one wait for a receipt. */
 interface Wait {
   readonly data: Uint8Array;
   readonly endMs: number;
-  /** End of the wait while no worker is connected. */
+  /** Monotonic ms at which the wait ends if no worker is connected by then. */
   readonly absentEndMs: number;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: (receipt: Receipt) => void;
@@ -133,7 +138,8 @@ export class BusControlClient implements ControlClient {
       note(receipt);
       return found.length > 0 && missing.size === 0;
     });
-    // If workers do not accept the command by broadcast, silent workers must not get it directly.
+    // If a worker has refused the command because it must not be broadcast, the workers that have
+    // not replied must not get it directly either.
     const silent = [...receipts.values()].some(isNoBroadcast) ? [] : [...missing];
     const answers = silent.map(async (id) => {
       const result = await this.#ask(id, wait, true);
@@ -187,8 +193,8 @@ export class BusControlClient implements ControlClient {
   }
 
   /**
-   * Sends the command to one worker until it answers or the deadline passes. `mayBeDone`: the
-   * worker may have carried it out already.
+   * Sends the command to one worker, repeatedly, until a receipt arrives or the deadline passes.
+   * `mayBeDone`: the worker may already have carried out the command.
    */
   async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
     const { bus, clock, random } = this.#options;
@@ -197,18 +203,18 @@ export class BusControlClient implements ControlClient {
     const replyTo = this.#replyTo(mailbox, worker, wait.data);
     let tries = 0;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
-    // The broker needs LAST_TRY_MS to report a missing subscriber; a shorter attempt would count as
-    // sent.
+    // The broker needs LAST_TRY_MS to report that the subject has no subscriber; a shorter attempt
+    // would count as sent.
     const isWorthwhile = () => leftMs() > (mayBeDone || tries === 0 ? 0 : LAST_TRY_MS);
     while (isWorthwhile()) {
-      // A message in the queue of a disconnected bus would be carried out after this wait has
+      // Do not queue the message on a disconnected bus: it could be carried out after this wait has
       // ended.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;
       const outcome = bus.publish(subject, wait.data, replyTo);
       const heard = await this.#listen(worker, mailbox, tries, wait);
-      // The worker refused before decoding because of its load: an earlier attempt may have been
-      // carried out.
+      // A refusal before decoding (high load) says nothing about earlier attempts, which may have
+      // been carried out.
       if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
       if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
       if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
@@ -220,8 +226,8 @@ export class BusControlClient implements ControlClient {
   }
 
   /**
-   * Waits for the receipt of one attempt. Progress extends the wait; a missing subscriber shortens
-   * it.
+   * Waits for the receipt of one attempt. A progress report extends the wait; a report of a missing
+   * subscriber shortens it.
    */
   async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
     const { clock, random } = this.#options;
@@ -245,7 +251,7 @@ export class BusControlClient implements ControlClient {
     }
   }
 
-  /** Passes receipts to `take` until it returns true. */
+  /** Passes arriving receipts to `take` until it returns true. */
   async #collect(
     mailbox: Mailbox,
     ms: number,
@@ -303,19 +309,22 @@ export class BusControlClient implements ControlClient {
     body: Uint8Array,
   ): { reply: string; headers: Record<string, string> } {
     const headers = this.#options.wire.headers(worker, body);
-    // The header is needed as well, because JetStream uses the reply subject for its
+    // The header repeats the reply subject, because JetStream uses the message's own one for its
     // acknowledgement.
     return { reply: subject, headers: { ...headers, [REPLY_HEADER]: subject } };
   }
 }
 
-/** Returns null if the message is not a receipt. Header names are case-insensitive. */
+/**
+ * Decodes the receipt in a message. Null if the message is not a receipt. Header names are
+ * case-insensitive.
+ */
 function receiptIn({ headers, data }: BusMessage): Receipt | null {
   const type = Object.entries(headers).find(([name]) => name.toLowerCase() === "content-type");
   return decodeReceipt(data, type?.[1] ?? null);
 }
 
-/** Sends a discovery ping and collects answers until `endMs` on the monotonic clock. */
+/** Sends a discovery ping and collects replies until `endMs` on the monotonic clock. */
 async function findWorkers(
   bus: Bus,
   clock: Clock,
@@ -334,7 +343,10 @@ async function findWorkers(
   return [...found.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-/** Parses an answer of the NATS service protocol; null if the sender is not an agent. */
+/**
+ * Decodes a reply to a discovery ping of the NATS service protocol. Null if its sender is not an
+ * agent.
+ */
 function readPing(data: Uint8Array): FoundWorker | null {
   let ping: Json;
   try {

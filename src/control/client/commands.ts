@@ -2,23 +2,25 @@ import { HearthError } from "../../core/index.ts";
 import type { WireCommand } from "./control-client.ts";
 
 /**
- * Name of a block: an engine's 64-bit hash (a `number` up to 2^53, otherwise a `bigint`, signed or
- * unsigned), a SHA-256 page key or a Hearth digest in hex, or `digest/layer`.
+ * Name of a block: an engine's 64-bit hash (`number` up to 2^53, otherwise `bigint`, signed or
+ * unsigned), or in hex a SHA-256 page key, a Hearth digest, or `digest/layer`.
  */
 export type BlockRef = number | bigint | string;
 
-/** Members that every command may have. See the envelope in `docs/reference/commands.md`. */
+/**
+ * Members that every command may have; `docs/reference/commands.md` describes them as the envelope.
+ */
 export interface EnvelopeMembers {
   readonly id?: string;
   readonly issuer?: string;
   readonly epoch?: number | bigint;
   readonly seq?: number | bigint;
-  /** Seconds since 1970. Afterwards the command is refused. */
+  /** Time in seconds since 1970, from which on workers refuse the command. */
   readonly not_after?: number;
 }
 
 export interface OwnedMembers extends EnvelopeMembers {
-  /** Owner of the pins. Default: the issuer. */
+  /** Owner of the pins that the command sets or removes. Default: the issuer. */
   readonly owner?: string;
 }
 
@@ -27,7 +29,10 @@ export type WarmTarget = "CPU_TIER1" | "GPU";
 const I64_MIN = -(2n ** 63n);
 const U64_MAX = 2n ** 64n - 1n;
 
-/** Brings blocks into RAM or onto the GPU. `sources`: workers that may have them. */
+/**
+ * Builds a command that loads blocks into RAM or onto the GPU. `sources`: workers that may have
+ * them.
+ */
 export function warm(
   keys: readonly BlockRef[],
   options: EnvelopeMembers & {
@@ -39,12 +44,12 @@ export function warm(
   return { type: "Warm", block_keys: named(keys), target_tier: target, ...beside };
 }
 
-/** Removes all descendants of a block; the block itself stays. */
+/** Builds a command that removes all descendants of a block, but not the block itself. */
 export function prune(after: BlockRef, envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "Prune", after_block_hash: named([after])[0], ...envelope };
 }
 
-/** Pins blocks and their ancestors on the host, for at most `ttl_seconds`. */
+/** Builds a command that pins blocks and their ancestors on the host, for at most `ttl_seconds`. */
 export function pin(
   blocks: readonly BlockRef[],
   options: OwnedMembers & { readonly ttl_seconds?: number | bigint } = {},
@@ -52,12 +57,15 @@ export function pin(
   return { type: "Cache", block_hashes: named(blocks), pin: true, ...options };
 }
 
-/** Removes one owner's pin from blocks. */
+/** Builds a command that removes one owner's pin from blocks. */
 export function unpin(blocks: readonly BlockRef[], options: OwnedMembers = {}): WireCommand {
   return { type: "Cache", block_hashes: named(blocks), pin: false, ...options };
 }
 
-/** Soft-pins blocks: `priority` from 0 to 99, halved after each idle period. */
+/**
+ * Builds a command that soft-pins blocks with a `priority` from 0 to 99, which is halved for each
+ * idle period.
+ */
 export function retain(
   blocks: readonly BlockRef[],
   priority: number,
@@ -66,7 +74,10 @@ export function retain(
   return { type: "Cache", block_hashes: named(blocks), retain: priority, ...options };
 }
 
-/** Marks blocks as transient (never written to SSD), or purges transient blocks. */
+/**
+ * Builds a command that marks blocks as transient (never written to SSD) or removes transient
+ * blocks.
+ */
 export function think(
   blocks: readonly BlockRef[],
   transient: boolean,
@@ -75,7 +86,10 @@ export function think(
   return { type: "Think", block_hashes: named(blocks), transient, ...envelope };
 }
 
-/** Moves blocks to SSD under a lease. `ttlSeconds` null: the worker's maximum. */
+/**
+ * Builds a command that moves blocks to SSD under a lease. `ttlSeconds` null: the worker's maximum
+ * duration.
+ */
 export function pause(
   blocks: readonly BlockRef[],
   leaseId: string,
@@ -86,7 +100,7 @@ export function pause(
   return { type: "Pause", block_hashes: named(blocks), ...own, ...options };
 }
 
-/** Sets the remaining time of a lease. */
+/** Builds a command that sets the remaining time of a lease. */
 export function renewLease(
   leaseId: string,
   ttlSeconds: number | bigint,
@@ -95,22 +109,25 @@ export function renewLease(
   return { type: "RenewLease", lease_id: leaseId, new_ttl_seconds: ttlSeconds, ...envelope };
 }
 
-/** Ends a lease. Blocks without another pin, lease or slot reference are purged. */
+/**
+ * Builds a command that ends a lease. Blocks without another pin, lease or slot reference are
+ * purged.
+ */
 export function revokeLease(leaseId: string, envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "RevokeLease", lease_id: leaseId, ...envelope };
 }
 
 /**
- * Removes every block without a pin, lease or slot reference from RAM and SSD. Requires the role
- * `purge`.
+ * Builds a command that removes every block without a pin, lease or slot reference from RAM and
+ * SSD. Requires the role `purge`.
  */
 export function flush(envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "Flush", ...envelope };
 }
 
 /**
- * Returns a copy. Throws USAGE for a number that is not a 64-bit hash, or that a double has
- * rounded.
+ * Returns a copy of the names. Throws USAGE for a number that is not a 64-bit hash, or that a
+ * double may have rounded.
  */
 function named(blocks: readonly BlockRef[]): BlockRef[] {
   for (const block of blocks) {

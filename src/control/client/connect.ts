@@ -15,33 +15,34 @@ import { HttpClient, type HttpControlClient, type TlsMaterial } from "./http-cli
 
 const NAME = "hearth-client";
 
-/** NATS servers and files with credentials; read again for each connection. */
+/** NATS servers, and files with credentials, which are read again for each connection. */
 export type NatsAccess = Pick<BusOptions, "url" | "credentials" | "tls" | "inboxPrefix">;
 
 interface ClientOptions {
-  /** The sender's name. Workers keep ids, order and pins separate by issuer. */
+  /** Name of this sender. Workers keep ids, epochs and pins separate per issuer. */
   readonly issuer?: string;
   /** Encoding of commands. Default: JSON. */
   readonly encoding?: Encoding;
-  /** Seed of a user's nkey (SU...), with which the issuer signs its commands. */
+  /** Seed (SU...) of the nkey with which the issuer signs its commands. */
   readonly signingSeed?: string;
   readonly clock?: Clock;
   readonly random?: Random;
 }
 
 export interface ConnectControlOptions extends ClientOptions {
-  /** Owned by the caller: not closed with the client. */
+  /** Bus to use. The caller owns it; closing the client does not close it. */
   readonly bus?: Bus;
-  /** Alternative to `bus`: the client opens a bus and closes it. */
+  /** Servers to connect to, instead of `bus`. The client opens a bus and closes it. */
   readonly nats?: NatsAccess;
-  /** Publish commands on the issuer's own subjects, `kv-control-{worker}.{issuer}`. */
+  /** True to publish commands on the issuer's own subjects, `kv-control-{worker}.{issuer}`. */
   readonly ownSubject?: boolean;
 }
 
 /**
- * Creates a client that sends commands over a bus. Returns at once; each command waits for the
- * connection. Throws USAGE without `bus` or `nats`, for an invalid seed, and for an issuer that
- * cannot prove its name; CONFIG_INVALID for an invalid URL.
+ * Creates a client that sends commands over a bus. Returns immediately; each command waits for the
+ * connection. Throws USAGE if neither `bus` nor `nats` is given, if the seed is invalid, or if the
+ * issuer's name cannot be proved on its own subject or by signature; throws CONFIG_INVALID if a URL
+ * is invalid.
  */
 export function connectControl(options: ConnectControlOptions): ControlClient {
   const { nats, issuer = null, encoding = "json", ownSubject = false } = options;
@@ -68,12 +69,12 @@ function openOwn(nats: NatsAccess, clock: Clock, random: Random): Bus {
 }
 
 export interface ConnectHttpOptions extends ClientOptions {
-  /** `http://127.0.0.1:7171`, or an `https://` address. */
+  /** Address of the agent: `http://127.0.0.1:7171`, or one with `https://`. */
   readonly url: string;
-  /** Bearer token. */
+  /** Bearer token to authenticate with. */
   readonly token?: string;
   readonly tls?: TlsMaterial;
-  /** The agent's Unix socket, used instead of the address in `url`. */
+  /** Path of the agent's Unix socket. If set, requests use it instead of the address in `url`. */
   readonly socket?: string;
 }
 

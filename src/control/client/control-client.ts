@@ -21,25 +21,25 @@ import {
   workerSubject,
 } from "../index.ts";
 
-/** A command as sent: its own members and those of the envelope. */
+/** A command as sent: the members of its type and those of the envelope. */
 export type WireCommand = { readonly type: string } & Readonly<Record<string, unknown>>;
 
 export interface SendOptions {
-  /** Maximum wait for an answer, over all attempts. Default: 30 s. */
+  /** Maximum ms to wait for the receipt, over all attempts. Default: 30 s. */
   readonly deadlineMs?: number;
-  /** Maximum wait for a worker that is not connected at all. Default: `deadlineMs`. */
+  /** Maximum ms to wait for a worker that is not connected at all. Default: `deadlineMs`. */
   readonly absentMs?: number;
   readonly signal?: AbortSignal;
-  /** Receives the progress of a long command. */
+  /** Called with the progress reports of a long command. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
 
 /**
- * `receipt`: the worker answered; `status` may be `rejected`. `unanswered`: the command was sent
- * and no answer came before the deadline. It may have been carried out; sending it again with the
- * same id is safe. `unreachable`: the command was never sent, or no worker listens under this name.
- * `refused`: the other side requires other credentials, or does not support the command; `why` is
- * its message.
+ * Result of sending a command. `receipt`: the worker replied; its `status` may be `rejected`.
+ * `unanswered`: the command was sent, but no receipt came before the deadline. It may have been
+ * carried out; sending it again with the same id is safe. `unreachable`: the command was never
+ * sent, or no worker with this name is connected. `refused`: the other side requires other
+ * credentials or does not support the command; `why` is its message.
  */
 export type SendResult =
   | { readonly kind: "receipt"; readonly receipt: Receipt }
@@ -47,23 +47,26 @@ export type SendResult =
       readonly kind: "unanswered" | "unreachable" | "refused";
       readonly tries: number;
       readonly why: string;
-      /** HTTP status, if the refusal came over HTTP. */
+      /** HTTP status. Present if the refusal came over HTTP. */
       readonly status?: number;
     };
 
 export interface BroadcastResult {
-  /** One receipt for each worker that answered, sorted by name. */
+  /** Receipts, one per worker that replied, sorted by worker name. */
   readonly receipts: readonly Receipt[];
-  /** Workers that answered discovery just before but not the command. */
+  /** Workers that replied to the discovery right before the broadcast, but not to the command. */
   readonly silent: readonly string[];
-  /** Why nothing could be sent; null if the command was sent. */
+  /** Why the command could not be sent. Null if it was sent. */
   readonly why: string | null;
 }
 
 export interface FoundWorker {
   readonly id: string;
   readonly version: string;
-  /** Decimal text, because the value has 64 bits; null if the worker does not report it. */
+  /**
+   * Id of the worker's run, in decimal text because it has 64 bits. Null if the worker does not
+   * report it.
+   */
   readonly incarnation: string | null;
 }
 
@@ -80,13 +83,13 @@ export interface FoundWorker {
 export interface ControlClient extends AsyncDisposable {
   send(worker: string, command: WireCommand, options?: SendOptions): Promise<SendResult>;
   /**
-   * Sends to all workers. Waits for those that answered a discovery just before, or until the
-   * deadline.
+   * Sends the command to all workers. Waits until every worker that replied to a discovery right
+   * before has replied to the command, or until the deadline.
    */
   broadcast(command: WireCommand, options?: SendOptions): Promise<BroadcastResult>;
   /**
-   * Returns the workers that answer discovery within `ms`, sorted by name. Throws DEADLINE if there
-   * was no connection in that time, and ENGINE_REFUSED if the other side requires other
+   * Returns the workers that reply to a discovery within `ms`, sorted by name. Throws DEADLINE if
+   * there was no connection in that time, and ENGINE_REFUSED if the other side requires other
    * credentials.
    */
   workers(ms?: number, signal?: AbortSignal): Promise<readonly FoundWorker[]>;
@@ -95,27 +98,30 @@ export interface ControlClient extends AsyncDisposable {
 }
 
 export const ENCODINGS = ["json", "msgpack"] as const;
-/** Encoding of commands; workers answer in the same one. */
+/** Encoding of commands. Workers encode receipts in the same way. */
 export type Encoding = (typeof ENCODINGS)[number];
 
 export interface Wire {
   readonly contentType: MediaType;
-  /** Returns a copy that the caller owns. */
+  /** Encodes a command. Returns bytes that the caller owns. */
   encode(command: WireCommand): Uint8Array;
-  /** Headers of a command for `worker`, or for all (`*`): its content type and signature. */
+  /**
+   * Returns the headers of a command for `worker`, or for all workers (`*`): its content type and
+   * signature.
+   */
   headers(worker: string, body: Uint8Array): Record<string, string>;
-  /** Whether commands are signed, and so need `not_after`. */
+  /** True if commands are signed, so that each needs `not_after`. */
   readonly isSigned: boolean;
 }
 
-/** `key`: signs every command. Null: commands are not signed. */
+/** Creates the encoder of commands. `key` signs every command; null: commands are not signed. */
 export function wireOf(encoding: Encoding, key: NkeyUser | null = null): Wire {
   const contentType = encoding === "json" ? JSON_TYPE : MSGPACK_TYPE;
   const plain = { "Content-Type": contentType };
   return {
     contentType,
     isSigned: key !== null,
-    // Encoders return views of a buffer that they reuse.
+    // Copy the result, because encoders return views of a buffer that they reuse.
     encode: (command) => Uint8Array.from(encodeBody(command, contentType)),
     headers(worker, body) {
       if (key === null) return { ...plain };
@@ -125,42 +131,43 @@ export function wireOf(encoding: Encoding, key: NkeyUser | null = null): Wire {
 }
 
 /**
- * Whether a refusal says nothing about earlier attempts: the worker refused before it looked up the
- * id.
+ * Returns true if the worker refused the command before it looked up the id. Such a refusal does
+ * not show whether an earlier attempt was carried out.
  */
 export function isUnread({ status, reason = "" }: Receipt): boolean {
   return status === "rejected" && /^(?:busy|rate_limited)\b/.test(reason);
 }
 
-/** Whether the worker does not accept this command by broadcast. */
+/** Returns true if the worker refused the command because it does not accept it by broadcast. */
 export function isNoBroadcast({ status, reason = "" }: Receipt): boolean {
   return status === "rejected" && /^broadcast_refused\b/.test(reason);
 }
 
 const ID_WORDS = 4;
 
-/** Random hex text, 32 bits per word. */
+/** Returns random hex text, 32 bits per word. */
 export function randomHex(random: Random, words: number): string {
   let hex = "";
   for (let word = 0; word < words; word++) hex += random.u32().toString(16).padStart(8, "0");
   return hex;
 }
 
-/** A command `id`: 128 random bits in hex. */
+/** Returns a new command `id`: 128 random bits in hex. */
 export function newCommandId(random: Random = systemRandom): string {
   return randomHex(random, ID_WORDS);
 }
 
-/** Members added to every command. */
+/** Values of the members that the client adds to every command. */
 interface Identity {
   readonly random: Random;
   readonly issuer: string | null;
-  /** Clock for `not_after`, which signed commands need; null: no `not_after` is added. */
+  /** Clock for `not_after`, which signed commands need. Null: no `not_after` is added. */
   readonly clock: Clock | null;
 }
 
 /**
- * Returns the command with a random 128-bit id, an issuer and a `not_after`, unless it has its own.
+ * Returns the command with a random 128-bit id, the issuer and, if needed, `not_after`. Members
+ * that the command already has are kept.
  */
 export function identified(
   command: WireCommand,
@@ -173,7 +180,10 @@ export function identified(
   return { ...command, ...id, ...by, ...(hasEnd ? {} : endOf(clock, deadlineMs)) };
 }
 
-/** The deadline plus the tolerated clock difference, at most the validity that agents accept. */
+/**
+ * Returns `not_after`: the deadline plus the tolerated clock difference, but at most the longest
+ * validity that agents accept.
+ */
 function endOf(clock: Clock, deadlineMs: number): { readonly not_after: number } {
   const seconds = Math.min(SIGNED_SECONDS_MAX, deadlineMs / 1_000 + CLOCK_SKEW_SECONDS);
   return { not_after: Math.ceil(clock.wallMs() / 1_000 + seconds) };
@@ -185,7 +195,10 @@ const ABSENT_FIRST_MS = 100;
 const ABSENT_MS_MAX = 2_000;
 const JITTER = 0.25;
 
-/** Maximum silence after a progress report before the command is sent again. */
+/**
+ * Maximum ms without a message from the worker after a progress report. Then the command is sent
+ * again.
+ */
 export const PROGRESS_MS = 10_000;
 
 function grown(firstMs: number, maxMs: number, tries: number, random: Random): number {
@@ -193,17 +206,22 @@ function grown(firstMs: number, maxMs: number, tries: number, random: Random): n
   return ms * (1 - JITTER) + randomBelow(random, Math.ceil(2 * JITTER * ms));
 }
 
-/** Wait for the answer to attempt number `tries` (from 1), ±25 %. */
+/**
+ * Returns the ms to wait for a reply to attempt number `tries` (from 1), varied randomly by ±25 %.
+ */
 export function tryMs(tries: number, random: Random): number {
   return grown(TRY_FIRST_MS, TRY_MS_MAX, tries, random);
 }
 
-/** Wait after attempt number `tries` if the worker is not connected, ±25 %. */
+/**
+ * Returns the ms to wait after attempt number `tries` if the worker is not connected, varied
+ * randomly by ±25 %.
+ */
 export function absentMs(tries: number, random: Random): number {
   return grown(ABSENT_FIRST_MS, ABSENT_MS_MAX, tries, random);
 }
 
-/** Resolves like `wait`, or rejects as soon as the signal fires. */
+/** Returns a promise that settles like `wait`, or rejects as soon as the signal fires. */
 export function unlessAborted<T>(wait: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return wait;
   return new Promise((resolve, reject) => {
@@ -216,17 +234,17 @@ export function unlessAborted<T>(wait: Promise<T>, signal: AbortSignal | undefin
 }
 
 /**
- * Returns the worker's command subject. Throws USAGE if the name is not a single literal subject
- * token.
+ * Returns the NATS subject of commands to the worker. Throws USAGE if the name is not a single
+ * subject token without wildcards.
  */
 export function commandSubject(worker: string): string {
-  // Spaces end a subject, `*` and `>` are wildcards, and the worker `broadcast` would be every
-  // worker.
+  // A space would end the subject, and `*` and `>` are wildcards. The name `broadcast` would
+  // address every worker.
   if (/^[^\s*>\0]+$/.test(worker) && worker !== "broadcast") return workerSubject(worker);
   throw new HearthError("USAGE", `"${worker}" is not a valid worker name`);
 }
 
-/** Throws USAGE if the name cannot be the last token of a subject. */
+/** Returns the issuer's name. Throws USAGE if it cannot be the last token of a subject. */
 export function mustBeIssuer(issuer: string | null): string {
   if (issuer !== null && ISSUER_NAME.test(issuer)) return issuer;
   throw new HearthError("USAGE", "an issuer that proves its name must have a valid one", {

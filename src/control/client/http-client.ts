@@ -30,10 +30,10 @@ const PROGRESS_EVERY_MS = 1_000;
 
 export interface HttpClientOptions {
   readonly url: string;
-  /** Bearer token. */
+  /** Bearer token to authenticate with. Null: none. */
   readonly token: string | null;
   readonly tls: TlsMaterial | null;
-  /** Path of a Unix socket; null: TCP. */
+  /** Path of the agent's Unix socket. Null: connect over TCP. */
   readonly socket: string | null;
   readonly clock: Clock;
   readonly random: Random;
@@ -42,13 +42,13 @@ export interface HttpClientOptions {
 }
 
 export interface ReadOptions {
-  /** Query members. Null members are omitted. */
+  /** Query parameters of the URL. Those with value null are left out. */
   readonly query?: Readonly<Record<string, string | number | boolean | null>>;
   readonly deadlineMs?: number;
   readonly signal?: AbortSignal;
 }
 
-/** `refused`: an error answer; `why` is its message. */
+/** Result of a GET request. `refused`: the agent replied with an error; `why` is its message. */
 export type ReadResult =
   | { readonly kind: "document"; readonly document: Json }
   | {
@@ -58,11 +58,12 @@ export type ReadResult =
     };
 
 /**
- * A control client over HTTP, for one agent. `worker` is the agent's name, or empty for any agent
- * at the address; with another name nothing is sent. Broadcasts reach this agent only.
+ * A control client over HTTP, which can reach one agent. `worker` must be that agent's name, or
+ * empty to accept any agent at the address; for another name nothing is sent. Broadcasts reach only
+ * this agent.
  */
 export interface HttpControlClient extends ControlClient {
-  /** Requests a document from the agent, in one attempt. */
+  /** Requests a document from the agent, without retries. */
   get(path: string, options?: ReadOptions): Promise<ReadResult>;
   post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
 }
@@ -70,7 +71,7 @@ export interface HttpControlClient extends ControlClient {
 interface Try {
   readonly endMs: number;
   readonly tries: number;
-  /** An earlier attempt may have been carried out. */
+  /** True if an earlier attempt of this command may have been carried out. */
   readonly mayBeDone: boolean;
   readonly signal: AbortSignal;
 }
@@ -85,13 +86,13 @@ export class HttpClient implements HttpControlClient {
   readonly #closing = new AbortController();
   #worker: FoundWorker | null = null;
 
-  /** Throws USAGE if the URL is not valid. */
+  /** Checks the options. Throws USAGE if the URL is not valid. */
   constructor(options: HttpClientOptions) {
     this.#options = options;
     this.#base = baseOf(options.url);
   }
 
-  /** For messages: the address, or the path of the socket. */
+  /** Returns the address, or the path of the socket, for messages. */
   get #address(): string {
     return this.#options.socket ?? this.#base;
   }
@@ -148,7 +149,7 @@ export class HttpClient implements HttpControlClient {
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
-    // A failure caused by closing the client is expected.
+    // `publish` reports no failures; closing the client makes pending commands fail.
     this.send(worker, command).catch(() => undefined);
     return "sent";
   }
@@ -198,13 +199,17 @@ export class HttpClient implements HttpControlClient {
     return this.get("/v1/status", { deadlineMs, ...(signal === undefined ? {} : { signal }) });
   }
 
-  /** Returns why the agent at the address is not `worker`; null if it is, or if it does not say. */
+  /**
+   * Returns why the agent at the address is not `worker`. Null if it is, or if the agent does not
+   * state its name.
+   */
   async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
-    // Only a signature must name the worker.
+    // An unsigned command can be sent without the worker's name; a signature must contain it.
     if (worker === "" && !this.#options.wire.isSigned) return null;
     const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
     if (this.#worker === null) {
-      // The command itself reports the failure.
+      // A failure of this request is ignored, because the command itself will fail for the same
+      // reason and report it.
       const result = await this.#status(ms, signal);
       this.#worker = result.kind === "document" ? readStatus(result.document) : null;
     }
@@ -212,7 +217,7 @@ export class HttpClient implements HttpControlClient {
     return worker === "" || id === worker ? null : `${this.#address} is ${id}, not ${worker}`;
   }
 
-  /** Polls the command's progress until its answer arrives. */
+  /** Requests the command's progress periodically until its receipt arrives. */
   #watch(command: WireCommand, options: SendOptions, signal: AbortSignal): Disposable {
     const { onProgress } = options;
     const { id, issuer } = command;
@@ -228,7 +233,7 @@ export class HttpClient implements HttpControlClient {
       if (!isOver && receipt?.status === "running") onProgress(receipt);
     };
     const timer = this.#options.clock.every(PROGRESS_EVERY_MS, () => {
-      // The answer itself reports the failure.
+      // A failure is ignored, because the request for the receipt reports it.
       ask().catch(() => undefined);
     });
     return {
@@ -262,8 +267,8 @@ export class HttpClient implements HttpControlClient {
   }
 
   /**
-   * Sends one request. Follows no redirects and uses no proxy, because the token is meant for this
-   * agent only. Rejects with ABORTED when the signal fires.
+   * Sends one HTTP request. Follows no redirects and uses no proxy, because the token is meant only
+   * for this agent. Rejects with ABORTED when the signal fires.
    */
   async #request({ method, path, body, timeoutMs, signal }: HttpRequest): Promise<HttpOutcome> {
     if (signal.aborted) throw abortFault(signal);
@@ -281,7 +286,7 @@ export class HttpClient implements HttpControlClient {
         ...(body === undefined ? {} : { body: body.data }),
         ...(tls === null ? {} : { tls }),
         redirect: "manual",
-        // The signal sets the deadline; the runtime's own would be five minutes.
+        // `signal` already limits the time; the runtime's own timeout of five minutes must not.
         timeout: false,
         signal: AbortSignal.any([signal, late.signal]),
       });
@@ -325,7 +330,10 @@ function withoutAnswer(
   }
 }
 
-/** A different agent took over the address between the check and the command. */
+/**
+ * Checks that a receipt comes from `worker`. A different agent may have taken over the address
+ * since the name was checked.
+ */
 function ofWorker(worker: string, receipt: Receipt, tries: number): SendResult {
   if (worker === "" || receipt.worker_id === worker) return { kind: "receipt", receipt };
   const why = `${receipt.worker_id} answered instead of ${worker}`;
@@ -348,8 +356,8 @@ function queryOf(query: NonNullable<ReadOptions["query"]>): string {
 }
 
 /**
- * PEM texts. `cert` and `key` authenticate this client; `ca` adds trusted roots to those of the
- * system.
+ * TLS certificates and key as PEM texts. `cert` and `key` authenticate this client; `ca` adds
+ * trusted authorities to those of the system.
  */
 export interface TlsMaterial {
   readonly ca?: string;
@@ -359,10 +367,10 @@ export interface TlsMaterial {
 
 interface HttpRequest {
   readonly method: "GET" | "POST";
-  /** Including the query. */
+  /** Path of the URL, with the query. */
   readonly path: string;
   readonly body?: {
-    /** Including `Content-Type`. */
+    /** Headers of the request, `Content-Type` included. */
     readonly headers: Readonly<Record<string, string>>;
     readonly data: Uint8Array;
   };
@@ -371,9 +379,9 @@ interface HttpRequest {
 }
 
 /**
- * `absent`: the connection was not accepted, so nothing was done. `broken`: the connection ended
- * before the answer. `distrusted`: the server's certificate is not trusted, or the server requires
- * a client certificate.
+ * Result of one HTTP request. `absent`: the connection was not accepted, so the agent did nothing.
+ * `broken`: the connection ended before the reply. `distrusted`: the server's certificate is not
+ * trusted, or the server requires a client certificate.
  */
 type HttpOutcome =
   | {
@@ -403,7 +411,10 @@ function outcomeOf(thrown: unknown, address: string): HttpOutcome {
   return { kind: "broken", why: `connection to ${address} lost (${code})` };
 }
 
-/** Throws USAGE if the text is not a URL, or contains credentials or other unsupported parts. */
+/**
+ * Returns the base URL. Throws USAGE if the text is not a URL, or contains credentials or other
+ * unsupported parts.
+ */
 function baseOf(given: string): string {
   const url = URL.parse(given);
   const isHttp = url !== null && (url.protocol === "http:" || url.protocol === "https:");
@@ -420,7 +431,7 @@ function baseOf(given: string): string {
   return `${url.origin}${url.pathname.replace(/\/+$/, "")}`;
 }
 
-/** Parses the body as JSON; null if it is not valid. */
+/** Parses the body as JSON. Null if it is not valid. */
 function jsonOf(data: Uint8Array): Json {
   try {
     return parseJson(new TextDecoder().decode(data));
@@ -429,7 +440,7 @@ function jsonOf(data: Uint8Array): Json {
   }
 }
 
-/** Message of an error answer: the problem's detail, or the status. */
+/** Returns the message of an error reply: the problem's detail, or else the status. */
 function problemText(status: number, data: Uint8Array): string {
   const body = jsonOf(data);
   if (typeof body !== "object" || body === null || Array.isArray(body)) return `HTTP ${status}`;
@@ -441,9 +452,10 @@ function problemText(status: number, data: Uint8Array): string {
 const VARIABLES = ["NO_PROXY", "no_proxy"] as const;
 
 /**
- * Calls `fetch` without the proxy that the environment may name: a proxy would receive the token,
- * and `http://127.0.0.1` is a different host there. The runtime has no option for this. It reads
- * the environment before `fetch` returns its promise, so no other code sees the change.
+ * Calls `fetch` without the proxy that environment variables may name. A proxy would receive the
+ * token, and for it `http://127.0.0.1` is a different host. The runtime has no option for this, so
+ * the function changes the environment during the call; the runtime reads it before `fetch` returns
+ * its promise, so no other code sees the change.
  */
 function directFetch(url: string, init: BunFetchRequestInit): Promise<Response> {
   const before = VARIABLES.map((name) => process.env[name]);

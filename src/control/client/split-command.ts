@@ -3,14 +3,14 @@ import { COMMAND_LIMITS, type Receipt } from "../index.ts";
 import type { BroadcastResult, SendOptions, SendResult, WireCommand } from "./control-client.ts";
 import { newCommandId } from "./control-client.ts";
 
-/** Members that list blocks. */
+/** Members of commands that contain a list of blocks. */
 const LISTS = ["block_hashes", "block_keys"] as const;
 
 /**
- * Splits a command into parts of at most `COMMAND_LIMITS.blocksMax` blocks; a smaller command is
- * returned unchanged. The id of a part is the command's `id` with the part's number appended, so
- * that a repetition has the same parts. Throws LIMIT for a command with a `seq`, because each part
- * would need its own.
+ * Splits a command into parts of at most `COMMAND_LIMITS.blocksMax` blocks. Returns a smaller
+ * command unchanged. The id of a part is the command's `id` with the part's number appended, so
+ * that splitting the command again gives the same ids. Throws LIMIT if the command has a `seq`,
+ * because each part would need its own.
  */
 export function splitCommand(command: WireCommand, random: Random): readonly WireCommand[] {
   const { blocksMax } = COMMAND_LIMITS;
@@ -35,7 +35,10 @@ export function splitCommand(command: WireCommand, random: Random): readonly Wir
   return parts;
 }
 
-/** Returns the options of the next part with the remaining time. */
+/**
+ * Returns a function that returns the options for the next part, with the remaining time as
+ * deadline.
+ */
 function remaining({ clock, options, deadlineMs }: Sending): () => SendOptions {
   const endMs = clock.monotonicMs() + (options.deadlineMs ?? deadlineMs);
   return () => ({ ...options, deadlineMs: Math.max(0, endMs - clock.monotonicMs()) });
@@ -44,11 +47,11 @@ function remaining({ clock, options, deadlineMs }: Sending): () => SendOptions {
 export interface Sending {
   readonly clock: Clock;
   readonly options: SendOptions;
-  /** Deadline of all parts together, unless the options set another. */
+  /** Maximum ms for all parts together, unless the options set a deadline. */
   readonly deadlineMs: number;
 }
 
-/** Sends the parts in order, up to the first without a receipt or with a rejected one. */
+/** Sends the parts in order. Stops at the first part that gets no receipt or is rejected. */
 export async function sendParts(
   parts: readonly WireCommand[],
   sending: Sending,
@@ -65,7 +68,9 @@ export async function sendParts(
   return { kind: "receipt", receipt: joinReceipts(parts, receipts) };
 }
 
-/** Sends the parts to all workers. A worker that missed one part counts as silent. */
+/**
+ * Sends the parts to all workers. A worker that did not reply to one of the parts counts as silent.
+ */
 export async function broadcastParts(
   parts: readonly WireCommand[],
   sending: Sending,
@@ -89,7 +94,9 @@ export async function broadcastParts(
   return { receipts, silent: [...silent].sort(), why: null };
 }
 
-/** Joins the receipts of the parts. Blocks of parts that were not carried out are `rejected`. */
+/**
+ * Combines the receipts of the parts into one. Blocks of parts that were not sent are `rejected`.
+ */
 function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[]): Receipt {
   const first = receipts[0]!;
   const last = receipts.at(-1)!;
@@ -128,7 +135,7 @@ function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[
   return withId(joined, parts);
 }
 
-/** Replaces a part's id by the command's own. */
+/** Returns the receipt with the command's own id instead of the part's id. */
 function withId(receipt: Receipt, parts: readonly WireCommand[]): Receipt {
   if (parts.length === 1 || receipt.id === null) return receipt;
   return { ...receipt, id: receipt.id.replace(/\.\d+$/, "") };

@@ -1,29 +1,33 @@
 import type { Clock } from "../index.ts";
 
-/** Limits for the request bodies of one server. */
+/** Limits on the request bodies of one server. */
 export interface BodyLimits {
-  /** Maximum bytes per body. */
+  /** Maximum bytes of one body. */
   readonly bytesMax: number;
-  /** Time from the head of a request to the last byte of its body. */
+  /** Maximum ms from the head of a request to the last byte of its body. */
   readonly timeoutMs: number;
   readonly budget: BodyBudget;
   readonly clock: Clock;
 }
 
 /**
- * Reason why a body was not read: longer than allowed, no room among the other bodies, not complete
- * in time, or the connection closed early.
+ * Reason why a body was not read. `too_long`: it exceeds the limit. `crowded`: all bodies together
+ * use the whole budget. `late`: it was not complete in time. `broken`: the connection closed before
+ * its end.
  */
 export type BodyRefusal = "too_long" | "crowded" | "late" | "broken";
 
 type Body = Uint8Array<ArrayBuffer>;
 
-/** A body with at most this announced length is read in one call, which is faster. */
+/**
+ * Maximum announced length in bytes of a body that is read in one call, which is faster than
+ * reading in pieces.
+ */
 const ONE_CALL_BYTES_MAX = 64 * 1024;
 
 /**
- * Reads a body piece by piece and stops at the first byte beyond the limit. Its bytes count against
- * the budget until the caller disposes `share`.
+ * Reads a body in pieces and stops at the first byte beyond the limit. The bytes count against the
+ * budget until the caller disposes `share`.
  */
 export async function readBody(
   request: Request,
@@ -41,7 +45,7 @@ export async function readBody(
   using _deadline = clock.after(timeoutMs, () => over.resolve("late"));
   share.onEvicted = () => over.resolve("crowded");
   const reading = isShort ? readWhole(request) : readPieces(request, bytesMax, share);
-  // Prevents an unhandled rejection if the other promise wins the race.
+  // If the other promise settles first, a rejection of this one must not count as unhandled.
   reading.done.catch(() => undefined);
   try {
     const body = await Promise.race([reading.done, over.promise]);
@@ -56,17 +60,19 @@ export async function readBody(
 
 interface Reading {
   readonly done: Promise<Body | BodyRefusal>;
-  /** Discards the data read so far, and data that still arrives. */
+  /** Discards the data read so far and data that still arrives. */
   stop(): void;
 }
 
-/** Reads a body in one call. The runtime discards data that arrives after the response. */
+/**
+ * Reads a body in one call. The runtime discards data that arrives when the response has been sent.
+ */
 function readWhole(request: Request): Reading {
   const done = request.arrayBuffer().then((buffer) => new Uint8Array(buffer));
   return { done, stop: () => undefined };
 }
 
-/** Reads a body of unknown or great length. */
+/** Reads a body of unknown or large length in pieces. */
 function readPieces(request: Request, bytesMax: number, share: BodyShare): Reading {
   const reader = request.body!.getReader() as Pick<
     ReadableStreamDefaultReader<Uint8Array>,
@@ -104,33 +110,36 @@ function joined(pieces: readonly Uint8Array[], length: number): Body {
   return whole;
 }
 
-/** A body that delivers fewer than `PACE_BYTES` in `STALL_MS` is slow. */
+/** A body is slow if fewer than `PACE_BYTES` bytes of it arrive in `STALL_MS` ms. */
 const PACE_BYTES = 16 * 1024;
 const STALL_MS = 1_000;
-/** Typical size of a piece of a body. */
+/** Usual bytes of one piece of a body. */
 const PIECE_BYTES = 64 * 1024;
 
-/** Share of one body in the budget. Disposing it returns the bytes. */
+/** The bytes of one body that count against the budget. Disposing this object returns them. */
 export interface BodyShare extends Disposable {
-  /** Called if the budget reclaims the bytes of this body while it is still arriving. */
+  /** Called if the budget takes back the bytes of this body while it is still arriving. */
   onEvicted: (() => void) | null;
-  /** Whether the budget has room for the next piece. If not, the piece need not be read. */
+  /** Returns true if the budget has room for another piece. If not, the piece need not be read. */
   hasRoom(): boolean;
-  /** Counts bytes that arrived. False if the budget has no room for them. */
+  /** Counts bytes that have arrived. Returns false if the budget has no room for them. */
   take(bytes: number): boolean;
-  /** Marks the body as complete. From now on only its owner returns the bytes. */
+  /**
+   * Marks the body as complete. From then on, the budget does not take its bytes back; only the
+   * owner returns them.
+   */
   whole(): void;
 }
 
 /**
  * Limits the bytes of all request bodies of a server together. If a body does not fit, slow bodies
- * that are still arriving are cancelled, oldest first. If none is slow the new body is refused,
- * because cancelling a body that makes progress would waste the data sent so far.
+ * that are still arriving are cancelled, oldest first. If none is slow, the new body is refused,
+ * because cancelling a body that arrives at normal speed would waste the data sent so far.
  */
 export class BodyBudget {
   readonly bytesMax: number;
   readonly clock: Clock;
-  /** Bodies still arriving, in the order of their start. */
+  /** Bodies that are still arriving, in the order in which they began. */
   readonly #arriving = new Set<Share>();
   #bytes = 0;
 
@@ -138,7 +147,7 @@ export class BodyBudget {
     [this.bytesMax, this.clock] = [bytesMax, clock];
   }
 
-  /** Bytes of all bodies now. 0 ≤ value ≤ bytesMax. */
+  /** Bytes of all bodies at this moment. 0 ≤ value ≤ bytesMax. */
   get bytes(): number {
     return this.#bytes;
   }
@@ -183,7 +192,7 @@ class Share implements BodyShare {
   readonly #budget: BodyBudget;
   #isEvicted = false;
   #bytes = 0;
-  /** Bytes since the last time the body kept the pace. */
+  /** Bytes that arrived since the last `PACE_BYTES` were complete. */
   #unpaced = 0;
   #paceMs: number;
 

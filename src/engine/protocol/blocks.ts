@@ -36,28 +36,35 @@ import {
 } from "./message.ts";
 
 /**
- * The items of frames, as columns. Decoders fill the first `count` entries of the caller's arrays
- * and never grow them. The batches of `src/store` extend these shapes.
+ * Arrays for the items of frames, one array (column) per field. Decoders fill the first `count`
+ * entries of the caller's arrays and never grow them. The batches of `src/store` extend these
+ * shapes.
  */
 
-/** Blocks by name: digest `i` is `digests[32 i, 32 i + 32)`; one layer for all of them. */
+/** Blocks by name: digest `i` is `digests[32 i, 32 i + 32)`. All blocks have the same `layer`. */
 export interface DigestItems {
   count: number;
   layer: number;
   readonly digests: Uint8Array;
 }
 
-/** Blocks to be written or mirrored. A parent of 32 zero bytes means none. */
+/**
+ * Blocks that a client writes, or reports as present on its GPU. A parent of 32 zero bytes means
+ * none.
+ */
 export interface BlockItems extends DigestItems {
   readonly parents: Uint8Array;
-  /** Low and high half of the engine's 64-bit hash. Zero without `BlockFlag.aliasGiven`. */
+  /**
+   * Low and high half of the engine's own 64-bit hash of each block. Zero without
+   * `BlockFlag.aliasGiven`.
+   */
   readonly aliasLo: Uint32Array;
   readonly aliasHi: Uint32Array;
   readonly bytes: Uint32Array;
   readonly flags: Uint32Array;
 }
 
-/** Slots by number and generation. */
+/** Slots by number and generation (which increases when a slot is reused). */
 export interface HandleItems {
   count: number;
   readonly slot: Uint32Array;
@@ -75,10 +82,13 @@ export interface OutcomeItems {
   readonly outcome: Uint32Array;
 }
 
-/** Granted slots. `bytes` is the capacity of a reserved slot or the length of an acquired block. */
+/**
+ * Slots granted to a client. `bytes` is the capacity of a reserved slot or the length of an
+ * acquired block.
+ */
 export interface SlotItems extends OutcomeItems, HandleItems {
   readonly bytes: Uint32Array;
-  /** Offset in the arena in bytes. */
+  /** Offset of each slot in the arena, in bytes. */
   readonly offset: Float64Array;
 }
 
@@ -86,11 +96,13 @@ export interface AcquiredItems extends SlotItems {
   readonly checksum: BigUint64Array;
 }
 
-/** Blocks that a message names by digest alone. */
+/** Item layout of messages that name blocks only by digest. */
 export const DIGEST_ITEM = { digests: bytes(DIGEST_BYTES) } as const;
 export const digestsFit = ({ digests }: DigestItems) => digests.length / DIGEST_BYTES;
 
-/** RESERVE and ACQUIRE, which grant slots, and the notices about the GPU tier. */
+/**
+ * Codecs of RESERVE and ACQUIRE, which grant slots, and of reports about blocks on the GPU tier.
+ */
 
 const BLOCK_ITEM = {
   digests: bytes(DIGEST_BYTES),
@@ -113,7 +125,7 @@ const BLOCKS = {
 } as const;
 
 export interface ReserveOptions {
-  /** The session of the blocks; 0 = none. */
+  /** Id of the session that the blocks belong to; 0 = none. */
   session: bigint;
   /** Handle of the namespace; 0 or absent = the connection's own. */
   namespace?: number;
@@ -144,7 +156,10 @@ export const { encode: encodeGpuEvictedRequest, decode: decodeGpuEvictedRequest 
 
 const RESERVED_ITEM_BYTES = 24;
 
-/** `bytes` is sent as the slot's capacity. For an item without a slot only the outcome is sent. */
+/**
+ * Encodes the reply to RESERVE. `bytes` is sent as the slot's capacity. An item without a slot has
+ * only an outcome.
+ */
 export function encodeReserveReply(
   output: Output,
   requestId: number,
@@ -165,16 +180,17 @@ export function decodeReserveReply(frame: Frame, into: SlotItems): Refusal | nul
 }
 
 export interface AcquireOptions {
-  /** Tiers to fetch from, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to fetch blocks from, as a mask of `TierBit`; 0 = all. */
   tiers: number;
-  /** Deadline of a promotion; 0 = the agent's default. */
+  /** Deadline in ms for moving the blocks to RAM; 0 = the agent's default. */
   deadlineMs: number;
   stopAtMiss: boolean;
   /** Handle of the namespace, below 65,536; 0 or absent = the connection's own. */
   namespace?: number;
 }
 
-// ACQUIRE and RELEASE are written by hand: for one block a loop over fields costs 6 % of the trip.
+// ACQUIRE and RELEASE have handwritten codecs: for one block, a loop over declared fields costs 6 %
+// of the round trip.
 
 export function encodeAcquireRequest(
   output: Output,
@@ -216,12 +232,12 @@ export function decodeAcquireRequest(
 
 const ACQUIRED_ITEM_BYTES = 32;
 
-/** Items with MACs: on a connection with `Feature.mac`. */
+/** MACs of items, on a connection with `Feature.mac`. */
 export interface MacItems {
   readonly mac: Uint8Array;
 }
 
-/** For an item that was not acquired only the outcome is sent. */
+/** Codec of the reply to ACQUIRE. An item that was not acquired has only an outcome. */
 export const acquireReply = {
   encode: (output: Output, requestId: number, slots: Readonly<AcquiredItems>) =>
     encodeAcquired(output, requestId, slots, null),
@@ -293,12 +309,15 @@ function writeSlot(output: Output, at: number, slots: Readonly<SlotItems>, i: nu
   writeSafeU64(view, at + 16, ok ? slots.offset[i]! : 0);
 }
 
-/** The 32-bit halves of u64s, low half first, for copying without bigints. */
+/** Returns the 32-bit halves of u64s, low half first, so that copying allocates no bigints. */
 function halves({ buffer, byteOffset }: BigUint64Array, count: number): Uint32Array {
   return new Uint32Array(buffer, byteOffset, 2 * count);
 }
 
-/** False if the outcome or the offset is out of range, or an item without a slot names one. */
+/**
+ * Reads item `i`. Returns false if its outcome or offset is out of range, or if a failed item names
+ * a slot.
+ */
 function readSlot(frame: Frame, at: number, into: SlotItems, i: number): boolean {
   const { view } = frame;
   const outcome = view.getUint32(at, true);
@@ -318,7 +337,7 @@ function slotOutOfRange(frame: Frame): Refusal {
   return malformed(`reply ${frame.requestId}: an outcome, a slot or an offset is out of range`);
 }
 
-/** Requests that name granted slots: commit, abort, release, report. */
+/** Codecs of requests that name granted slots: commit, abort, release, report. */
 
 const MAC = { mac: bytes(MAC_BYTES) } as const;
 
@@ -333,7 +352,7 @@ const COMMIT_ITEM = {
   reserved,
 } as const;
 
-/** Rules for items of a commit. Items with MACs are longer. */
+/** Layout and checks of COMMIT items without MAC. Items with MACs are longer. */
 const COMMITTED = {
   capacity: ({ slot }: HandleItems) => slot.length,
   clear({ bytes: out }: Output, start: number, stride: number, { flags, count }: CommitItems) {
@@ -382,7 +401,7 @@ type HandleOp = typeof Op.abort | typeof Op.release | typeof Op.report;
 
 const HANDLE_ITEM_BYTES = 8;
 
-/** ABORT, RELEASE and REPORT have the same layout. */
+/** Encodes ABORT, RELEASE or REPORT, which have the same layout. */
 export function encodeHandlesRequest(
   output: Output,
   op: HandleOp,
@@ -409,7 +428,7 @@ export function decodeHandlesRequest(frame: Frame, into: HandleItems): Refusal |
   return null;
 }
 
-/** Operations whose reply is one outcome per item. */
+/** Operations whose reply has one outcome per item and nothing else. */
 export type OutcomeOp = Exclude<
   (typeof Op)[keyof typeof Op],
   | typeof Op.hello

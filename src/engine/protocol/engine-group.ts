@@ -41,14 +41,17 @@ import {
   within,
 } from "./message.ts";
 
-/** Requests of the connections that form an engine: namespace, join, unhold, announce, command. */
+/**
+ * Codecs of requests by connections that form an engine: namespace, join, unhold, announce,
+ * command.
+ */
 
 const NAMESPACE_HEAD_BYTES = 40;
 const COMMAND_HEAD_BYTES = 8;
 
-/** How a namespace differs from the connection's own. */
+/** The difference between a namespace and the connection's own: an adapter, a salt, or both. */
 export interface NamespaceRequest {
-  /** 32 bytes over the adapter's weights; null = no adapter. */
+  /** Digest of the LoRA adapter's weights, 32 bytes; null = no adapter. */
   readonly loraDigest: Uint8Array | null;
   readonly salt: string | null;
 }
@@ -104,9 +107,9 @@ export function decodeNamespaceRequest(frame: Frame): Decoded<NamespaceRequest> 
 }
 
 export interface NamespaceReply {
-  /** Handle of the namespace in requests of this connection. */
+  /** Handle by which later requests of this connection name the namespace. */
   readonly namespace: number;
-  /** 32 bytes. */
+  /** Id of the namespace, 32 bytes. */
   readonly namespaceId: Uint8Array;
 }
 
@@ -116,7 +119,7 @@ export const { encode: encodeNamespaceReply, decode: decodeNamespaceReply } = fi
 );
 
 export interface JoinRequest {
-  /** 16 bytes, the same on all connections of an engine. Not all zero. */
+  /** Id of the engine: 16 bytes, not all zero, the same on all its connections. */
   readonly engine: Uint8Array;
   readonly role: EngineRole;
 }
@@ -142,7 +145,7 @@ export const { encode: encodeJoinReply, decode: decodeJoinReply } = fixedMessage
   reserved,
 });
 
-/** `holds`: ids of reservations that lookups made. */
+/** `holds`: ids of the reservations to end, as returned by LOOKUP. */
 export const { encode: encodeUnholdRequest, decode: decodeUnholdRequest } = listMessage(
   requestOf(Op.unhold),
   "holds",
@@ -152,7 +155,7 @@ export const { encode: encodeUnholdRequest, decode: decodeUnholdRequest } = list
 
 export interface AnnounceRequest {
   readonly layer: number;
-  /** How long the announcement is valid. */
+  /** Duration in ms for which the announcement is valid. */
   readonly ttlMs: number;
   readonly kind: AnnounceKind;
   /** Bits of `AnnounceFlag`. */
@@ -160,7 +163,7 @@ export interface AnnounceRequest {
   /** Handle of the namespace; 0 = the connection's own. */
   readonly namespace: number;
   readonly count: number;
-  /** Digests or chain keys, packed. Borrowed from the frame. */
+  /** Digests or chain keys, packed. A view of the frame, valid only while the frame is. */
   readonly items: Uint8Array;
 }
 
@@ -208,7 +211,7 @@ export function decodeAnnounceRequest(frame: Frame, itemsMax: number): Decoded<A
   return bad === null ? decoded(request) : refused(bad);
 }
 
-/** A command and its receipt have the same layout: JSON as UTF-8. */
+/** Encodes a COMMAND request or its reply; both contain JSON as UTF-8. */
 export function encodeCommandRequest(output: Output, requestId: number, json: Uint8Array): void {
   const bodyBytes = COMMAND_HEAD_BYTES + padded(json.length);
   writeText(output, beginRequest(output, Op.command, requestId, 0, bodyBytes), bodyBytes, json);
@@ -219,7 +222,7 @@ export function encodeCommandReply(output: Output, requestId: number, json: Uint
   writeText(output, beginReply(output, Op.command, requestId, 0, bodyBytes), bodyBytes, json);
 }
 
-/** Returns a copy of the JSON. */
+/** Decodes a COMMAND request or its reply. Returns a copy of the JSON. */
 export function decodeCommand(frame: Frame): Decoded<Uint8Array> {
   const { view, body, end } = frame;
   if (end - body < COMMAND_HEAD_BYTES) return refused(malformed("command: the body is cut short"));

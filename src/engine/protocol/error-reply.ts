@@ -23,7 +23,9 @@ export interface ErrorReply {
 
 const encoder = new TextEncoder();
 
-/** Text beyond 512 bytes is cut at a character boundary. */
+/**
+ * Encodes a reply with a status other than 0. Text beyond 512 bytes is cut at a character boundary.
+ */
 export function encodeErrorReply(
   output: Output,
   op: number,
@@ -40,12 +42,12 @@ export function encodeErrorReply(
   output.bytes.set(room.subarray(0, padded(written)), at + 8);
 }
 
-/** Writes the answer to a refused frame. */
+/** Writes the reply to a refused frame. */
 export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
   encodeErrorReply(output, op, requestId, reason.status, reason.text);
 }
 
-/** Only for a reply with a status other than 0. */
+/** Decodes a reply; its status must not be 0. */
 export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
   const { bytes, view, body, end } = frame;
   if (frame.count !== 0 || end - body < 8)

@@ -8,7 +8,8 @@ import {
   opName,
 } from "./layout.ts";
 
-// Set only by the fuzzer's own test: enables the planted bug below, which the fuzzer must find.
+// Defined only when the fuzzer itself is tested: enables the planted bug below, which the fuzzer
+// must find.
 declare const HEARTH_CANARY: boolean;
 
 const U32_RANGE = 2 ** 32;
@@ -16,11 +17,11 @@ const U32_RANGE = 2 ** 32;
 const SAFE_HIGH_MAX = 2 ** 21 - 1;
 
 /**
- * A received frame. The object and its memory are reused: both are valid only until the frame's
- * sink returns.
+ * A received frame. The reader reuses this object and its memory for the next frame: both are valid
+ * only until the `FrameSink` returns.
  */
 export interface Frame {
-  /** Length of the whole frame, header included, in bytes. */
+  /** Length of the whole frame in bytes, header included. */
   length: number;
   op: number;
   flags: number;
@@ -33,11 +34,11 @@ export interface Frame {
   view: DataView;
   /** Offset of the body's first byte. */
   body: number;
-  /** Offset after the body's last byte. */
+  /** Offset of the first byte behind the body. */
   end: number;
 }
 
-/** The fields of a frame that its answer needs. */
+/** The fields of a request that its reply repeats. */
 export type FrameHead = Pick<Frame, "op" | "flags" | "requestId">;
 
 export type FrameDirection = "requests" | "replies";
@@ -49,7 +50,7 @@ export function emptyFrame(): Frame {
   return { ...numbers, bytes, view, body: HEADER_BYTES, end: HEADER_BYTES };
 }
 
-/** Reads the 16-byte header at `at` into the frame. The body is not accessed. */
+/** Reads the 16-byte header at offset `at` into the frame. Does not access the body. */
 function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame): void {
   into.length = view.getUint32(at, true);
   into.op = view.getUint8(at + 4);
@@ -63,7 +64,7 @@ function readHeader(bytes: Uint8Array, view: DataView, at: number, into: Frame):
   into.end = at + into.length;
 }
 
-/** Checks a header before any byte of its body is kept. */
+/** Checks a header before any byte of its body is buffered. */
 function checkHeader(
   frame: Frame,
   direction: FrameDirection,
@@ -95,23 +96,22 @@ function checkReplyHeader(frame: Frame): Refusal | null {
   return null;
 }
 
-/** Whether the sender of this request expects an answer. */
+/** Returns true if the sender of this request expects a reply. */
 export function wantsReply(frame: FrameHead): boolean {
   return (frame.flags & FrameFlag.noReply) === 0;
 }
 
-/**
- * Why a frame is refused. It is sent to the client; after a fatal refusal the connection closes.
- */
+/** Why a frame is refused. The reply contains it; if it is fatal, the connection closes. */
 export interface Refusal {
   readonly status: Exclude<FrameStatus, typeof FrameStatus.ok>;
-  /** One sentence that includes the fix. */
+  /** One sentence for the client, with the fix. */
   readonly text: string;
   readonly fatal: boolean;
 }
 
 /**
- * Whether the connection closes after a frame with this status. `limit` closes it only for a flood.
+ * True for each status after which the connection closes. `limit` closes it only if the client
+ * sends too much (a flood).
  */
 const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
   [FrameStatus.malformed]: true,
@@ -147,7 +147,7 @@ export function refused<Value>(reason: Refusal): Decoded<Value> {
   return { ok: false, refusal: reason };
 }
 
-/** Checks length and count together, before anything is read or allocated. */
+/** Checks the body's length against the item count, before any item is read or allocated. */
 export function checkItems(
   frame: Frame,
   headBytes: number,
@@ -156,8 +156,9 @@ export function checkItems(
 ): Refusal | null {
   const wanted = headBytes + frame.count * itemBytes;
   const length = frame.end - frame.body;
-  // With the planted bug, a count with this bit is believed. It is a single expression, so that the
-  // executable, which is built with the constant false, contains none of it.
+  // With the planted bug enabled, a count with this bit set passes the check. The code is a single
+  // expression, so that the executable, which is built with the constant false, contains none of
+  // it.
   const believed =
     typeof HEARTH_CANARY !== "undefined" && HEARTH_CANARY && (frame.count & 0x40) !== 0;
   if (length !== wanted && !believed) {
@@ -176,7 +177,9 @@ function checkCount(frame: Frame, countMax: number): Refusal | null {
   return null;
 }
 
-/** Checks a body without items: the count must be `count` and the length `bytes`. */
+/**
+ * Checks a body without items: the header's count must be `count` and the body's length `bytes`.
+ */
 export function checkFixed(frame: Frame, count: number, bytes: number): Refusal | null {
   if (frame.count !== count)
     return malformed(`${opName(frame.op)}: the count is ${frame.count}, expected ${count}`);
@@ -195,13 +198,13 @@ export function undefinedBits(frame: Frame, field: string): Refusal {
   return malformed(`${opName(frame.op)}: undefined bits are set in ${field}`);
 }
 
-/** Whether `bytes[from, to)` are all zero. */
+/** Returns true if all of `bytes[from, to)` are zero. */
 export function isZero(bytes: Uint8Array, from: number, to: number): boolean {
   for (let i = from; i < to; i++) if (bytes[i] !== 0) return false;
   return true;
 }
 
-/** Reads a u64 as number. Null if a double cannot represent it. */
+/** Reads a u64 as a number. Null if a double cannot represent it. */
 export function readSafeU64(view: DataView, at: number): number | null {
   const high = view.getUint32(at + 4, true);
   return high > SAFE_HIGH_MAX ? null : high * U32_RANGE + view.getUint32(at, true);
@@ -213,14 +216,14 @@ export function writeSafeU64(view: DataView, at: number, value: number): void {
   view.setUint32(at + 4, Math.floor(value / U32_RANGE), true);
 }
 
-/** Copies the first `length` bytes of `from` to `at`. */
+/** Copies the first `length` bytes of `from` to offset `at` of `into`. */
 export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: number): void {
   into.set(from.length === length ? from : from.subarray(0, length), at);
 }
 
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Text of `bytes[from, to)`. Null if it is not valid UTF-8. */
+/** Decodes the text in `bytes[from, to)`. Null if it is not valid UTF-8. */
 export function readUtf8(bytes: Uint8Array, from: number, to: number): string | null {
   try {
     return strictUtf8.decode(bytes.subarray(from, to));
@@ -232,7 +235,10 @@ export function readUtf8(bytes: Uint8Array, from: number, to: number): string | 
 
 const CONTROL_CHARACTERS = /\p{Cc}/u;
 
-/** A zero-padded text of at most `length` bytes. Null unless it is UTF-8 without control characters. */
+/**
+ * Reads a zero-padded text of at most `length` bytes. Null if it is not UTF-8 or has control
+ * characters.
+ */
 export function readPaddedText(bytes: Uint8Array, at: number, length: number): string | null {
   let end = at;
   while (end < at + length && bytes[end] !== 0) end++;
@@ -242,8 +248,9 @@ export function readPaddedText(bytes: Uint8Array, at: number, length: number): s
 }
 
 /**
- * Output buffer. Frames are appended at `end`; bytes that the socket accepted are removed from
- * `start`. The caller bounds it: it checks `pendingBytes` before it answers more.
+ * Output buffer. New frames are appended at `end`; bytes that the socket accepted are removed from
+ * `start`. The buffer itself is unbounded: the caller checks `pendingBytes` before it writes more
+ * replies.
  */
 export interface Output {
   bytes: Uint8Array<ArrayBuffer>;
@@ -253,7 +260,7 @@ export interface Output {
 }
 
 const OUTPUT_BYTES_MIN = 4 * 1024;
-/** A larger buffer is released as soon as it is empty. */
+/** An output buffer larger than this many bytes is freed as soon as it is empty. */
 const OUTPUT_BYTES_KEPT = 256 * 1024;
 
 export function createOutput(): Output {
@@ -265,7 +272,7 @@ export function pendingBytes(output: Output): number {
   return output.end - output.start;
 }
 
-/** Bytes to write next: a view that is valid until the next frame is appended. */
+/** Returns the bytes to write next: a view that is valid until the next frame is appended. */
 export function pendingOutput(output: Output): Uint8Array {
   return output.bytes.subarray(output.start, output.end);
 }
@@ -295,8 +302,8 @@ function makeOutputRoom(output: Output, bytes: number): void {
 }
 
 /**
- * Appends a header and space for the body. Returns the body's offset. The space contains old bytes,
- * so the encoder writes every byte, including padding and reserved fields.
+ * Appends a header and space for the body, and returns the body's offset. The space contains old
+ * bytes, so the caller must write every byte of it, padding and reserved fields included.
  */
 export function beginFrame(
   output: Output,
@@ -343,48 +350,53 @@ export function beginReply(
   return beginFrame(output, op, FrameFlag.reply, 0, requestId, count, bodyBytes);
 }
 
-/** Handles one frame. False: hold back the following frames until `resume`. */
+/** Handles one frame. Returning false makes the reader keep the following frames until `resume`. */
 export type FrameSink = (frame: Frame) => boolean;
 
 /**
- * Splits a byte stream into frames. Chunks may start and end anywhere. A frame that is complete
- * within a chunk is handed on in place; only a frame that crosses a chunk's end, or is held back,
- * is copied, each byte once (amortised). A chunk is not referenced after `push` has returned.
+ * Splits a byte stream into frames. Chunks may start and end anywhere. A frame that lies within one
+ * chunk is passed to the sink without a copy; a frame that crosses the end of a chunk, or is held
+ * back, is copied once (amortised). The reader keeps no reference to a chunk after `push` has
+ * returned.
  */
 export interface FrameReader {
   /**
    * Passes every complete frame to `sink`, in order. Returns null, or the fault that ends this
-   * stream; every later call returns the same fault and reads nothing.
+   * stream. After a fault, every later call returns the same fault and reads nothing.
    */
   push(chunk: Uint8Array, sink: FrameSink): Refusal | null;
-  /** Holds back the following frames, as a sink that returns false does. */
+  /** Makes the reader keep the following frames until `resume`, like a sink that returns false. */
   hold(): void;
-  /** Continues with the frames that were held back. */
+  /** Passes the frames that were held back to `sink` and continues normally. */
   resume(sink: FrameSink): Refusal | null;
-  /** Bytes kept: the start of an incomplete frame, and frames held back. */
+  /** Bytes in the reader's buffer: the start of an incomplete frame, and frames held back. */
   readonly heldBytes: number;
-  /** True after a sink returned false, or after `hold`, until `resume`. */
+  /** True after a sink returned false or `hold` was called, until `resume`. */
   readonly holding: boolean;
 }
 
 export interface FrameReaderOptions {
   readonly direction: FrameDirection;
   readonly frameBytesMax: number;
-  /** Limit of bytes kept while frames are held back. Exceeding it is a flood. */
+  /**
+   * Maximum bytes buffered while frames are held back. More than this ends the stream with a fault.
+   */
   readonly heldBytesMax?: number;
 }
 
 const HELD_BYTES_MIN = 4 * 1024;
-/** A larger buffer is released as soon as it is empty. */
+/** A reader's buffer larger than this many bytes is freed as soon as it is empty. */
 const HELD_BYTES_KEPT = 256 * 1024;
 
-/** Bytes that are not handed on yet: `bytes[start, end)`. */
+/** Buffered bytes that no sink has received yet: `bytes[start, end)`. */
 interface Held {
   bytes: Uint8Array;
   view: DataView;
   start: number;
   end: number;
-  /** Bytes from `start` on that the next step needs: a header, then its whole frame. */
+  /**
+   * Number of bytes from `start` on that the next step needs: first a header, then its whole frame.
+   */
   want: number;
 }
 
@@ -397,7 +409,10 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
   let holding = false;
   let inSink = false;
 
-  /** Hands on every complete frame in `bytes[from, to)`. Returns the offset where it stopped. */
+  /**
+   * Passes every complete frame in `bytes[from, to)` to the sink. Returns the offset of the first
+   * byte not consumed.
+   */
   function scan(bytes: Uint8Array, view: DataView, from: number, to: number, sink: FrameSink) {
     while (to - from >= HEADER_BYTES && !holding) {
       readHeader(bytes, view, from, frame);
@@ -411,7 +426,7 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
 
   function handOn(sink: FrameSink): void {
     inSink = true;
-    // If the sink throws, its frame is half processed and the stream ends.
+    // If the sink throws, its frame is only partly processed, so the stream cannot continue.
     fault = refusal(FrameStatus.internal, "the receiver failed on this frame", true);
     try {
       holding = !sink(frame);
@@ -429,7 +444,8 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
   }
 
   /**
-   * Completes the frame that earlier chunks began. Returns how many bytes of the chunk it consumed.
+   * Completes the frame that earlier chunks began. Returns the number of bytes consumed from this
+   * chunk.
    */
   function finishHeld(chunk: Uint8Array, sink: FrameSink): number {
     let from = 0;
@@ -514,8 +530,8 @@ function replaceHeld(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
 }
 
 /**
- * Appends `chunk[from, to)`. The buffer grows with the bytes received, so an announced length costs
- * nothing.
+ * Appends `chunk[from, to)` to the buffer. The buffer grows only with bytes received, so a client
+ * that announces a long frame does not make the agent allocate it.
  */
 function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
   if (held.end + to - from > held.bytes.length) makeHeldRoom(held, to - from);
@@ -523,7 +539,10 @@ function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
   held.end += to - from;
 }
 
-/** Moves the bytes only if half the buffer is free; otherwise they would be moved repeatedly. */
+/**
+ * Makes room for `bytes` more bytes. Moves the content only if half the buffer is free; otherwise
+ * the same bytes would be moved repeatedly.
+ */
 function makeHeldRoom(held: Held, bytes: number): void {
   const old = held.bytes;
   const needed = held.end - held.start + bytes;

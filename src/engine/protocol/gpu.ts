@@ -37,7 +37,7 @@ import {
 const DEVICES_MAX = 256;
 const NO_NODE = -1;
 
-/** An i32 from 0, or -1 for null. */
+/** A NUMA node: an i32 from 0, or -1 for null. */
 const numaNode: Kind<number | null> = {
   bytes: 4,
   problem: "must be a node, or -1",
@@ -49,28 +49,34 @@ const numaNode: Kind<number | null> = {
   },
 };
 
-/** GPU_DEVICES. `wantsChannel`: the client requests a socket for descriptors of its memory. */
+/**
+ * Request GPU_DEVICES. `wantsChannel`: the client also requests a socket on which it can send file
+ * descriptors of its memory.
+ */
 export const { encode: encodeGpuDevicesRequest, fill: decodeGpuDevicesRequest } = fixedMessage(
   requestOf(Op.gpuDevices),
   { wantsChannel: flag(GpuDevicesFlag.channel), reserved },
 );
 
-/** A lost device is unusable until the agent restarts. */
+/** State of a GPU. A lost GPU is unusable until the agent restarts. */
 export const GpuDeviceState = { ok: 0, lost: 1 } as const;
 export type GpuDeviceState = (typeof GpuDeviceState)[keyof typeof GpuDeviceState];
 
 export interface GpuDeviceItem {
-  /** 16 bytes, as reported by the driver. */
+  /** UUID of the GPU: 16 bytes, as reported by the driver. */
   readonly uuid: Uint8Array;
   readonly memoryBytes: number;
-  /** Null if unknown. */
+  /** NUMA node of the GPU. Null if unknown. */
   readonly numaNode: number | null;
   /** Bits of `GpuDeviceFlag`. */
   readonly flags: number;
   readonly state: GpuDeviceState;
 }
 
-/** The GPUs that the agent copies from and to. `hasChannel`: a socket came with this answer. */
+/**
+ * Reply to GPU_DEVICES: the GPUs that the agent copies from and to. `hasChannel`: a socket for file
+ * descriptors came with this reply.
+ */
 export const { encode: encodeGpuDevicesReply, decode: decodeGpuDevicesReply } = listMessage(
   replyTo(Op.gpuDevices),
   "devices",
@@ -89,20 +95,23 @@ export const { encode: encodeGpuDevicesReply, decode: decodeGpuDevicesReply } = 
 );
 
 export interface GpuMemoryItem {
-  /** UUID of the device that the memory is on. */
+  /** UUID of the GPU that has the memory. */
   readonly uuid: Uint8Array;
   readonly kind: GpuMemoryKind;
-  /** Offset of the registered part in its allocation. */
+  /** Offset in bytes of the registered part in its allocation. */
   readonly offset: number;
-  /** Length of the registered part. */
+  /** Length in bytes of the registered part. */
   readonly bytes: number;
-  /** Length of the whole allocation that the handle or descriptor refers to. */
+  /** Length in bytes of the whole allocation that the handle or descriptor refers to. */
   readonly allocationBytes: number;
-  /** 64 bytes for an `ipc` memory. Zeros if its descriptor is sent over the channel. */
+  /**
+   * CUDA IPC handle, 64 bytes, for memory of kind `ipc`. All zeros if the client sends a file
+   * descriptor on the channel instead.
+   */
   readonly handle: Uint8Array;
 }
 
-/** GPU_REGISTER: memory for the agent to copy from and to. */
+/** Request GPU_REGISTER: registers memory that the agent may copy from and to. */
 export const { encode: encodeGpuRegisterRequest, decode: decodeGpuRegisterRequest } = listMessage(
   requestOf(Op.gpuRegister),
   "memories",
@@ -129,9 +138,11 @@ export const { encode: encodeGpuRegisterRequest, decode: decodeGpuRegisterReques
 
 export interface GpuRegistered {
   readonly outcome: Outcome;
-  /** Number of the memory on this connection; 0 unless the outcome is `ok`. */
+  /** Number by which this connection refers to the memory; 0 unless the outcome is `ok`. */
   readonly memory: number;
-  /** CUresult of the driver, with outcome `device`; 0 if the driver was not called. */
+  /**
+   * The driver's error code (CUresult) if the outcome is `device`; 0 if the driver was not called.
+   */
   readonly code: number;
 }
 
@@ -157,7 +168,7 @@ export const { encode: encodeGpuRegisterReply, decode: decodeGpuRegisterReply } 
   },
 );
 
-/** Memories by number, as a column. */
+/** Numbers of registered memories, as a column. */
 export interface MemoryItems {
   count: number;
   readonly memory: Uint32Array;
@@ -171,8 +182,8 @@ export const { encode: encodeGpuUnregisterRequest, decode: decodeGpuUnregisterRe
   );
 
 /**
- * Ranges to copy, as columns: `bytes` bytes at `slotOffset` in a slot and at `memoryOffset` in a
- * memory.
+ * Ranges to copy, as columns. Item `i` is `bytes[i]` bytes at `slotOffset[i]` in a slot and at
+ * `memoryOffset[i]` in a registered memory.
  */
 export interface PieceItems extends HandleItems {
   readonly memory: Uint32Array;
@@ -182,7 +193,7 @@ export interface PieceItems extends HandleItems {
 }
 
 export interface CopyOptions {
-  /** Whether the slots' content is hashed before a load is answered. */
+  /** True if the agent verifies the slots' content by its hash before it replies to a load. */
   verify: boolean;
 }
 
@@ -219,20 +230,23 @@ function copyRequest(op: CopyOp, verifyBit: number) {
   );
 }
 
-/** GPU_STORE and GPU_LOAD, copies between slots and registered memory. A store has no flags. */
+/**
+ * Codecs of GPU_STORE and GPU_LOAD: copies between slots and registered memory. A store has no
+ * flags.
+ */
 export const gpuCopyRequests = {
   [Op.gpuStore]: copyRequest(Op.gpuStore, 0),
   [Op.gpuLoad]: copyRequest(Op.gpuLoad, GpuLoadFlag.verify),
 } as const;
 
 /**
- * GPU_WARM: an engine waits for blocks requested on its GPU, and reports the outcomes of the
- * previous offer.
+ * Request GPU_WARM: an engine reports the outcomes of the previous offer and waits for blocks that
+ * were requested for its GPU.
  */
 export interface WarmWait {
-  /** The offer that the outcomes belong to; 0: no previous offer. */
+  /** Number of the offer that the outcomes belong to; 0: no previous offer. */
   offer: number;
-  /** How long to wait for the next offer; 0: the agent's default. */
+  /** Maximum ms to wait for the next offer; 0: the agent's default. */
   deadlineMs: number;
 }
 
@@ -254,7 +268,7 @@ export const { encode: encodeGpuWarmRequest, decode: decodeGpuWarmRequest } = co
   },
 );
 
-/** Offer 0 without blocks: none was available before the deadline. */
+/** Reply to GPU_WARM. Offer number 0 without blocks: none was available before the deadline. */
 export const { encode: encodeGpuWarmReply, decode: decodeGpuWarmReply } = columnsMessage<
   { offer: number },
   DigestItems

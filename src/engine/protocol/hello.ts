@@ -26,7 +26,7 @@ import { bytes, fixedMessage, replyTo, reserved, size, u16, u32, u64 } from "./m
 export interface HelloRequest {
   readonly versionMin: number;
   readonly versionMax: number;
-  /** Feature bits that the client requests. The reply has those that both sides support. */
+  /** `Feature` bits that the client requests. The reply has those that both sides support. */
   readonly features: number;
   /** Name of the client in logs: at most 32 bytes of UTF-8 without control characters. */
   readonly name: string;
@@ -36,15 +36,15 @@ export interface HelloRequest {
 
 export interface HelloReply {
   readonly version: number;
-  /** 1 = XXH3-64, seed 0. */
+  /** Checksum algorithm of blocks: 1 = XXH3-64 with seed 0. */
   readonly checksumAlgorithm: number;
   readonly features: number;
   readonly namespaceId: Uint8Array;
-  /** Differs after each start of the agent. */
+  /** Random id of this run of the agent; differs after each start. */
   readonly incarnation: bigint;
-  /** Size of the arena's memfd, which the client maps. */
+  /** Size in bytes of the arena's memfd, which the client maps. */
   readonly arenaBytes: number;
-  /** Bytes of the arena in use when the reply was written. It grows. */
+  /** Bytes of the arena in use when the reply was written. The number only grows. */
   readonly arenaReadyBytes: number;
   readonly blockBytesMax: number;
   readonly frameBytesMax: number;
@@ -56,8 +56,8 @@ export interface HelloReply {
 }
 
 /**
- * Magic, versions and features have the same layout in every version, so that a version mismatch
- * can be answered with a message.
+ * Length in bytes of the part of HELLO (magic, versions and features) that has the same layout in
+ * every protocol version, so that a version mismatch can be answered with a message.
  */
 const HELLO_FROZEN_BYTES = 16;
 const HELLO_HEAD_BYTES = HELLO_FROZEN_BYTES + NAME_BYTES + 8;
@@ -80,7 +80,10 @@ export function encodeHelloRequest(output: Output, requestId: number, hello: Hel
   output.bytes.set(manifest, at + HELLO_HEAD_BYTES);
 }
 
-/** Copies the manifest. Versions are checked before any field that a later version may move. */
+/**
+ * Decodes HELLO and copies its manifest. Checks the versions before any field that a later version
+ * may move.
+ */
 export function decodeHelloRequest(frame: Frame): Decoded<HelloRequest> {
   const { view, body, end } = frame;
   if (end - body < HELLO_FROZEN_BYTES || view.getUint32(body, true) !== HELLO_MAGIC)

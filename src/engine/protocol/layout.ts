@@ -1,8 +1,9 @@
 import { BlockFlag, BlockOutcome, CommitFlag } from "../../core/index.ts";
 
 /**
- * The numbers of the engine plane's wire format, version 1. `docs/internals/engine-protocol.md` documents
- * them. Every integer is little-endian; the length of every frame is a multiple of eight bytes.
+ * Constants of the engine plane's wire format, version 1. `docs/internals/engine-protocol.md`
+ * documents them. Every integer is little-endian; the length of every frame is a multiple of eight
+ * bytes.
  */
 
 export { BlockFlag, CommitFlag };
@@ -66,14 +67,14 @@ export type Op = (typeof Op)[OpName];
 
 /**
  * Feature bits of HELLO. `gpu`: the agent copies between slots and the engine's GPU. `engine`:
- * several connections form one engine; operations 23 to 28, and chain keys of 16 bytes. `mac`:
- * items of COMMIT and of ACQUIRE's reply carry a MAC. `report`: the agent supports REPORT.
+ * several connections can form one engine, with operations 23 to 28 and chain keys of 16 bytes.
+ * `mac`: items of COMMIT and of ACQUIRE's reply carry a MAC. `report`: the agent supports REPORT.
  */
 export const Feature = { gpu: 1, engine: 2, mac: 4, report: 8 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 
-/** Status of a whole frame. 0 in every request and in every reply with a result. */
+/** Status of a whole frame: 0 in every request and in every successful reply. */
 export const FrameStatus = {
   ok: 0,
   malformed: 1,
@@ -95,13 +96,13 @@ export const Outcome = BlockOutcome;
 export type Outcome = BlockOutcome;
 export type OutcomeName = keyof typeof Outcome;
 
-/** Bits of a tier mask. A mask of 0 selects every tier. */
+/** Bits of a tier mask. A mask of 0 selects the operation's default tiers. */
 export const TierBit = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
 export const TIER_MASK_ALL = 15;
 
 export const AcquireFlag = { stopAtMiss: 1 } as const;
 
-/** Kind of the items of an IDENTIFY, and their size on the wire in bytes. */
+/** Kind of the items in an IDENTIFY; the table below has their size on the wire in bytes. */
 export const IdentifyKind = { tokens: 0, chainKeys: 1, engineHashes: 2, shortKeys: 3 } as const;
 export type IdentifyKind = (typeof IdentifyKind)[keyof typeof IdentifyKind];
 export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = {
@@ -111,36 +112,46 @@ export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = {
   3: 16,
 };
 
-/** Kind of alias of an ALIAS item: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
+/** Kind of alias in an ALIAS item: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
 export const AliasKind = { engineHash: 0, sha256: 1 } as const;
 export type AliasKind = (typeof AliasKind)[keyof typeof AliasKind];
 
 export const GPU_UUID_BYTES = 16;
 export const GPU_HANDLE_BYTES = 64;
-/** Memories per request. Their descriptors wait in a socket that holds a few hundred. */
+/**
+ * Maximum memories per GPU_REGISTER. Their file descriptors wait in a socket that holds a few
+ * hundred.
+ */
 export const GPU_REGISTER_MAX = 64;
 /**
- * Registered memories per connection. The cache of an engine whose allocator maps pieces of 20 MiB,
- * such as PyTorch's expandable segments, has thousands.
+ * Maximum registered memories per connection. The KV cache of an engine can consist of thousands:
+ * for example PyTorch's expandable segments map pieces of 20 MiB.
  */
 export const GPU_MEMORIES_MAX = 4_096;
 
 /**
- * `channel`: the client requests a socket for descriptors; in the answer: the socket is attached.
+ * Flags of GPU_DEVICES. `channel`: in the request, the client asks for a socket for file
+ * descriptors; in the reply, that socket is attached.
  */
 export const GpuDevicesFlag = { channel: 1 } as const;
 
 /**
- * `dmaBuf`: other devices can read the GPU's memory. `batches`: the driver copies many pieces in
- * one call.
+ * Flags of a GPU. `dmaBuf`: other devices can read its memory. `batches`: its driver copies many
+ * pieces in one call.
  */
 export const GpuDeviceFlag = { dmaBuf: 1, batches: 2 } as const;
 
-/** How memory is passed: a handle of `cuIpcGetMemHandle`, or a descriptor on the channel. */
+/**
+ * How a client passes GPU memory: a handle from `cuIpcGetMemHandle`, or a file descriptor sent on
+ * the channel.
+ */
 export const GpuMemoryKind = { ipc: 1, descriptor: 2 } as const;
 export type GpuMemoryKind = (typeof GpuMemoryKind)[keyof typeof GpuMemoryKind];
 
-/** `verify`: the slots' content is hashed before the answer says `ok`. */
+/**
+ * Flags of GPU_LOAD. `verify`: the agent verifies the slots' content by its hash before it replies
+ * `ok`.
+ */
 export const GpuLoadFlag = { verify: 1 } as const;
 
 export const ENGINE_ID_BYTES = 16;
@@ -148,18 +159,22 @@ export const SOURCE_BYTES = 64;
 export const SALT_BYTES_MAX = 4_096;
 /** Maximum length in bytes of the name of a multimodal item. */
 export const MEDIA_NAME_BYTES_MAX = 256;
-/** Namespace handles per connection, beside its own. */
+/** Maximum namespace handles per connection, besides its own namespace. */
 export const NAMESPACES_MAX = 1_024;
 /**
- * Maximum duration of a LOOKUP's reservation and of an ANNOUNCE. Longer ones are shortened to it.
+ * Maximum duration in ms of a LOOKUP's reservation and of an ANNOUNCE. Longer requests are
+ * shortened to this value.
  */
 export const ENGINE_MS_MAX = 60_000;
 
-/** Role of a connection in its engine. */
+/** Role of a connection within its engine. */
 export const EngineRole = { other: 0, scheduler: 1, worker: 2 } as const;
 export type EngineRole = (typeof EngineRole)[keyof typeof EngineRole];
 
-/** `family`: for all ranks. `digests`: the answer includes the digests. */
+/**
+ * Flags of LOOKUP. `family`: look up the blocks of all ranks. `digests`: include the digests in the
+ * reply.
+ */
 export const LookupFlag = {
   family: 1,
   hold: 2,
@@ -169,10 +184,10 @@ export const LookupFlag = {
   digests: 32,
 } as const;
 
-/** `more`: another answer to the same request follows. */
+/** Flags of LOOKUP's reply. `more`: another reply to the same request follows. */
 export const LookupReplyFlag = { more: 1, unknownParent: 2, budget: 4 } as const;
 
-/** Kind of the items of an ANNOUNCE; chain keys have the kinds of IDENTIFY. */
+/** Kind of the items in an ANNOUNCE. Chain keys have the same numbers as in IDENTIFY. */
 export const AnnounceKind = { digests: 0, chainKeys: 1, shortKeys: 3 } as const;
 export type AnnounceKind = (typeof AnnounceKind)[keyof typeof AnnounceKind];
 export const ANNOUNCE_ITEM_BYTES: Readonly<Record<AnnounceKind, number>> = { 0: 32, 1: 32, 3: 16 };
@@ -190,7 +205,7 @@ function namesByNumber<Name extends string>(table: Readonly<Record<Name, number>
   return names;
 }
 
-/** Name of an operation. Null if the number is undefined. */
+/** Returns the name of an operation. Null if the number is undefined. */
 export function opName(op: number): OpName | null {
   return OP_NAMES[op] ?? null;
 }
@@ -203,7 +218,7 @@ export function outcomeName(outcome: number): OutcomeName | null {
   return OUTCOME_NAMES[outcome] ?? null;
 }
 
-/** Requests that may be sent without a reply, because the client can ignore their outcome. */
+/** Requests whose reply the client may decline, because it can ignore their outcome. */
 const NO_REPLY_ALLOWED: ReadonlySet<number> = new Set([
   Op.ping,
   Op.commit,

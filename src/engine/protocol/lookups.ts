@@ -44,7 +44,7 @@ import {
   within,
 } from "./message.ts";
 
-/** Requests that grant nothing: ping, identify, match. */
+/** Codecs of requests that grant no slots: ping, identify, match. */
 
 export function encodePingRequest(
   output: Output,
@@ -57,14 +57,14 @@ export function encodePingRequest(
   output.bytes.set(payload, at);
 }
 
-/** Answers with the request's payload. */
+/** Writes the reply to a PING: the request's payload. */
 export function encodePingReply(output: Output, request: Frame): void {
   const length = request.end - request.body;
   const at = beginReply(output, Op.ping, request.requestId, 0, length);
   for (let i = 0; i < length; i++) output.bytes[at + i] = request.bytes[request.body + i]!;
 }
 
-/** Checks a ping of either direction. Its payload is `bytes[body, end)`. */
+/** Checks a PING request or reply. Its payload is `bytes[body, end)`. */
 export function checkPing(frame: Frame): Refusal | null {
   if (frame.count !== 0) return malformed("ping: the count must be 0");
   if (frame.end - frame.body > PING_BYTES_MAX)
@@ -77,7 +77,10 @@ export interface IdentifyRequest {
   layer: number;
   /** Number of tokens, chain keys or engine hashes. */
   count: number;
-  /** The received items, packed little-endian. Borrowed from the frame, at any alignment. */
+  /**
+   * The received items, packed little-endian. A view of the frame at any alignment, valid only
+   * while the frame is.
+   */
   items: Uint8Array;
 }
 
@@ -85,7 +88,7 @@ export function emptyIdentifyRequest(): IdentifyRequest {
   return { kind: IdentifyKind.tokens, layer: 0, count: 0, items: new Uint8Array(0) };
 }
 
-/** Number of digests that an IDENTIFY of `count` items requests. */
+/** Returns the number of digests that an IDENTIFY of `count` items requests. */
 export function identifyDigests(kind: IdentifyKind, count: number, blockTokens: number): number {
   return kind === IdentifyKind.tokens ? Math.floor(count / blockTokens) : count;
 }
@@ -105,7 +108,7 @@ export function encodeIdentifyRequest(
   output.bytes.fill(0, at + 8 + itemsBytes, at + bodyBytes);
 }
 
-/** The digests must fit into one reply; `itemsMax` does not apply. */
+/** Decodes IDENTIFY. Its digests must fit in one reply; the limit `itemsMax` does not apply. */
 export function decodeIdentifyRequest(
   frame: Frame,
   blockTokens: number,
@@ -138,7 +141,7 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
   return kind <= IdentifyKind.shortKeys;
 }
 
-/** An unknown engine hash has a digest of 32 zero bytes. The layer is not sent. */
+/** Reply to IDENTIFY. An unknown engine hash has a digest of 32 zero bytes. `layer` is not sent. */
 export const { encode: encodeIdentifyReply, decode: decodeIdentifyReply } =
   itemsMessage<DigestItems>(
     replyTo(Op.identify),
@@ -147,11 +150,12 @@ export const { encode: encodeIdentifyReply, decode: decodeIdentifyReply } =
   );
 
 export interface MatchOptions {
-  /** Tiers to consider, as a mask of `TierBit`; 0 = all. */
+  /** Tiers to search, as a mask of `TierBit`; 0 = all. */
   tiers: number;
 }
 
-// MATCH is on the hot path: a loop over two fields costs more than the fields.
+// MATCH is on the hot path and has a handwritten codec: a loop over its two declared fields costs
+// more than reading them.
 
 export function encodeMatchRequest(
   output: Output,
@@ -183,7 +187,7 @@ export function decodeMatchRequest(
   return null;
 }
 
-/** `best[i]` is the `TierBit` of the best tier that has block `i`, or 0. */
+/** Encodes MATCH's reply. `best[i]` is the `TierBit` of the best tier that has block `i`, or 0. */
 export function encodeMatchReply(
   output: Output,
   requestId: number,
@@ -199,7 +203,10 @@ export function encodeMatchReply(
   output.bytes.fill(0, at + 8 + count, at + bodyBytes);
 }
 
-/** Fills `best` and returns the number of leading blocks, or a refusal. */
+/**
+ * Decodes MATCH's reply: fills `best` and returns how many blocks from the first on are present
+ * without a gap, or why the reply is invalid.
+ */
 export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refusal {
   const { bytes, view, body, end, count } = frame;
   const fixed = checkFixed(frame, count, 8 + padded(count));
@@ -213,45 +220,51 @@ export function decodeMatchReply(frame: Frame, best: Uint8Array): number | Refus
   return leading;
 }
 
-/** LOOKUP: identify, match, promote and reserve in one request. */
+/** Codec of LOOKUP, which identifies, matches, promotes and reserves blocks in one request. */
 
 const MEDIA_HEAD_BYTES = 8;
 
-/** The kinds of an IDENTIFY by which a LOOKUP may name blocks. */
+/** Item kinds of IDENTIFY by which a LOOKUP may name blocks. */
 export type LookupKind = Exclude<IdentifyKind, typeof IdentifyKind.engineHashes>;
 
 /** One multimodal item of a prompt. */
 export interface MediaItem {
-  /** Index of its first token, from the start of the prompt. */
+  /** Index of the item's first token, counted from the start of the prompt. */
   readonly position: number;
-  /** Its name, 1 to 256 bytes. */
+  /** Name of the item, 1 to 256 bytes. */
   readonly name: Uint8Array;
 }
 
 export interface LookupRequest {
   readonly layer: number;
-  /** Tiers to consider, as a mask of `TierBit`; 0 = RAM and SSD. */
+  /** Tiers to search, as a mask of `TierBit`; 0 = RAM and SSD. */
   readonly tiers: number;
   readonly kind: LookupKind;
   /** Bits of `LookupFlag`. */
   readonly flags: number;
-  /** Deadline of the answer; 0 = the agent's default. */
+  /** Deadline of the reply in ms; 0 = the agent's default. */
   readonly deadlineMs: number;
-  /** Duration of the reservation; 0 = the agent's default. */
+  /** Duration in ms of the reservation; 0 = the agent's default. */
   readonly holdMs: number;
-  /** Number of acquisitions of a block that end its reservation; 0 = 1. */
+  /** Number of times a block is acquired before its reservation ends; 0 = 1. */
   readonly readers: number;
   /** Handle of the namespace; 0 = the connection's own. */
   readonly namespace: number;
-  /** Digest of the block before the first token; null = the start of the prompt. */
+  /**
+   * Digest of the block before the request's first token; null = the request starts at the prompt's
+   * start.
+   */
   readonly parent: Uint8Array | null;
-  /** Name of the peer that computed the blocks; empty = none. */
+  /** Name of the peer that computed the blocks; empty = none given. */
   readonly source: string;
-  /** In ascending order of position. */
+  /** Multimodal items, in ascending order of position. */
   readonly media: readonly MediaItem[];
   /** Number of tokens or chain keys. */
   readonly count: number;
-  /** The received items, packed. Borrowed from the frame, at any alignment. */
+  /**
+   * The received items, packed. A view of the frame at any alignment, valid only while the frame
+   * is.
+   */
   readonly items: Uint8Array;
 }
 
@@ -259,7 +272,7 @@ function mediaBytes(media: readonly MediaItem[]): number {
   return media.reduce((sum, { name }) => sum + MEDIA_HEAD_BYTES + padded(name.length), 0);
 }
 
-/** Encodes the list of multimodal items, for frames and for hashing. */
+/** Encodes a list of multimodal items; frames and hashes use the same bytes. */
 export function encodeMedia(media: readonly MediaItem[]): Uint8Array {
   const bytes = new Uint8Array(mediaBytes(media));
   const view = new DataView(bytes.buffer);
@@ -285,7 +298,7 @@ const lookupKind: Kind<LookupKind> = {
   },
 };
 
-/** A digest, or null for zeros. */
+/** A digest; 32 zero bytes for null. */
 const optionalDigest: Kind<Uint8Array | null> = {
   bytes: DIGEST_BYTES,
   problem: "",
@@ -351,7 +364,7 @@ export function encodeLookupRequest(
   bytes.fill(0, itemsAt + itemsBytes, at + bodyBytes);
 }
 
-/** `digestsMax`: maximum blocks in one request. */
+/** Decodes LOOKUP. `digestsMax` is the maximum blocks in one request. */
 export function decodeLookupRequest(
   frame: Frame,
   blockTokens: number,
@@ -411,15 +424,20 @@ function readMedia(
 }
 
 export interface LookupReply {
-  /** Leading blocks present on any of the tiers, for all requested ranks. */
+  /**
+   * Number of blocks from the first on that are present without a gap on the requested tiers, for
+   * all requested ranks.
+   */
   leading: number;
-  /** Leading blocks in RAM, reserved if requested. */
+  /**
+   * Number of blocks from the first on that are in RAM, and reserved if the client asked for it.
+   */
   ready: number;
-  /** Id of the reservation; 0 = none. */
+  /** Id of the reservation that this LOOKUP made; 0 = none. */
   hold: number;
   /** Bits of `LookupReplyFlag`. */
   flags: number;
-  /** Blocks after `leading` that are being written or announced. */
+  /** Number of blocks, from position `leading` on, that a client is writing or has announced. */
   announced: number;
 }
 
@@ -432,12 +450,15 @@ const LOOKUP_REPLY_HEAD = new Fields({
   reserved,
 });
 
-/** Whether the answer has neither tiers nor digests. */
+/** Returns true if the reply has neither tiers nor digests. */
 function isBare(flags: number): boolean {
   return (flags & (LookupReplyFlag.more | LookupReplyFlag.unknownParent)) !== 0;
 }
 
-/** `digests` is null if they were not requested. A partial answer never contains digests. */
+/**
+ * Encodes LOOKUP's reply. `digests` is null if the client did not request them. A partial reply
+ * never contains digests.
+ */
 export function encodeLookupReply(
   output: Output,
   requestId: number,
@@ -458,7 +479,7 @@ export function encodeLookupReply(
   if (digestsBytes > 0) copyIn(digests!, digestsBytes, bytes, bestAt + padded(blocks));
 }
 
-/** Fills `best`, and `digests` if they were requested. */
+/** Decodes LOOKUP's reply: fills `best`, and `digests` if the client requested them. */
 export function decodeLookupReply(
   frame: Frame,
   best: Uint8Array,

@@ -19,28 +19,37 @@ import { HEADER_BYTES, type Op, opName } from "./layout.ts";
 
 /**
  * Declares messages by their fields, in the order of the wire. Encoder and decoder derive from one
- * declaration. Fields of items are written column by column, so that each loop handles one kind.
+ * declaration. Items are written field by field (column by column), so that each loop handles only
+ * one kind of field.
  */
 
-/** How one field is written, and how it is read and checked. */
+/** A kind of field: its length, how it is written, and how it is read and checked. */
 export interface Kind<Value> {
   readonly bytes: number;
-  /** Reason to refuse a field that `read` cannot read. */
+  /** Text of the refusal if `read` cannot read the field. */
   readonly problem: string;
   write(output: Output, at: number, value: Value): void;
-  /** Undefined: the bytes are not a value of this kind. */
+  /** Reads the field at offset `at`. Undefined if the bytes are not a value of this kind. */
   read(frame: Frame, at: number): Value | undefined;
 }
 
-/** A field that items may have, `stride` bytes apart. */
+/**
+ * A kind of field that items may have. The fields of consecutive items lie `stride` bytes apart.
+ */
 interface ColumnKind<Value> extends Kind<Value> {
   /** Writes the first `count` entries of the column. */
   writeColumn(output: Output, at: number, stride: number, column: Column, count: number): void;
-  /** Reads an entry for each of the frame's items. False: one has no value of this kind. */
+  /**
+   * Reads one column entry for each of the frame's items. Returns false if one has no value of this
+   * kind.
+   */
   readColumn(frame: Frame, at: number, stride: number, column: Column): boolean;
 }
 
-/** One entry of each item; of bytes as many as the kind has. */
+/**
+ * The array of one field of all items. A field of bytes takes as many array entries as it has
+ * bytes.
+ */
 type Column = Uint8Array | Uint32Array | Float64Array | BigUint64Array;
 
 const VALID = { problem: "" } as const;
@@ -55,7 +64,7 @@ export const u16: Kind<number> = {
   read: ({ view }, at) => view.getUint16(at, true),
 };
 
-/** The columns of a u64 are copied as halves, because bigints would be allocated. */
+/** A u64. Its columns are copied as 32-bit halves, which avoids allocating bigints. */
 export const u64: ColumnKind<bigint> = {
   ...VALID,
   bytes: 8,
@@ -78,12 +87,12 @@ export const u64: ColumnKind<bigint> = {
   },
 };
 
-/** The 32-bit halves of u64s, low half first. */
+/** Returns the 32-bit halves of u64s, low half first. */
 function halvesOf({ buffer, byteOffset }: Column, count: number): Uint32Array {
   return new Uint32Array(buffer, byteOffset, 2 * count);
 }
 
-/** A u64 below 2^53. */
+/** A u64 below 2^53, as a number. */
 export const size: ColumnKind<number> = {
   bytes: 8,
   problem: UNSAFE,
@@ -150,7 +159,7 @@ export function bytes(length: number): ColumnKind<Uint8Array> {
   };
 }
 
-/** A u32 with no other bits than those of `known`. */
+/** A u32 in which only the bits of `known` may be set. */
 export function bits(known: number): ColumnKind<number> {
   return {
     bytes: 4,
@@ -176,7 +185,7 @@ export function bits(known: number): ColumnKind<number> {
   };
 }
 
-/** A u32 with at most one bit. */
+/** A boolean as a u32: 0, or one certain bit. */
 export function flag(
   bit: number,
   { write, read, bytes: length }: Kind<number> = u32,
@@ -227,11 +236,11 @@ export type Values<Of extends Layout> = {
 interface Field {
   readonly name: string;
   readonly kind: Kind<unknown>;
-  /** The layer of a message belongs to its items. */
+  /** True if the message's layer number is stored with its items, not among its values. */
   readonly isOfItems: boolean;
 }
 
-/** Fields that lie one behind the other. */
+/** A sequence of fields that follow each other without gaps. */
 export class Fields<Of extends Layout> {
   readonly bytes: number;
   readonly #all: readonly Field[];
@@ -243,7 +252,7 @@ export class Fields<Of extends Layout> {
     this.bytes = this.#all.reduce((sum, { kind }) => sum + kind.bytes, 0);
   }
 
-  /** Values for `read` to fill. */
+  /** Returns an object whose values `read` fills. */
   empty(): Values<Of> {
     return {} as Values<Of>;
   }
@@ -273,10 +282,10 @@ function refusalOf(frame: Frame, name: string, { problem }: Kind<unknown>): Refu
   return malformed(`${opName(frame.op)}: ${name}: ${problem}`);
 }
 
-/** Columns by name. The column `reserved` does not exist. */
+/** Item fields by name. The field `reserved` has no column. */
 type ItemLayout = Readonly<Record<string, ColumnKind<unknown>>>;
 
-/** Fields of items, each of which has a column. */
+/** The fields of items. Each field has a column, except `reserved`. */
 export class ColumnFields {
   readonly bytes: number;
   readonly #all: readonly { readonly name: string; readonly kind: ColumnKind<unknown> }[];
@@ -286,7 +295,7 @@ export class ColumnFields {
     this.bytes = this.#all.reduce((sum, { kind }) => sum + kind.bytes, 0);
   }
 
-  /** Writes entry `i` of each column as item `i`. */
+  /** Writes entry `i` of each column as item `i` of the frame. */
   write(output: Output, start: number, items: { readonly count: number }): void {
     const columns = items as unknown as Readonly<Record<string, Column>>;
     let at = start;
@@ -296,7 +305,7 @@ export class ColumnFields {
     }
   }
 
-  /** Fills the first entries of each column with the frame's items. */
+  /** Reads the frame's items into the first entries of each column. */
   read(frame: Frame, start: number, into: { count: number }): Refusal | null {
     const columns = into as unknown as Readonly<Record<string, Column>>;
     let at = start;
@@ -319,19 +328,19 @@ type Begin = (
   noReply?: boolean,
 ) => number;
 
-/** Frames of requests with this operation. */
+/** Returns a `Begin` for requests of this operation. */
 export const requestOf =
   (op: Op): Begin =>
   (output, requestId, count, bodyBytes, noReply) =>
     beginRequest(output, op, requestId, count, bodyBytes, noReply);
 
-/** Frames of replies to this operation. */
+/** Returns a `Begin` for replies to this operation. */
 export const replyTo =
   (op: Op): Begin =>
   (output, requestId, count, bodyBytes) =>
     beginReply(output, op, requestId, count, bodyBytes);
 
-/** Finds a contradiction between values that are valid one by one; null: none. */
+/** Checks values that are valid one by one for contradictions. Returns the problem, or null. */
 type Check<Of extends Layout> = (values: Values<Of>) => string | null;
 
 function problemOf<Of extends Layout>(
@@ -343,14 +352,14 @@ function problemOf<Of extends Layout>(
   return problem === null ? null : malformed(`${opName(frame.op)}: ${problem}`);
 }
 
-/** A message of fixed length, whose header counts `count` items. */
+/** Declares a message of fixed length, whose header has item count `count`. */
 export function fixedMessage<Of extends Layout>(
   begin: Begin,
   layout: Of,
   { count = 0, check }: { readonly count?: number; readonly check?: Check<Of> } = {},
 ) {
   const fields = new Fields(layout);
-  /** Fills `into`, or returns why the frame is refused. */
+  /** Reads the frame into `into`, or returns why the frame is refused. */
   const fill = (frame: Frame, into: Values<Of>): Refusal | null =>
     checkFixed(frame, count, fields.bytes) ??
     fields.read(frame, frame.body, into) ??
@@ -368,7 +377,10 @@ export function fixedMessage<Of extends Layout>(
   };
 }
 
-/** A message of `head`, followed by at most `max` items, as a list under `name`. */
+/**
+ * Declares a message of the fields `head`, followed by at most `max` items, which are decoded as a
+ * list under `name`.
+ */
 export function listMessage<Head extends Layout, Item extends Layout, Name extends string>(
   begin: Begin,
   name: Name,
@@ -379,7 +391,7 @@ export function listMessage<Head extends Layout, Item extends Layout, Name exten
   const head = new Fields(layouts.head);
   const item = new Fields(layouts.item);
   return {
-    /** How many items fit a frame of this size. */
+    /** Returns how many items fit in a frame of this size. */
     itemsIn: (frameBytesMax: number) =>
       Math.floor((frameBytesMax - HEADER_BYTES - head.bytes) / item.bytes),
     encode(output: Output, requestId: number, values: Readonly<Message>, noReply?: boolean) {
@@ -410,7 +422,7 @@ export function listMessage<Head extends Layout, Item extends Layout, Name exten
   };
 }
 
-/** Each value and each column has a field. */
+/** Layouts of a message: every value and every column must have a field. */
 interface ColumnsLayouts<Head, Items> {
   readonly head: Layout & { readonly [Name in keyof Head]-?: Kind<unknown> };
   readonly item: ItemLayout & {
@@ -419,16 +431,17 @@ interface ColumnsLayouts<Head, Items> {
 }
 
 interface ColumnsOptions<Items> {
-  /** Items that fit the columns. */
+  /** Returns how many items fit in the caller's columns. */
   capacity(into: Items): number;
-  /** Clears the fields that an item does not have. */
+  /** Writes zeros to the fields that an item does not use. */
   clear?(output: Output, start: number, stride: number, items: Readonly<Items>): void;
   /** Refuses items whose fields contradict each other. */
   check?(frame: Frame, start: number, stride: number, into: Items): Refusal | null;
 }
 
 /**
- * A message of `head`, followed by items that are columns of the caller's.
+ * Declares a message of the fields `head`, followed by items that are read into and written from
+ * the caller's columns.
  */
 export function columnsMessage<Head extends object, Items extends { count: number }>(
   begin: Begin,
@@ -466,7 +479,7 @@ export function columnsMessage<Head extends object, Items extends { count: numbe
 
 const NO_VALUES = Object.freeze({});
 
-/** As `columnsMessage`, without values beside the items. */
+/** Declares a message like `columnsMessage`, but with items only. */
 export function itemsMessage<Items extends { count: number }>(
   begin: Begin,
   layouts: ColumnsLayouts<object, Items>,

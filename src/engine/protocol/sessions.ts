@@ -16,12 +16,12 @@ import {
   within,
 } from "./message.ts";
 
-/** Requests about sessions and aliases of blocks. */
+/** Codecs of requests about sessions and about aliases of blocks. */
 
 /** Bytes of an alias that is a u64. */
 const ENGINE_HASH_BYTES = 8;
 
-/** SESSION_COMMIT: the one digest is the session's new deepest block. */
+/** Request SESSION_COMMIT. Its one digest is the session's new deepest block. */
 export const { encode: encodeSessionCommitRequest, decode: decodeSessionCommitRequest } =
   columnsMessage<{ session: bigint }, DigestItems>(
     requestOf(Op.sessionCommit),
@@ -32,16 +32,16 @@ export const { encode: encodeSessionCommitRequest, decode: decodeSessionCommitRe
     },
   );
 
-/** SESSION_RELEASE and SESSION_STATUS have the same layout. */
+/** Requests SESSION_RELEASE and SESSION_STATUS, which have the same layout. */
 export const sessionRequests = {
   [Op.sessionRelease]: fixedMessage(requestOf(Op.sessionRelease), { session: u64 }),
   [Op.sessionStatus]: fixedMessage(requestOf(Op.sessionStatus), { session: u64 }),
 } as const;
 
 export interface SessionStatus {
-  /** `ok`, or `miss` if the session is unknown; the other fields are 0 then. */
+  /** `ok`, or `miss` if the session is unknown. With `miss`, the other fields are 0. */
   readonly outcome: Outcome;
-  /** The session's blocks in RAM. */
+  /** Number of the session's blocks in RAM. */
   readonly blocks: number;
   readonly tokens: number;
   readonly bytes: number;
@@ -63,12 +63,15 @@ export interface AliasOptions {
   kind: AliasKind;
 }
 
-/** Blocks with 32 bytes of alias each. */
+/** Blocks with an alias of 32 bytes each. */
 export interface AliasItems extends DigestItems {
   readonly aliases: Uint8Array;
 }
 
-/** A u64 alias is stored little-endian in the first eight bytes; the rest is 0. */
+/**
+ * Request ALIAS. A u64 alias is stored little-endian in the first eight of the 32 bytes; the rest
+ * is 0.
+ */
 export const { encode: encodeAliasRequest, decode: decodeAliasRequest } = columnsMessage<
   AliasOptions,
   AliasItems
@@ -90,15 +93,15 @@ export const { encode: encodeAliasRequest, decode: decodeAliasRequest } = column
   },
 );
 
-/** Maximum sessions in an answer. */
+/** Maximum sessions in one reply. */
 export const SESSION_LIST_MAX = 256;
 
 export interface SessionListRequest {
-  /** 0: all sessions of the connection's namespace; otherwise only this one. */
+  /** Id of the only session to list; 0: all sessions of the connection's namespace. */
   session: bigint;
-  /** `next` of the previous answer; 0: from the start. */
+  /** Position to continue from: `next` of the previous reply; 0: the start of the list. */
   after: number;
-  /** 0: the agent's maximum. */
+  /** Maximum sessions to return; 0: the agent's maximum. */
   max: number;
 }
 
@@ -118,7 +121,7 @@ export interface SessionItem {
 }
 
 export interface SessionListReply {
-  /** 0: there are no more sessions. */
+  /** Value of `after` for the next request; 0: there are no more sessions. */
   readonly next: number;
   readonly sessions: readonly SessionItem[];
 }
@@ -150,7 +153,7 @@ export function encodeSessionListReply(
   sessionListReply.encode(output, requestId, reply);
 }
 
-/** Maximum sessions in a frame of this size. */
+/** Returns the maximum sessions that fit in a frame of this size. */
 export function sessionsInFrame(frameBytesMax: number): number {
   return Math.min(SESSION_LIST_MAX, sessionListReply.itemsIn(frameBytesMax));
 }

@@ -20,7 +20,7 @@ import {
   type ValueOf,
 } from "../fields.ts";
 
-/** Topic and last token of the subject. */
+/** Topic of routing events on ZMQ, and last token of their subject on NATS. */
 export const ACTIVE_SEQUENCES_TOPIC = "active_sequences_events";
 
 /** Maximum events in one message, and maximum blocks of one prompt. */
@@ -41,13 +41,13 @@ const prefillTokens = converted(
 );
 
 const REQUEST = struct({
-  /** Sequence hashes of the prompt's blocks; null: not tracked. */
+  /** Sequence hashes of the prompt's blocks; null if the sending router does not track blocks. */
   hashes: defaulted("token_sequence", nullable(hashList(BLOCKS_MAX)), null),
   tracksPrefill: defaulted("track_prefill_tokens", bool, true),
   expectedOutputTokens: defaulted("expected_output_tokens", nullable(tokenCount), null),
-  /** Prompt tokens to compute; null if unknown. */
+  /** Number of prompt tokens that the worker must compute; null if unknown. */
   prefillTokens: defaulted("prefill_load_hint", nullable(prefillTokens), null),
-  /** Members that only Hearth routers send; others ignore them. */
+  /** Members that only Hearth's routers send; Dynamo's routers ignore them. */
   hearth: omitted(
     "hearth",
     struct({
@@ -78,17 +78,17 @@ const EVENT = struct({
 });
 const EVENTS = struct({ events: required("events", list(EVENT, ACTIVE_SEQUENCES_MAX)) });
 
-/** A routing event of one router, as Dynamo's routers exchange them. */
+/** A routing event of one router, in the format that Dynamo's routers exchange. */
 export type ActiveSequenceEvent = ValueOf<typeof EVENT>;
 export type ActiveSequenceData = ActiveSequenceEvent["data"];
 
-/** Encodes a single event as on NATS, or several as a list as on ZMQ. */
+/** Encodes one event alone, as on NATS, or several as a list, as on ZMQ. */
 export function encodeActiveSequences(events: readonly ActiveSequenceEvent[]): Uint8Array {
   const [only] = events;
   return events.length === 1 && only ? encode(EVENT, only) : encode(EVENTS, { events });
 }
 
-/** Decodes an untrusted message in either form. Never throws. */
+/** Decodes an untrusted message in either form of `encodeActiveSequences`. Never throws. */
 export function decodeActiveSequences(
   bytes: Uint8Array,
 ): ReadResult<readonly ActiveSequenceEvent[]> {

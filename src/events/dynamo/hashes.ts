@@ -1,7 +1,7 @@
 import { type Native, sequenceHashes } from "../../native/index.ts";
 
 const MASK_64 = (1n << 64n) - 1n;
-/** Dynamo's seed of block and sequence hashes. */
+/** Seed with which Dynamo computes block and sequence hashes. */
 export const DYNAMO_SEED = 1_337n;
 const LORA_SEED = 0n;
 const SALT_SEED = 1n;
@@ -13,18 +13,25 @@ function textHash(text: string | null, seed: bigint): bigint {
   return text === null || text === "" ? 0n : Bun.hash.xxHash3(utf8.encode(text), seed);
 }
 
-/** Seed of block hashes for a LoRA adapter and a cache salt; empty text counts as none. */
+/**
+ * Returns the seed of block hashes for a LoRA adapter and a cache salt. An empty text has the same
+ * effect as none.
+ */
 export function saltSeed(loraName: string | null, cacheSalt: string | null): bigint {
   return (DYNAMO_SEED + textHash(loraName, LORA_SEED) + textHash(cacheSalt, SALT_SEED)) & MASK_64;
 }
 
-/** Contribution of the salt; a chain inherits it from its first block. */
+/**
+ * Returns the number that a cache salt adds to the seed. All blocks of a prompt use the number of
+ * the first block's salt.
+ */
 export function saltShare(cacheSalt: string | null): bigint {
   return textHash(cacheSalt, SALT_SEED);
 }
 
 /**
- * Hash of a multimodal item by its identifier. An identifier of 64 hex digits is a hash already.
+ * Returns the hash of a multimodal item from its identifier. An identifier of 64 hex digits is a
+ * hash already.
  */
 export function mediaHash(identifier: string): bigint {
   if (/^[0-9a-fA-F]{64}$/.test(identifier)) return BigInt(`0x${identifier.slice(0, 16)}`);
@@ -32,8 +39,8 @@ export function mediaHash(identifier: string): bigint {
 }
 
 /**
- * Hash of the tokens of one block and of the media items that extend into it, in any order. Bun's
- * XXH3 uses only the low half of a seed.
+ * Returns the hash of one block's tokens together with the media items that overlap it, in any
+ * order. Bun's XXH3 uses only the low 32 bits of a seed.
  */
 export function localHash(
   native: Native,
@@ -56,7 +63,10 @@ export function localHash(
 const pair = new Uint8Array(16);
 const pairView = new DataView(pair.buffer);
 
-/** Hash of a block together with all blocks before it. `parent` is null for the first. */
+/**
+ * Returns the hash of a block together with all blocks before it in the prompt. `parent` is the
+ * previous block's hash; null for the first block.
+ */
 export function sequenceHash(parent: bigint | null, local: bigint): bigint {
   if (parent === null) return local;
   pairView.setBigUint64(0, parent, true);
@@ -68,7 +78,7 @@ function rotate(value: bigint, bits: bigint): bigint {
   return ((value << bits) | (value >> (64n - bits))) & MASK_64;
 }
 
-/** SipHash-1-3 (Aumasson, Bernstein) with an all-zero key: 64 bits. */
+/** Returns the 64-bit SipHash-1-3 (Aumasson, Bernstein) of the data, with an all-zero key. */
 function sipHash13(data: Uint8Array): bigint {
   let [v0, v1] = [0x736f6d6570736575n, 0x646f72616e646f6dn];
   let [v2, v3] = [0x6c7967656e657261n, 0x7465646279746573n];
@@ -104,8 +114,8 @@ function sipHash13(data: Uint8Array): bigint {
 const NUMBER_MASK = (1n << 53n) - 1n;
 
 /**
- * Dynamo's number of a named worker: SipHash-1-3 of the name and a byte FF, truncated to 53 bits,
- * so that a JavaScript number represents it.
+ * Returns the number that Dynamo gives to a named worker: SipHash-1-3 of the name and a byte FF,
+ * truncated to 53 bits so that a JavaScript number represents it.
  */
 export function workerNumber(name: string): bigint {
   const bytes = new TextEncoder().encode(name);

@@ -24,7 +24,7 @@ import {
 export const STORAGE_TIERS = ["device", "host_pinned", "disk", "external"] as const;
 export type StorageTier = (typeof STORAGE_TIERS)[number];
 
-/** Limits of one message. Dynamo sends at most 128 events and 8,192 blocks. */
+/** Maximum events in one message. Dynamo sends at most 128 events and 8,192 blocks. */
 const EVENTS_MAX = 4_096;
 const BLOCKS_MAX = 65_536;
 const MEDIA_MAX = 256;
@@ -32,7 +32,9 @@ const MEDIA_MAX = 256;
 const rank = uint(65_535);
 const position = uint(0xffff_ffff);
 
-/** A multimodal item that extends into a block: ranges of positions, ends excluded. */
+/**
+ * A multimodal item that overlaps a block, as ranges of token positions; range ends are excluded.
+ */
 const MEDIA_OBJECT = struct({
   hash: required("mm_hash", u64),
   offsets: defaulted("offsets", list(tuple({ from: position, to: position }), MEDIA_MAX), []),
@@ -45,11 +47,11 @@ const MEDIA = converted(
 export type MediaObject = ValueOf<typeof MEDIA_OBJECT>;
 
 interface Blocks {
-  /** Opaque hashes of the blocks. */
+  /** Opaque hashes of the blocks (the engine's names for them). */
   readonly hashes: BigUint64Array;
-  /** Hash of each block's own tokens; null if unknown, which only Hearth sends. */
+  /** Hash of each block's own tokens. Null if unknown; only Hearth sends null. */
   readonly tokenHashes: BigUint64Array | null;
-  /** By block; null if there is none. */
+  /** Multimodal items per block; null if a block, or the whole event, has none. */
   readonly media: readonly (readonly MediaObject[] | null)[] | null;
 }
 
@@ -165,7 +167,7 @@ export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
   return encode(EVENTS, events);
 }
 
-/** Decodes an untrusted message. Never throws. */
+/** Decodes an untrusted message of residency changes. Never throws. */
 export function decodeRouterEvents(bytes: Uint8Array): ReadResult<readonly RouterEvent[]> {
   return decode(EVENTS, bytes);
 }

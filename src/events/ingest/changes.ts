@@ -1,11 +1,14 @@
 import type { ResidencyChange, ResidencyTier } from "../../observability/activity/index.ts";
 
-/** A residency change, with its tokens for readers that compute names of their own. */
+/**
+ * A residency change together with its blocks' tokens, for readers that compute their own block
+ * names from tokens.
+ */
 export interface IngestChange {
   readonly change: ResidencyChange;
-  /** All tokens of the blocks of a `stored`, in order; null if unknown. */
+  /** Tokens of all blocks of a `stored` change, in order. Null if unknown. */
   readonly tokens: Uint32Array | null;
-  /** The blocks have no LoRA, salt, media or other extra keys. */
+  /** True if the blocks have no LoRA adapter, salt, media or other extra keys. */
   readonly isPlain: boolean;
 }
 
@@ -13,23 +16,26 @@ export interface StoredBlock {
   readonly tier: ResidencyTier;
   readonly parent: bigint | null;
   readonly sequence: bigint;
-  /** Null if unknown. */
+  /** Hash of the block's own tokens. Null if unknown. */
   readonly local: bigint | null;
-  /** Tokens that include those of the block; null if unknown. */
+  /** An array that contains the block's tokens. Null if they are unknown. */
   readonly tokens: Uint32Array | null;
-  /** Index of the block's first token. Default: 0. */
+  /** Index in `tokens` of the block's first token. Default: 0. */
   readonly at?: number;
-  /** Tokens of the block. Default: all. */
+  /** Number of the block's tokens. Default: all of `tokens`. */
   readonly count?: number;
   readonly isPlain: boolean;
 }
 
-/** Collects blocks one by one and joins them into the fewest changes, in the same order. */
+/**
+ * Collects blocks one by one and combines consecutive ones into as few changes as possible, in the
+ * same order.
+ */
 export class ChangeList {
   readonly #changes: IngestChange[] = [];
   #stored: StoredBlock[] = [];
   #removed: { readonly tier: ResidencyTier; readonly hashes: bigint[] } | null = null;
-  /** Number of blocks in the list. */
+  /** Number of blocks in all collected changes. */
   #blocks = 0;
 
   get blocks(): number {
@@ -64,7 +70,7 @@ export class ChangeList {
     this.#changes.push({ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true });
   }
 
-  /** Returns all changes and empties the list. */
+  /** Returns all collected changes and empties the list. */
   take(): IngestChange[] {
     this.#endStored();
     this.#endRemoved();
@@ -97,7 +103,7 @@ export class ChangeList {
   }
 }
 
-/** The tokens of all blocks; null if those of one are unknown. */
+/** Returns the tokens of all blocks in one array. Null if those of any block are unknown. */
 function joined(blocks: readonly StoredBlock[]): Uint32Array | null {
   let count = 0;
   for (const block of blocks) {
@@ -112,36 +118,39 @@ function joined(blocks: readonly StoredBlock[]): Uint32Array | null {
   return whole;
 }
 
-/** Reasons for skipping an engine's event. */
+/** Reasons why the ingest skips an event of an engine. */
 export const DROP_REASONS = [
   /** The event or the whole batch could not be decoded. */
   "unreadable",
-  /** The batch is of another rank. */
+  /** The batch comes from another data-parallel rank. */
   "other_rank",
   /**
-   * Sliding windows, state spaces and similar groups, which do not have every block of a prefix.
+   * The KV group does not keep every block of a prefix (sliding windows, state spaces and similar).
    */
   "other_group",
   "unknown_medium",
-  /** The medium is not the worker's own: another locality or owner. */
+  /** The medium does not belong to this worker: it is remote, or has another owner. */
   "external",
-  /** The block size differs from the ingest's. */
+  /** The event's block size differs from the expected one. */
   "block_size",
-  /** A last page with fewer tokens than a block. */
+  /** The last page of a prompt, with fewer tokens than a block. */
   "partial_block",
-  /** More tokens than the listed blocks hold, so that the blocks cannot be matched to tokens. */
+  /**
+   * The event has more tokens than its blocks can contain, so the tokens cannot be assigned to
+   * blocks.
+   */
   "skipped_blocks",
-  /** A block that names itself as its parent. */
+  /** The event names a block as its own parent. */
   "own_parent",
-  /** The parent is unknown, and the table of waiting blocks is full. */
+  /** The parent block is unknown, and the table of blocks that wait for their parents is full. */
   "unknown_parent",
-  /** An unknown block without tokens. */
+  /** The event names an unknown block without its tokens. */
   "placeholder",
-  /** A LoRA adapter without a name. */
+  /** The event has a LoRA adapter's number but not its name. */
   "unnamed_lora",
-  /** The limit of known blocks is reached. */
+  /** The table of known blocks is full. */
   "too_many",
-  /** Removal of a block that was not known to be resident. */
+  /** The event removes a block that was not known to be resident. */
   "not_held",
 ] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
@@ -152,19 +161,22 @@ export function noCounts() {
   return {
     batches: 0,
     events: 0,
-    /** Blocks of applied events: stored (each copy), announced again, removed. */
+    /**
+     * Numbers of blocks in applied events. `stored` counts each copy of a block; `reannounced`,
+     * blocks reported again; `removed`, removals.
+     */
     stored: 0,
     reannounced: 0,
     removed: 0,
-    /** Gaps in the sequence numbers. */
+    /** Gaps in the batches' sequence numbers. */
     gaps: 0,
     restarts: 0,
     replays: 0,
-    /** Batches received by replay. */
+    /** Batches received from the engine's replay buffer. */
     replayed: 0,
-    /** Batches that are lost, according to the sequence numbers. */
+    /** Batches that were neither received nor replayed, according to the sequence numbers. */
     lostBatches: 0,
-    /** Events; for removals, blocks. */
+    /** Skipped events per reason. For removals, this counts blocks. */
     dropped: Object.fromEntries(DROP_REASONS.map((reason) => [reason, 0])) as Record<
       DropReason,
       number
@@ -172,7 +184,10 @@ export function noCounts() {
   };
 }
 
-/** Reasons after which the engine may have blocks that the ingest does not know. */
+/**
+ * Reasons that leave the ingest's state incomplete: the engine may have blocks that the ingest does
+ * not know.
+ */
 export const LOSSES: ReadonlySet<DropReason> = new Set([
   "unreadable",
   "block_size",

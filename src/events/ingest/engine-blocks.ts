@@ -12,19 +12,28 @@ import {
   placeOf,
 } from "./known-blocks.ts";
 
-/** Maximum blocks that wait for their parents. Each keeps its tokens. */
+/**
+ * Maximum blocks that wait for their parent blocks to become known. Each keeps its tokens in
+ * memory.
+ */
 const ORPHANS_MAX = 2 ** 16;
-/** With more blocks, a clear publishes removals first and `cleared` at the end. */
+/**
+ * If more blocks than this are resident, `clearSteps` publishes removals in steps first and
+ * `cleared` at the end.
+ */
 const CLEARED_AT_ONCE = 4_096;
-/** Blocks forgotten, placed or announced per step. */
+/** Blocks removed, added or published per step. */
 const BLOCKS_A_STEP = 256;
-/** Maximum remembered removals of unknown blocks. */
+/** Maximum remembered removals of blocks that are not known yet. */
 const GONE_MAX = 2 ** 16;
 
-/** Outcome of one copy of a block. `full`: the table of blocks is full. */
+/**
+ * Result of adding one copy of a block. `reannounced`: possibly the same copy reported again.
+ * `full`: the table of blocks has no room.
+ */
 export type CopyOutcome = "stored" | "reannounced" | "full";
 
-/** The state of one engine's blocks, for a file. */
+/** The state of one engine's blocks, as saved to a file. */
 export interface EngineBlocksState {
   readonly gone: Iterable<BlockName>;
   readonly hasForgottenGone: boolean;
@@ -32,14 +41,16 @@ export interface EngineBlocksState {
   readonly orphans: Iterable<OrphanBlock>;
 }
 
-/** The position before a run: the block of that name, or null at the start of a prompt. */
+/**
+ * The position before a run of blocks: the previous block's name, or null at the start of a prompt.
+ */
 export interface RunPlace {
   readonly start: ChainStart;
   readonly before: BlockName | null;
   readonly isComplete: boolean;
 }
 
-/** Consecutive blocks on one tier, under the engine's names. */
+/** Consecutive blocks on one tier, named by the engine's hashes. */
 export interface BlockRun {
   readonly names: readonly BlockName[];
   readonly blocks: EventBlocks;
@@ -48,22 +59,22 @@ export interface BlockRun {
 }
 
 /**
- * The blocks of one engine: those with a known sequence hash, and those that wait for their
- * parents. Collects the changes for readers.
+ * The blocks of one engine: those with a known sequence hash, and those that wait for their parent
+ * blocks. Collects the resulting residency changes for readers.
  *
- * vLLM publishes one `stored` for each copy of a block on the device and one `removed` for each
- * copy that goes, so copies are counted. Two cases look the same: a request that announces reused
- * blocks again (`kv_cache_report_mode`), and one that stores second copies from the first block of
- * its prompt (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs are counted as
- * possible. When the certain copies are gone, the block is removed for readers and counted as a
- * doubt until a later event shows whether the device has it.
+ * vLLM publishes one `stored` for each copy of a block on the GPU and one `removed` for each copy
+ * that it frees, so copies are counted. Two cases look the same: a request that reports reused
+ * blocks again (`kv_cache_report_mode`), and a request that stores second copies from the first
+ * block of its prompt on (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs
+ * are counted as possible copies. When the last certain copy is removed, readers see the block as
+ * removed, and the block counts as doubtful until a later event shows whether the GPU has it.
  */
 export class EngineBlocks {
   readonly #native: Native;
   readonly known: KnownBlocks;
   readonly orphans: OrphanBlocks;
   readonly changes = new ChangeList();
-  /** Unknown blocks that the engine removed from its device. */
+  /** Removals received for blocks that are not known, on the GPU tier. */
   readonly #gone = new Set<BlockName>();
   #hasForgottenGone = false;
 
@@ -73,7 +84,10 @@ export class EngineBlocks {
     this.orphans = new OrphanBlocks(Math.min(knownMax, ORPHANS_MAX));
   }
 
-  /** Runs in steps, because readers must not remove a million blocks in one turn. */
+  /**
+   * Removes all blocks and publishes that. Runs in steps, because readers cannot remove a million
+   * blocks in one turn of the event loop.
+   */
   *clearSteps(): Generator<void, void> {
     if (this.known.size > CLEARED_AT_ONCE) {
       for (const some of this.known.takeAll(BLOCKS_A_STEP)) {
@@ -93,8 +107,9 @@ export class EngineBlocks {
   }
 
   /**
-   * Adds a run after a known block or at the start of a prompt, in steps. `isComplete`: a block
-   * without a copy here has none on the device. `count` receives the outcome of each block.
+   * Adds a run of blocks at the start of a prompt or behind a known block, in steps. `isComplete`:
+   * all blocks of the engine are known, so a block without a counted copy has none on the GPU.
+   * `count` receives the outcome of each block.
    */
   *addSteps(
     run: BlockRun,
@@ -102,7 +117,8 @@ export class EngineBlocks {
     count: (outcome: CopyOutcome) => void,
   ): Generator<void, void> {
     let isAgain = before === null && run.tier === "device";
-    // All blocks of a repeated announcement are resident.
+    // If the state is complete, the run can only repeat an earlier report if all its blocks may be
+    // on the GPU.
     if (isAgain && isComplete) isAgain = yield* this.#mayHoldSteps(run.names);
     if (before !== null && run.tier === "device") yield* this.#proveSteps(before, isComplete);
     let place = { parent: start.parent, before };
@@ -127,24 +143,29 @@ export class EngineBlocks {
     return true;
   }
 
-  /** A request that stores after a block keeps that block and all before it resident. */
+  /**
+   * Marks `last` and the blocks before it as resident on the GPU. An engine that stores a child
+   * block keeps the child's parent and all ancestors resident during that request.
+   */
   *#proveSteps(last: BlockName, isComplete: boolean): Generator<void, void> {
-    // A removal may have counted for the wrong one of two copies as long as not all is known: then
-    // any block of the path may seem to be absent.
+    // Without doubts and with complete state there is nothing to correct. Otherwise a removal may
+    // have been counted for the wrong one of two copies, and any block of the path may wrongly
+    // count as absent.
     if (isComplete && this.known.doubts === 0) return;
     let steps = 0;
     for (let name: BlockName | null = last; name !== null; steps++) {
       if (steps > 0 && steps % BLOCKS_A_STEP === 0) yield;
       const block: KnownBlock | null = this.known.get(name);
       if (block === null) return;
-      // If the state is complete, a block without a copy lost its name while the request used it.
+      // If the state is complete, a block without possible copies was really removed while the
+      // request used it.
       const isOpen = !isComplete || block.perhaps > 0;
       if (isOpen && this.known.prove(name)) this.#announce(block, "device");
       name = block.before;
     }
   }
 
-  /** Adds the last block of the run. */
+  /** Adds the blocks of one piece of a run. Returns the position of the last one. */
   #add(
     { names, blocks, tier, blockTokens }: BlockRun,
     { salt, ...place }: Omit<PlacedBlock, "sequence">,
@@ -181,8 +202,8 @@ export class EngineBlocks {
   }
 
   /**
-   * Keeps a run after an unknown block until the block is known. Returns false if the table is
-   * full.
+   * Keeps a run whose parent block is unknown, until the parent is known. Returns false if the
+   * table of waiting blocks is full.
    */
   *keepSteps(
     { names, blocks, tier, blockTokens }: BlockRun,
@@ -216,7 +237,7 @@ export class EngineBlocks {
     return true;
   }
 
-  /** Adds a copy of a block by its name alone. Returns false if the block is unknown. */
+  /** Adds a copy of a block, given only its name. Returns false if the block is unknown. */
   addKnown(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.known.get(name);
     if (block !== null) {
@@ -228,7 +249,7 @@ export class EngineBlocks {
     return orphan !== null;
   }
 
-  /** Removes one copy. Returns false if none is known. */
+  /** Removes one copy of a block. Returns false if no copy is known. */
   remove(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.known.dropCopy(name, tier);
     if (block === "others") return true;
@@ -239,16 +260,16 @@ export class EngineBlocks {
     return this.orphans.dropCopy(name, tier);
   }
 
-  /** Records that an unknown block is not on the device. */
+  /** Records that a block without a known sequence hash was removed from the GPU. */
   removeUnknown(name: BlockName): void {
     if (this.#gone.size < GONE_MAX) this.#gone.add(name);
     else this.#hasForgottenGone = true;
   }
 
   /**
-   * Provides the engine's names of the first blocks of a prompt. A block that waits for its parent
-   * proves that the engine had all blocks before it when it was stored; those not removed since are
-   * still resident.
+   * Provides the engine's names of the first blocks of a prompt. If one of these names is the
+   * parent of a waiting block, the engine had all earlier blocks of the prompt when it stored that
+   * block; those not removed since are still resident.
    */
   learn({ names, blocks, blockTokens }: BlockRun, start: ChainStart): void {
     const last = names.findLastIndex((name) => this.orphans.isWaitedFor(name));
@@ -274,7 +295,7 @@ export class EngineBlocks {
     };
   }
 
-  /** Restores into an empty table. Readers are notified by `announceAll`. */
+  /** Restores a saved state into an empty table. `announceAll` publishes it to readers. */
   restore(state: EngineBlocksState): void {
     this.#hasForgottenGone = state.hasForgottenGone;
     for (const name of state.gone) this.#gone.add(name);
@@ -291,19 +312,23 @@ export class EngineBlocks {
     }
   }
 
-  /** Announces without tokens; readers that compute names of their own do not need them. */
+  /**
+   * Publishes a block as stored, without its tokens. Readers that compute names from tokens do not
+   * need this change.
+   */
   #announce({ sequence, parent }: PlacedBlock, tier: ResidencyTier): void {
     this.changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
   }
 
-  /** Takes over the copies of the waiting block with that name. */
+  /** Moves the copies of the waiting block with that name to the block that is now known. */
   #adopt(name: BlockName, block: PlacedBlock): void {
     const orphan = this.orphans.take(name);
     if (orphan !== null) this.#place(name, orphan.copies, block);
   }
 
   /**
-   * Resolves the blocks that waited for a block which is now known, and those that waited for them.
+   * Adds the blocks that waited for the named parent, which is now known, then the blocks that
+   * waited for those.
    */
   *#linkSteps(name: BlockName, blockTokens: number): Generator<void, void> {
     if (!this.orphans.isWaitedFor(name)) return;
@@ -329,7 +354,10 @@ export class EngineBlocks {
     this.#place(name, copies, block, made);
   }
 
-  /** If the table is full, the block is dropped as if the engine had no copy. */
+  /**
+   * Adds a block whose parent is now known. If the table is full, the block is dropped as if the
+   * engine had no copy.
+   */
   #place(
     name: BlockName,
     copies: readonly number[],
@@ -338,7 +366,8 @@ export class EngineBlocks {
   ): void {
     const block = () => ({ sequence, parent, before, salt });
     if (copies.every((count) => count === 0)) {
-      // Only its children need the block.
+      // The block has no copy. Adding and removing one leaves its entry in the table, for its
+      // children.
       if (this.known.addCopies(name, "device", block)) this.known.dropCopy(name, "device");
       return;
     }
@@ -370,22 +399,23 @@ function pieceOf(
   };
 }
 
-/** A block whose sequence hash is unknown because its parent's hash is. */
+/** A block whose sequence hash is unknown because its parent's sequence hash is unknown. */
 export interface OrphanBlock {
   readonly name: BlockName;
   readonly parent: BlockName;
-  /** A copy owned by this object. */
+  /** Tokens of the block: a copy owned by this object. */
   readonly tokens: Uint32Array;
   readonly extras: BlockExtras | null;
   readonly loraName: string | null;
-  /** Null: the salt of its parent. */
+  /** Salt of the block's prompt. Null if the event has none; the parent's salt applies then. */
   readonly salt: string | null;
   readonly copies: Copies;
 }
 
 /**
- * Blocks that wait for their parents: an ingest that starts late receives children of blocks that
- * the engine stored before. Bounded in number. A block without copies stays while a child needs it.
+ * Blocks that wait for their parent blocks to become known. An ingest that starts late receives
+ * children of blocks that the engine stored before. Bounded in number. A block without copies stays
+ * as long as a child waits for it.
  */
 export class OrphanBlocks {
   readonly #max: number;
@@ -399,7 +429,7 @@ export class OrphanBlocks {
   get size(): number {
     return this.#byName.size;
   }
-  /** Whether `count` more blocks fit. */
+  /** Returns true if `count` more blocks fit. */
   hasRoom(count: number): boolean {
     return this.#byName.size + count <= this.#max;
   }
@@ -408,7 +438,7 @@ export class OrphanBlocks {
     return this.#byName.get(name) ?? null;
   }
 
-  /** Whether a waiting block names it as its parent. */
+  /** Returns true if a waiting block has this name as its parent. */
   isWaitedFor(name: BlockName): boolean {
     return this.#children.has(name);
   }
@@ -417,7 +447,10 @@ export class OrphanBlocks {
     return this.#byName.values();
   }
 
-  /** Adds a block with its copies. An existing block of the same name stays. */
+  /**
+   * Adds a block with its copies and returns it. If a block of the same name exists, returns that
+   * one unchanged.
+   */
   add(block: OrphanBlock): OrphanBlock {
     const known = this.#byName.get(block.name);
     if (known !== undefined) return known;
@@ -432,7 +465,7 @@ export class OrphanBlocks {
     block.copies[placeOf(tier)]++;
   }
 
-  /** Returns false if it had no copy. */
+  /** Removes one copy of a waiting block. Returns false if it had none on that tier. */
   dropCopy(name: BlockName, tier: ResidencyTier): boolean {
     const block = this.#byName.get(name);
     const place = placeOf(tier);
@@ -442,7 +475,7 @@ export class OrphanBlocks {
     return true;
   }
 
-  /** Removes and returns a block that is now known. */
+  /** Removes and returns the waiting block with this name, which is now known. */
   take(name: BlockName): OrphanBlock | null {
     const block = this.#byName.get(name);
     if (block === undefined) return null;
@@ -450,7 +483,7 @@ export class OrphanBlocks {
     return block;
   }
 
-  /** Removes and returns the blocks with this parent. */
+  /** Removes and returns the waiting blocks with this parent. */
   takeChildren(parent: BlockName): readonly OrphanBlock[] {
     const children = [...(this.#children.get(parent) ?? [])];
     for (const child of children) this.#remove(child);
@@ -469,7 +502,10 @@ export class OrphanBlocks {
     if (siblings?.size === 0) this.#children.delete(block.parent);
   }
 
-  /** Walks up the chain and removes blocks without a copy or a child. */
+  /**
+   * Removes the block if it has neither copies nor waiting children, then checks its parent in the
+   * same way.
+   */
   #forgetUnneeded(block: OrphanBlock): void {
     let at: OrphanBlock | undefined = block;
     while (at?.copies.every((copies) => copies === 0) && !this.#children.has(at.name)) {
@@ -479,19 +515,19 @@ export class OrphanBlocks {
   }
 }
 
-/** Consecutive blocks of one event. */
+/** The content of consecutive blocks of one event. */
 interface EventBlocks {
-  /** Tokens of whole blocks. */
+  /** Tokens of the blocks, all whole. */
   readonly tokens: Uint32Array;
   readonly loraName: string | null;
-  /** One entry per block; null if no block has extra keys. */
+  /** Extra keys, one entry per block. Null if no block has any. */
   readonly extras: readonly (BlockExtras | null)[] | null;
 }
 
-/** The position before the first block. */
+/** The position before the first block: its parent's hash and the prompt's salt. */
 interface ChainStart {
   readonly parent: bigint | null;
-  /** Contribution of the prompt's salt to the seeds. */
+  /** Number that the prompt's salt adds to the seeds of block hashes. */
   readonly salt: bigint;
 }
 
@@ -500,7 +536,10 @@ interface BlockChain {
   readonly sequence: BigUint64Array;
 }
 
-/** Hashes of each block's own tokens, and of the prefixes ending at each block. */
+/**
+ * Computes for each block the hash of its own tokens, and the sequence hash of the prompt up to its
+ * end.
+ */
 function chainOf(
   native: Native,
   blockTokens: number,
@@ -525,23 +564,28 @@ function chainOf(
   return into;
 }
 
-/** The blocks have no LoRA, salt or other extra keys. */
+/** Returns true if the blocks have no LoRA adapter, salt or other extra keys. */
 function isPlain({ loraName, extras }: EventBlocks, { salt }: ChainStart): boolean {
   if (salt !== 0n || loraName !== null) return false;
   return extras?.every((one) => isEmpty(one)) ?? true;
 }
 
-/** Prefix with which Dynamo's router marks salts for vLLM. */
+/** Prefix that Dynamo's router puts before cache salts that it sends to vLLM. */
 const SALT_PREFIX = "dynamo-cache-salt:";
 
-/** Salt of the first block; null if the event has none and the chain inherits its parent's. */
+/**
+ * Returns the salt in the event's first block. Null if it has none; the blocks then use their
+ * parent's salt.
+ */
 export function saltOf(event: EngineEvent & { kind: "stored" }): string | null {
   const salt = event.cacheSalt ?? event.extras?.[0]?.cacheSalt ?? null;
   if (salt === null || salt === "") return null;
   return salt.startsWith(SALT_PREFIX) ? salt.slice(SALT_PREFIX.length) : salt;
 }
 
-/** Contribution of a salt to the seeds; without a salt, the parent's contribution. */
+/**
+ * Returns the number that a salt adds to the seeds. Without a salt, returns the parent's number.
+ */
 export function shareOf(salt: string | null, parents: bigint): bigint {
   return salt === null ? parents : saltShare(salt);
 }
@@ -552,7 +596,10 @@ function isEmpty(extras: BlockExtras | null): boolean {
   return loraName === null && cacheSalt === null && media.length === 0 && embeddings === null;
 }
 
-/** Media hashes that change a block's hash. A router cannot know embeddings. */
+/**
+ * Returns the hashes of media that change a block's hash. Prompt embeddings are excluded, because a
+ * router cannot know them.
+ */
 function mediaOf(extras: BlockExtras | null): bigint[] {
   if (extras === null) return [];
   const hashes = extras.media.map(({ id }) => mediaHash(id));

@@ -19,47 +19,57 @@ export interface EngineIngestOptions {
   readonly clock: Clock;
   readonly random: Random;
   /**
-   * Endpoints of one rank: where its engine publishes, and where it replays missed batches, if it
-   * does.
+   * Endpoint on which the engine of this rank publishes its events. The replay endpoint, if there
+   * is one, returns missed batches.
    */
   readonly endpoint: string;
   readonly replayEndpoint: string | null;
-  /** Topic prefix; empty: all topics. */
+  /** Prefix of the topics to subscribe to; empty: all topics. */
   readonly topic: string;
   readonly rank: number;
-  /** Expected block size in tokens; null: the size in the engine's events. */
+  /** Expected block size in tokens. Null: use the size in the engine's events. */
   readonly blockTokens: number | null;
-  /** Maximum remembered blocks. Default: 2^20. */
+  /** Maximum remembered blocks of the engine. Default: 2^20. */
   readonly knownBlocksMax?: number;
-  /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
+  /** Number of blocks in the engine's GPU cache, as reported by the engine. Null if unknown. */
   readonly totalBlocks?: number | null;
-  /** State saved by an earlier ingest. It is trusted once a replay shows its last batch again. */
+  /**
+   * State saved by an earlier ingest. It counts as valid once the engine's replay buffer shows the
+   * same last batch.
+   */
   readonly saved?: SavedIngest | null;
   readonly answerMs?: number;
 }
 
-/** Called in order; must not throw. */
+/** Receives the results of an ingest, in order. Its methods must not throw. */
 export interface EngineIngestListener extends AppliedChanges {
-  /** Whether all blocks of the engine are known. */
+  /**
+   * Called when the set of known blocks becomes complete (true), or may have become incomplete
+   * (false).
+   */
   known(isKnown: boolean): void;
-  /** The engine restarted; blocks of the previous run are cleared. */
+  /** Called when the engine has restarted. The ingest removes the blocks of the previous run. */
   restarted?(): void;
-  /** Whether the engine still matches the saved state; if not, that state is discarded. */
+  /**
+   * Called once the engine's replay has shown whether the saved state is still valid. If it is not,
+   * the ingest discards it.
+   */
   restored?(isConfirmed: boolean): void;
-  /** Whether the engine's events are received. */
+  /** Called when the connection to the engine's events is established (true) or lost (false). */
   heard(isHeard: boolean): void;
 }
 
 const KNOWN_BLOCKS_MAX = 2 ** 20;
 const ANSWER_MS = 2_000;
-/** Attempts of a failing replay, with growing waits. */
+/** Maximum attempts of one replay. The waits between them grow. */
 const ATTEMPTS = 5;
 const RETRY_MS = 200;
 
 /**
- * Follows the KV events of one rank of an engine: applies numbers in order, each once, fills gaps
- * from the engine's buffer, and detects restarts. If a gap cannot be filled, the state restarts
- * from what the engine still buffers, or without a replay endpoint from its next events.
+ * Follows the KV events of one rank of an engine: applies batches in the order of their numbers,
+ * each once, fetches missed batches from the engine's replay buffer, and detects restarts of the
+ * engine. If missed batches are gone, discards the state and rebuilds it from the batches that the
+ * engine still buffers, or without a replay endpoint from its next events.
  */
 export class EngineIngest implements AsyncDisposable {
   readonly counts: IngestCounts = noCounts();
@@ -71,18 +81,23 @@ export class EngineIngest implements AsyncDisposable {
   readonly #replay: Replay | null;
   readonly #waiting = new WaitingBatches();
   readonly #stopping = new AbortController();
-  /** The next expected number; null before the first batch. */
+  /** Number of the next batch to apply. Null before the first batch. */
   #next: number | null = null;
-  /** The last live number on this connection, applied or not; null if none. */
+  /**
+   * Number of the latest batch that arrived live on this connection, applied or not. Null if none.
+   */
   #heard: number | null = null;
-  /** Hash of the last batch, because another run may reuse its number. */
+  /**
+   * Hash of the last applied batch. Another run of the engine may reuse its number, but not its
+   * content.
+   */
   #lastPayload = 0n;
   #isNewConnection = false;
-  /** The saved state is not confirmed yet. */
+  /** True until a replay confirms the saved state. */
   #isUnconfirmed = false;
-  /** Every published batch was applied. */
+  /** True if every batch published so far was applied. */
   #isCurrent = false;
-  /** Incremented when a batch is missing: proofs from before are void. */
+  /** Incremented whenever a batch is missing. A check that started earlier is then invalid. */
   #losses = 0;
   #replaying: Promise<void> | null = null;
   #isKnown = false;
@@ -127,15 +142,15 @@ export class EngineIngest implements AsyncDisposable {
   get state() {
     return this.#subscriber.state;
   }
-  /** Block size in the engine's events; null before the first. */
+  /** Block size in the engine's events. Null before the first event. */
   get engineBlockTokens(): number | null {
     return this.#translator.isSizeSure ? this.#translator.blockTokens : null;
   }
-  /** Whether no batch is missing since this ingest began. */
+  /** True if every batch published since this ingest began was applied. */
   get isCurrent(): boolean {
     return this.#isCurrent;
   }
-  /** Blocks that wait for their parents. */
+  /** Number of blocks that wait for their parent blocks. */
   get orphanBlocks(): number {
     return this.#translator.blocks.orphans.size;
   }
@@ -144,14 +159,20 @@ export class EngineIngest implements AsyncDisposable {
     return this.#translator.blocks.orphans.isWaitedFor(name);
   }
 
-  /** Provides the names of a prompt's blocks, for blocks that wait for their parents. */
+  /**
+   * Provides the engine's names of a prompt's blocks, which may be the missing parents of waiting
+   * blocks.
+   */
   learn(names: readonly BlockName[], prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
     if (this.#replaying !== null || !this.#sink.isIdle) return;
     this.#sink.report(this.#translator.learn(names, prompt));
     this.#report();
   }
 
-  /** Returns the state for a file; null without a batch that a later ingest could confirm. */
+  /**
+   * Returns the state, encoded for a file. Null if no batch was applied yet, because a later ingest
+   * could not verify such a state.
+   */
   async save(): Promise<Uint8Array[] | null> {
     while (!this.#sink.isIdle && !this.#stopping.signal.aborted) {
       await new Promise<void>((resolve) => this.#sink.afterwards(resolve));
@@ -159,7 +180,7 @@ export class EngineIngest implements AsyncDisposable {
     const isReady = this.#replay !== null && this.#isCurrent && this.#replaying === null;
     if (!isReady || !this.#sink.isIdle || this.#next === null || this.#next === 0) return null;
     const head = { next: this.#next, lastPayload: this.#lastPayload };
-    // Copies are counted, so batches that arrive meanwhile wait.
+    // The batches that arrive during encoding wait, because the state must not change meanwhile.
     const pages = encodeSavedIngest(
       { ...head, ...this.#translator.state() },
       this.#stopping.signal,
@@ -184,7 +205,8 @@ export class EngineIngest implements AsyncDisposable {
     this.#listener.heard(true);
     this.#isNewConnection = true;
     this.#heard = null;
-    // The engine may stay silent for a while, so its buffer is requested at once.
+    // The engine may publish nothing for a while, so missed batches are requested without waiting
+    // for the next one.
     if (this.#replay !== null) this.#recover();
   }
 
@@ -193,7 +215,7 @@ export class EngineIngest implements AsyncDisposable {
     this.#listener.heard(false);
   }
 
-  /** Handles a message: topic, number and payload. */
+  /** Handles a live message: topic, number and payload. */
   #take(message: ZmtpMessage): void {
     const [number, payload] = message.slice(-2);
     if (message.length < 3 || number?.length !== 8 || payload === undefined) {
@@ -209,7 +231,9 @@ export class EngineIngest implements AsyncDisposable {
     else this.#live(sequence, payload);
   }
 
-  /** Starts over after an engine restart; its first batch is next. */
+  /**
+   * Discards the state because the engine restarted. The next batch is the first of its new run.
+   */
   #restarted(): void {
     this.counts.restarts++;
     this.#sink.afterwards(() => this.#listener.restarted?.());
@@ -223,7 +247,10 @@ export class EngineIngest implements AsyncDisposable {
     this.#isUnconfirmed = true;
   }
 
-  /** The engine still has the last batch of the saved state: it is the same run. */
+  /**
+   * Confirms the saved state: the engine's replay buffer has the same last batch, so the engine did
+   * not restart.
+   */
   #confirm(): void {
     this.#isUnconfirmed = false;
     this.#sink.afterwards(() => this.#listener.restored?.(true));
@@ -244,8 +271,8 @@ export class EngineIngest implements AsyncDisposable {
       return;
     }
     if (sequence < next) {
-      // A replay brought the batch already. Without replay, over a new connection, it is another
-      // run.
+      // Usually the batch is a duplicate: a replay has already supplied it. Without a replay
+      // endpoint, an old number on a new connection means that the engine restarted.
       if (this.#replay !== null && !this.#isNewConnection) return;
       this.#restarted();
       this.#waiting.take();
@@ -264,7 +291,7 @@ export class EngineIngest implements AsyncDisposable {
   }
 
   #apply(sequence: number, payload: Uint8Array): void {
-    // On the first batch ever, earlier batches of the engine are unknown.
+    // If this is the first batch that the ingest receives, the batches before it are unknown.
     const isFirst = this.#next === null;
     this.#next = sequence + 1;
     this.#lastPayload = Bun.hash.xxHash3(payload);
@@ -274,14 +301,18 @@ export class EngineIngest implements AsyncDisposable {
     this.#replay?.pause();
   }
 
-  /** All received batches are queued: once they are applied, none is missing. */
+  /**
+   * Marks the ingest as current once the queued batches are applied. Called when all received
+   * batches are queued and none is missing.
+   */
   #applied(): void {
     const losses = this.#losses;
     this.#sink.afterwards(() => {
       if (this.#losses !== losses) return;
       this.#isCurrent = true;
       if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
-        // Blocks of another size were skipped and must be requested again.
+        // Earlier blocks were skipped because of the wrong block size; the state restarts so that
+        // they are replayed.
         this.#begin(null);
         this.#recover();
       }
@@ -295,7 +326,9 @@ export class EngineIngest implements AsyncDisposable {
     this.#report();
   }
 
-  /** Discards the state. Null: nothing was received so far. */
+  /**
+   * Discards the state. `next` is the number of the next batch; null if none was received so far.
+   */
   #begin(next: number | null): void {
     this.#next = next;
     this.#lastPayload = 0n;
@@ -312,7 +345,10 @@ export class EngineIngest implements AsyncDisposable {
     });
   }
 
-  /** Returns false if the missing range is unknown. */
+  /**
+   * Fetches all missing batches from the replay buffer, with retries. Returns false if it is
+   * unknown which batches are missing.
+   */
   async #recoverAll(): Promise<boolean> {
     const { clock } = this.#options;
     const { signal } = this.#stopping;
@@ -328,17 +364,20 @@ export class EngineIngest implements AsyncDisposable {
     }
     const { first } = this.#waiting;
     if (first === null || signal.aborted) return false;
-    // The engine does not have the missing batches or does not answer: they are lost.
+    // The engine does not have the missing batches any more, or does not reply: they are lost.
     this.counts.lostBatches += Math.max(0, first - (this.#next ?? 0));
     this.#begin(first);
     return true;
   }
 
-  /** Returns true if the engine sent everything it still has of the missing batches. */
+  /**
+   * Sends one replay request. Returns true if the engine sent all missing batches that its buffer
+   * still has.
+   */
   async #replayOnce(): Promise<boolean> {
     const before = this.#next ?? 0;
-    // The last batch is requested again to compare its content, because numbers alone do not
-    // identify a run.
+    // The replay starts one batch early, at the last applied batch, to compare its content: the
+    // number alone does not show whether the engine restarted.
     const isChecked = before > 0 && (this.#isNewConnection || this.#isUnconfirmed);
     const from = isChecked ? before - 1 : before;
     let first: number | null = null;
@@ -361,7 +400,8 @@ export class EngineIngest implements AsyncDisposable {
     }
     if (outcome === "other") this.#restarted();
     else {
-      // The buffer starts later, or the engine restarted and has counted further.
+      // Either the engine's buffer starts after the missing batches, or the engine restarted and
+      // its numbers are already higher.
       this.counts.lostBatches += Math.max(0, first! - before);
       this.#begin(null);
     }
@@ -377,15 +417,19 @@ export class EngineIngest implements AsyncDisposable {
     return isWhole;
   }
 
-  /** An engine that has published nothing has no blocks. */
+  /**
+   * Begins with empty, complete state if the replay shows that the engine has published no batch,
+   * and so has no blocks.
+   */
   #beginIfSilent(): void {
     if (this.#next === null) this.#begin(0);
   }
 
-  /** Returns false if there is a gap before the batch. */
+  /** Handles a replayed batch. Returns false if batches before it are missing. */
   #replayed(sequence: number, payload: Uint8Array): boolean {
     const next = this.#next;
-    // On the first batch ever, batches that the engine no longer has predate this ingest.
+    // At the very first batch, those that the engine no longer buffers were published before this
+    // ingest began, and do not count as missing.
     if (next !== null && sequence > next) return false;
     if (next !== null && sequence < next) return true;
     this.counts.replayed++;
@@ -393,7 +437,7 @@ export class EngineIngest implements AsyncDisposable {
     return true;
   }
 
-  /** Processes the live batches that waited. */
+  /** Applies the live batches that waited for the replay. */
   #drain(isWhole: boolean): void {
     const waiting = this.#waiting.take();
     if (this.#stopping.signal.aborted) return;
@@ -412,16 +456,18 @@ export class EngineIngest implements AsyncDisposable {
   }
 }
 
-/** Maximum blocks reported per call. */
+/** Maximum blocks passed to the listener per call. */
 const REPORTED_BLOCKS = 256;
-/** Limits above which the engine is held back; the queue itself is unbounded. */
+/**
+ * Queue lengths at which the ingest stops reading from the engine. The queue itself is unbounded.
+ */
 const FULL_BATCHES = 1_024;
 const FULL_BYTES = 16 * 2 ** 20;
 
-/** Receives the results of batches in order. Must not throw. */
+/** Receives the changes of applied batches, in order. Its methods must not throw. */
 interface AppliedChanges {
   changes(changes: readonly IngestChange[]): void;
-  /** Block size of the engine, reported before the first changes with that size. */
+  /** Called with the engine's block size in tokens, before the first changes with that size. */
   blockTokens?(size: number): void;
 }
 
@@ -437,14 +483,14 @@ interface BatchApplierOptions {
 type Work = () => Generator<void, void>;
 
 /**
- * Queue of accepted batches, in order of their numbers. The ingest decides which batch is next and
- * which are missing; the applier decodes and applies each batch completely and in order, in slices
- * of one source.
+ * Queue of accepted batches in order of their numbers. The ingest decides which batch is next and
+ * which are missing; this class decodes and applies each batch completely and in order, in time
+ * slices of one source.
  */
 class BatchApplier implements Disposable {
   readonly #options: BatchApplierOptions;
   readonly #queue: TurnQueue<Work>;
-  /** The size reported to the listener; null if none. */
+  /** Block size last reported to the listener. Null before the first report. */
   #reportedSize: number | null = null;
   #wasFull = false;
 
@@ -452,26 +498,30 @@ class BatchApplier implements Disposable {
     this.#options = options;
     this.#queue = new TurnQueue({
       source: loopTurns.source(),
-      // An accepted batch is never dropped; the engine is held back instead.
+      // The queue is unbounded, because an accepted batch must not be dropped; the ingest stops
+      // reading instead.
       itemsMax: Number.POSITIVE_INFINITY,
       bytesMax: Number.POSITIVE_INFINITY,
       run: (work) => this.#run(work),
     });
   }
 
-  /** Whether all queued batches are applied. */
+  /** True if all queued batches are applied. */
   get isIdle(): boolean {
     return this.#queue.isIdle;
   }
 
-  /** Whether the sender should wait for `onRoom`. */
+  /** True if the ingest should stop reading until `onRoom`. */
   get isFull(): boolean {
     const isFull = this.#queue.length >= FULL_BATCHES || this.#queue.bytes >= FULL_BYTES;
     if (isFull) this.#wasFull = true;
     return isFull;
   }
 
-  /** `isFirst`: no batch came before. `isFromStart`: the engine's first batch. */
+  /**
+   * Queues a batch. `isFirst`: this ingest received none before. `isFromStart`: it is the first
+   * batch of the engine's run.
+   */
   batch(payload: Uint8Array, isFirst: boolean, isFromStart: boolean): void {
     const { translator } = this.#options;
     const work = function* (applier: BatchApplier): Generator<void, void> {
@@ -481,17 +531,20 @@ class BatchApplier implements Disposable {
     this.#queue.push(() => work(this), payload.length);
   }
 
-  /** Discards the state. `isComplete`: the engine's events come from the first on. */
+  /**
+   * Discards the state. `isComplete`: the next batch is the first of the engine's run, so that no
+   * blocks are unknown.
+   */
   reset(isComplete: boolean): void {
     this.#queue.push(() => this.#reported(this.#options.translator.resetSteps(isComplete)));
   }
 
-  /** Reports all known blocks. */
+  /** Reports all known blocks to the listener as stored. */
   announce(): void {
     this.#queue.push(() => this.#reported(this.#options.translator.blocks.announceSteps()));
   }
 
-  /** Calls `run` after all earlier batches. */
+  /** Calls `run` once all batches queued so far are applied. */
   afterwards(run: () => void): void {
     // biome-ignore lint/correctness/useYield: one step
     this.#queue.push(function* () {
@@ -499,7 +552,7 @@ class BatchApplier implements Disposable {
     });
   }
 
-  /** Reports changes that did not come from a batch. */
+  /** Passes changes that do not come from a batch to the listener. */
   report(changes: readonly IngestChange[]): void {
     const { translator, listener } = this.#options;
     const size = translator.blockTokens;
@@ -530,7 +583,7 @@ class BatchApplier implements Disposable {
     counts.batches++;
   }
 
-  /** Reports the changes of the steps, some at a time. */
+  /** Runs the steps and passes their changes to the listener, a limited number per call. */
   *#reported(steps: Generator<void, void>): Generator<void, void> {
     const { changes } = this.#options.translator.blocks;
     for (const _step of steps) {
@@ -545,11 +598,11 @@ interface ReplayOptions {
   readonly endpoint: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** Time without an answer after which the replay fails. */
+  /** Maximum ms without a reply from the engine; then the replay fails. */
   readonly answerMs: number;
 }
 
-/** Receives one batch of the engine's buffer. */
+/** Receives one batch from the engine's replay buffer. */
 type ReplayedBatch = (sequence: number, payload: Uint8Array) => void;
 
 const END = 0xffff_ffff_ffff_ffffn;
@@ -560,7 +613,7 @@ interface Asking {
   timer: Disposable;
 }
 
-/** Requests missed batches from an engine's replay endpoint; one request at a time. */
+/** Requests missed batches from an engine's replay endpoint, one request at a time. */
 class Replay implements AsyncDisposable {
   readonly #options: ReplayOptions;
   #dealer: ZmtpDealer;
@@ -585,8 +638,8 @@ class Replay implements AsyncDisposable {
   }
 
   /**
-   * Resolves to true if everything the engine still has from `from` on was passed to `take`, and to
-   * false if it did not answer.
+   * Requests all batches from number `from` on. Resolves to true if every batch that the engine
+   * still has was passed to `take`, and to false if the engine did not reply in time.
    */
   ask(from: number, take: ReplayedBatch): Promise<boolean> {
     this.#end(false);
@@ -598,7 +651,10 @@ class Replay implements AsyncDisposable {
     return asked.promise;
   }
 
-  /** Stops reading answers until `resume`, because the reader of the batches is behind. */
+  /**
+   * Stops reading replayed batches until `resume`, because they arrive faster than they are
+   * applied.
+   */
   pause(): void {
     this.#isPaused = true;
     this.#dealer.pause();
@@ -619,7 +675,10 @@ class Replay implements AsyncDisposable {
     return this.#options.clock.after(this.#options.answerMs, () => this.#giveUp());
   }
 
-  /** Late answers would be taken for those of the next request, so the connection is closed. */
+  /**
+   * Closes the connection after a timeout. On the same connection, late replies would be taken for
+   * those of the next request.
+   */
   #giveUp(): void {
     if (this.#isPaused && this.#asking !== null) {
       this.#asking.timer = this.#late();
@@ -632,7 +691,7 @@ class Replay implements AsyncDisposable {
     void late[Symbol.asyncDispose]();
   }
 
-  /** Handles an answer: an empty frame, an optional topic, number and payload. */
+  /** Handles one replayed message: an empty frame, an optional topic, number and payload. */
   #answer(message: ZmtpMessage): void {
     const asking = this.#asking;
     const [number, payload] = message.slice(-2);
@@ -661,7 +720,10 @@ function sequenceOf(frame: Uint8Array): bigint {
   return new DataView(frame.buffer, frame.byteOffset, frame.byteLength).getBigUint64(0);
 }
 
-/** Limits on live batches that wait for a replay; batches beyond them are requested again. */
+/**
+ * Maximum live batches, and bytes of them, that wait for a replay. Batches beyond them are dropped
+ * and requested by another replay.
+ */
 const BATCHES_MAX = 4_096;
 const BYTES_MAX = 64 * 2 ** 20;
 
@@ -670,17 +732,17 @@ interface WaitingBatch {
   readonly payload: Uint8Array;
 }
 
-/** Batches that arrived before their predecessors, in order of arrival. */
+/** Live batches that wait because earlier batches are missing, in order of arrival. */
 class WaitingBatches {
   #batches: WaitingBatch[] = [];
   #bytes = 0;
 
-  /** Number of the first batch; null if none is waiting. */
+  /** Number of the first waiting batch. Null if none waits. */
   get first(): number | null {
     return this.#batches[0]?.sequence ?? null;
   }
 
-  /** Drops the batch if the queue is full; it is requested again. */
+  /** Adds a batch. If the queue is full, drops it; a later replay requests it again. */
   add(batch: WaitingBatch): void {
     if (this.#batches.length >= BATCHES_MAX) return;
     if (this.#bytes + batch.payload.length > BYTES_MAX) return;
@@ -688,7 +750,7 @@ class WaitingBatches {
     this.#bytes += batch.payload.length;
   }
 
-  /** Returns all batches and empties the queue. */
+  /** Returns all waiting batches and empties the queue. */
   take(): readonly WaitingBatch[] {
     const batches = this.#batches;
     [this.#batches, this.#bytes] = [[], 0];

@@ -11,51 +11,57 @@ import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activit
 import type { EngineHash } from "../engine-events.ts";
 
 /**
- * An engine's hash in 64 bits. Of a digest these are the last eight bytes, which vLLM itself uses
- * as the block's hash in its events by default.
+ * An engine's block hash in 64 bits. If the engine sends digests, this is the last eight bytes,
+ * which vLLM by default also uses as the block hash in its events.
  */
 export type BlockName = bigint;
 
 export function blockNameOf(hash: EngineHash): BlockName {
   if (typeof hash === "bigint") return BigInt.asUintN(64, hash);
   if (hash.length >= 8) return vllmExternalHash(hash);
-  // No engine has such short digests; a damaged event may.
+  // Engines send no digests of fewer than eight bytes, but a damaged event may contain one.
   return hash.reduce((sum, byte) => (sum << 8n) | BigInt(byte), 0n);
 }
 
-/** Number of copies per tier, in the order of RESIDENCY_TIERS. */
+/** Number of copies of a block per tier, in the order of RESIDENCY_TIERS. */
 export type Copies = [number, number, number];
 
 export function placeOf(tier: ResidencyTier): 0 | 1 | 2 {
   return RESIDENCY_TIERS.indexOf(tier) as 0 | 1 | 2;
 }
 
-/** A block by its engine's name. */
+/** An engine's block with a known sequence hash. */
 export interface KnownBlock {
   readonly sequence: bigint;
-  /** The sequence hash of the previous block; null at the start of a prompt. */
+  /** Sequence hash of the previous block; null at the start of a prompt. */
   readonly parent: bigint | null;
-  /** The engine's name of the previous block. */
+  /** The engine's name of the previous block; null at the start of a prompt. */
   readonly before: BlockName | null;
-  /** Contribution of the prompt's salt to the seeds; children inherit it. */
+  /** Number that the prompt's salt adds to the seeds. The block's children use the same one. */
   readonly salt: bigint;
-  /** Certain copies. */
+  /** Copies that certainly exist. */
   readonly copies: Copies;
-  /** Possible further copies on the device, because their events are ambiguous. */
+  /**
+   * Possible further copies on the GPU. They are uncertain because the engine's events are
+   * ambiguous.
+   */
   readonly perhaps: number;
 }
 
-/** A block without its copies. */
+/** A block without the numbers of its copies. */
 export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
 
-/** Lists of the table: blocks with copies, and former ones in the order of their last copies' end. */
+/**
+ * Lists of the table: blocks with copies (RESIDENT), and blocks without (FORMER), in the order in
+ * which they lost their last copy.
+ */
 const [RESIDENT, FORMER] = [0, 1];
 const [HAS_PARENT, HAS_BEFORE] = [1, 2];
 
 /**
- * Maps an engine's hashes to blocks while the engine has a copy, and for some time after, because a
- * child may arrive after its parent was removed. Bounded: blocks without copies are evicted first,
- * oldest first.
+ * The blocks of an engine by the engine's hash. A block stays while the engine has a copy, and for
+ * some time longer, because a child may be stored after its parent was removed. Bounded: blocks
+ * without copies are evicted first, oldest first.
  */
 export class KnownBlocks {
   readonly #max: number;
@@ -65,14 +71,14 @@ export class KnownBlocks {
   readonly #before = new Column(BigUint64Array);
   readonly #salt = new Column(BigUint64Array);
   readonly #flags = new Column(Uint8Array);
-  /** By tier, in the order of RESIDENCY_TIERS. */
+  /** Numbers of certain copies, one column per tier in the order of RESIDENCY_TIERS. */
   readonly #copies = [new Column(Uint32Array), new Column(Uint32Array), new Column(Uint32Array)];
   readonly #perhaps = new Column(Uint32Array);
-  /** Entries with possible copies. */
+  /** Entries of blocks that have possible copies. */
   readonly #withPerhaps = new Set<number>();
   #deviceCopies = 0;
   #doubts = 0;
-  /** Doubts about blocks that were forgotten since. */
+  /** Number of doubtful blocks that were evicted from this table. */
   #forgottenDoubts = 0;
 
   constructor(max: number) {
@@ -83,14 +89,14 @@ export class KnownBlocks {
   get size(): number {
     return this.#names.size;
   }
-  /** Blocks for which it is unknown whether the device has a copy. */
+  /** Number of blocks for which it is unknown whether the GPU has a copy. */
   get doubts(): number {
     return this.#doubts + this.#forgottenDoubts;
   }
   get hasForgottenDoubts(): boolean {
     return this.#forgottenDoubts > 0;
   }
-  /** Certain copies on the device; each occupies a block of the engine's cache. */
+  /** Number of certain copies on the GPU. Each occupies a block of the engine's cache. */
   get deviceCopies(): number {
     return this.#deviceCopies;
   }
@@ -106,8 +112,8 @@ export class KnownBlocks {
   }
 
   /**
-   * Adds `count` copies. Returns true if they are the first in that tier, and null if the table is
-   * full. `block` creates an unknown block.
+   * Adds `count` copies. Returns true if they are the block's first on that tier, and null if the
+   * table is full. `block` is called to create an entry if the block is unknown.
    */
   addCopies(
     name: BlockName,
@@ -130,7 +136,7 @@ export class KnownBlocks {
     return copies === count;
   }
 
-  /** Adds a possible copy of a block that is on the device. */
+  /** Adds a possible copy of a block that is on the GPU already. */
   addPerhaps(name: BlockName): void {
     const entry = this.#names.find(name);
     assert(entry !== NO_ENTRY, "the block is known");
@@ -138,7 +144,10 @@ export class KnownBlocks {
     this.#withPerhaps.add(entry);
   }
 
-  /** Confirms that the device has a copy of a known block. Returns true if that was unknown. */
+  /**
+   * Records that the GPU certainly has a copy of a known block. Returns true if that was unknown
+   * before.
+   */
   prove(name: BlockName): boolean {
     if (this.holds(name, "device")) return false;
     const entry = this.#names.find(name);
@@ -148,7 +157,7 @@ export class KnownBlocks {
     return true;
   }
 
-  /** Discards possible copies. */
+  /** Removes all possible copies, so that no block is doubtful. */
   settle(): void {
     for (const entry of this.#withPerhaps) this.#perhaps.set(entry, 0);
     this.#withPerhaps.clear();
@@ -157,8 +166,8 @@ export class KnownBlocks {
   }
 
   /**
-   * Removes one copy. Returns the block if it was the last certain copy in that tier, and null if
-   * there was none.
+   * Removes one copy. Returns the block if it was the last certain copy on that tier, `others` if
+   * more copies remain, and null if there was none.
    */
   dropCopy(name: BlockName, tier: ResidencyTier): KnownBlock | "others" | null {
     const entry = this.#names.find(name);
@@ -179,7 +188,7 @@ export class KnownBlocks {
     return this.#blockAt(entry);
   }
 
-  /** Resident blocks first, then former ones, each in an order that `restore` preserves. */
+  /** Yields all blocks, those with copies first. `restore` keeps the order. */
   *entries(): Generator<readonly [BlockName, KnownBlock]> {
     for (const list of [RESIDENT, FORMER]) {
       for (const entry of this.#names.entries(list)) {
@@ -188,9 +197,9 @@ export class KnownBlocks {
     }
   }
 
-  /** Adds a block of `entries`; the caller ensures that there is room. */
+  /** Adds a block that `entries` yielded. The caller ensures that there is room. */
   restore(name: BlockName, block: KnownBlock): void {
-    // A damaged file may name a block twice.
+    // A damaged file may contain a block twice.
     if (this.#names.find(name) !== NO_ENTRY) return;
     const entry = this.#add(name, block);
     for (const [place, copies] of block.copies.entries()) this.#copies[place]!.set(entry, copies);
@@ -201,7 +210,7 @@ export class KnownBlocks {
     if (this.#isDoubtful(entry)) this.#doubts++;
   }
 
-  /** Removes the blocks with copies in portions, then all others. */
+  /** Removes all blocks. Yields those with copies in groups of at most `atOnce`. */
   *takeAll(atOnce: number): Generator<readonly KnownBlock[], void> {
     let some: KnownBlock[] = [];
     for (const entry of this.#names.entries(RESIDENT)) {
@@ -268,11 +277,11 @@ export class KnownBlocks {
   }
 }
 
-/** vLLM's default first. */
+/** Hash algorithms of vLLM to try, its default first. */
 const ALGORITHMS: readonly VllmHashAlgorithm[] = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"];
-/** Seeds to try if none is configured: vLLM's own, and the most common PYTHONHASHSEED. */
+/** Seeds to try if none is configured: vLLM's default, and the most common PYTHONHASHSEED. */
 const SEEDS = [VLLM_DEFAULT_SEED, "0"];
-/** Blocks hashed in one turn of the event loop. */
+/** Blocks hashed per turn of the event loop. */
 const SLICE_BLOCKS = 16;
 
 export interface NamedPrompt {
@@ -287,15 +296,15 @@ interface VllmHashing {
 }
 
 /**
- * Computes the names that vLLM gives to the blocks of a prompt without LoRA and media. A name that
- * the engine has used reveals its algorithm and seed. Names under a seed that is neither configured
- * nor common stay unknown.
+ * Computes the hashes (names) that vLLM gives to the blocks of a prompt without LoRA and media. If
+ * the engine has used a computed name, its hash algorithm and seed are known from then on. If its
+ * seed is neither configured nor common, its names cannot be computed.
  */
 export class PromptNames {
   readonly #native: Native;
   #hashings: readonly VllmHashing[];
 
-  /** `seed`: PYTHONHASHSEED of the engine; null if unknown. */
+  /** `seed`: value of PYTHONHASHSEED in the engine's environment; null if unknown. */
   constructor(native: Native, seed: string | null = null) {
     this.#native = native;
     const seeds = seed === null ? SEEDS : [seed];
@@ -304,7 +313,10 @@ export class PromptNames {
     );
   }
 
-  /** Returns the names from the first block to the last that `isWanted`; empty if none is. */
+  /**
+   * Returns the engine's names of the prompt's blocks, from the first to the last for which
+   * `isWanted` returns true. Empty if there is none.
+   */
   async find(
     prompt: NamedPrompt,
     isWanted: (name: BlockName) => boolean,

@@ -18,18 +18,18 @@ import type { OrphanBlock } from "./engine-blocks.ts";
 import { type BlockName, blockNameOf, type KnownBlock } from "./known-blocks.ts";
 import type { TranslatorState } from "./translator.ts";
 
-/** Saved state of an ingest, as of the batch before `next`. */
+/** The saved state of an ingest, right before it applied batch number `next`. */
 export interface SavedIngest extends TranslatorState {
-  /** Number of the next batch; at least 1. */
+  /** Number of the next batch to apply; at least 1. */
   readonly next: number;
   /**
-   * XXH3 of the batch before it, because another run of the engine has a different batch with that
-   * number.
+   * XXH3 hash of batch `next` - 1. If the engine's batch with that number has another hash, the
+   * engine has restarted.
    */
   readonly lastPayload: bigint;
 }
 
-/** Blocks per page; other work runs between pages. */
+/** Blocks per page. The event loop runs other work between two pages. */
 const PAGE_BLOCKS = 1_024;
 const NAME_BYTES_MAX = 64;
 const ITEMS_MAX = 2 ** 22;
@@ -39,7 +39,7 @@ const optionalText = nullable(text(4_096));
 const count = uint();
 
 const name: Codec<BlockName> = {
-  // Files of earlier releases have whole digests of engines that publish them.
+  // Files written by earlier releases contain whole digests for engines that publish digests.
   read: (reader) =>
     reader.kind() === "bin" ? blockNameOf(reader.bin(NAME_BYTES_MAX)) : reader.u64(),
   write: (writer, value) => writer.int(value),
@@ -86,7 +86,7 @@ const orphan: Codec<OrphanBlock> = converted(
 const knownPage = list(known, PAGE_BLOCKS);
 const orphanPage = list(orphan, PAGE_BLOCKS);
 
-/** Index of a group and whether it is the main one, one after the other in the list. */
+/** Index of each KV group and whether it is a main group, alternating in one list. */
 const groups: Codec<readonly (readonly [number, boolean])[]> = {
   read: (reader) =>
     Array.from({ length: reader.array(ITEMS_MAX) / 2 }, () => [reader.uint(), reader.bool()]),
@@ -115,8 +115,8 @@ const HEAD = tuple({
 });
 
 /**
- * Yields the pages; the last one contains their number. The state must not change meanwhile.
- * Waiting multimodal blocks are omitted.
+ * Encodes the state and yields its pages. The last page contains the number of pages. The caller
+ * must not change the state meanwhile. Waiting blocks with multimodal items are left out.
  */
 export function* savedIngestPages(saved: SavedIngest): Generator<Uint8Array> {
   let [knownPages, orphanPages] = [0, 0];
@@ -132,7 +132,7 @@ export function* savedIngestPages(saved: SavedIngest): Generator<Uint8Array> {
   yield encode(HEAD, { ...saved, format: "hearth-feed 2", ...sets, knownPages, orphanPages });
 }
 
-/** Returns all pages, with a turn of the event loop after each. */
+/** Encodes the state and returns all pages. Yields to the event loop after each page. */
 export async function encodeSavedIngest(
   saved: SavedIngest,
   signal: AbortSignal,
@@ -146,7 +146,7 @@ export async function encodeSavedIngest(
   return pages;
 }
 
-/** Returns null if the pages were not written by `encodeSavedIngest`. */
+/** Decodes a saved state. Returns null if `encodeSavedIngest` did not write these pages. */
 export function decodeSavedIngest(pages: readonly Uint8Array[]): SavedIngest | null {
   const last = pages.at(-1);
   const blocks = pages.slice(0, -1);
@@ -158,7 +158,7 @@ export function decodeSavedIngest(pages: readonly Uint8Array[]): SavedIngest | n
   return known === null || orphans === null ? null : { ...head.value, known, orphans };
 }
 
-/** The items of all pages; null if one is malformed. */
+/** Decodes the items of all pages. Null if a page is malformed. */
 function valuesOf<T>(codec: Codec<readonly T[]>, pages: readonly Uint8Array[]): T[] | null {
   const values: T[] = [];
   for (const page of pages) {

@@ -18,14 +18,14 @@ type Removed = EngineEvent & { kind: "removed" };
 
 export interface TranslatorOptions {
   readonly native: Native;
-  /** Expected block size in tokens; null: the size in the engine's events. */
+  /** Expected block size in tokens. Null: use the size in the engine's events. */
   readonly blockTokens: number | null;
   readonly knownBlocksMax: number;
-  /** Number of blocks in the engine's cache, as reported by the engine; null if unknown. */
+  /** Number of blocks in the engine's GPU cache, as reported by the engine. Null if unknown. */
   readonly totalBlocks?: number | null;
 }
 
-/** State of a translator, for a file. */
+/** The state of a translator, as saved to a file. */
 export interface TranslatorState extends EngineBlocksState {
   readonly blockTokens: number | null;
   readonly isSizeSure: boolean;
@@ -34,34 +34,43 @@ export interface TranslatorState extends EngineBlocksState {
 }
 
 /**
- * Larger blocks are dropped. The native library hashes up to 65,536 words at once: the tokens of a
- * block, and two words for each of its extra keys.
+ * Maximum block size in tokens; larger blocks are dropped. The native library hashes up to 65,536
+ * words at once: the tokens of a block, and two words for each of its extra keys.
  */
 const BLOCK_TOKENS_MAX = 65_536 - 2 * ENGINE_BATCH_LIMITS.extrasMax;
 const GROUPS_MAX = 64;
-/** Work per step: well below a millisecond. */
+/** Events applied per step. A step takes well below a millisecond. */
 const EVENTS_A_STEP = 16;
 const BLOCKS_A_STEP = 256;
 const NAMES_A_STEP = 1_024;
-/** vLLM never assigns its first block to a request. */
+/** Number of cache blocks that hold no data: vLLM never assigns its first block to a request. */
 const SPARE_BLOCKS = 1;
 
 /**
- * Translates the events of one rank, in order, into changes of the `tokens` key space. An engine's
- * hashes are opaque names: the sequence hash of a block is computed from its tokens and its
- * parent's hash.
+ * Translates the events of one rank, in order, into changes of the `tokens` key space (blocks named
+ * by hashes of their tokens). The engine's own hashes serve only as lookup keys: the sequence hash
+ * of a block is computed from its tokens and its parent's sequence hash.
  */
 export class Translator {
   readonly #options: TranslatorOptions;
   readonly #counts: IngestCounts;
   readonly blocks: EngineBlocks;
-  /** Group kinds by index, from `stored` events, because removals do not carry the kind. */
+  /**
+   * Whether each KV group is a main group, by group index. Learned from `stored` events, because
+   * `removed` events do not state the kind of group.
+   */
   readonly #mainGroups = new Map<number, boolean>();
   #blockTokens: number | null;
-  /** The engine has stored a whole block of that size. */
+  /**
+   * True if the engine has stored a block that is certainly whole, so that its size is the block
+   * size.
+   */
   #isSizeSure = false;
   #isComplete = false;
-  /** Blocks were taken for last pages before the size was certain and may have been whole. */
+  /**
+   * True if blocks were skipped as partial last pages while the block size was uncertain; they may
+   * have been whole.
+   */
   #hasDoubtfulPages = false;
   #needsReplay = false;
 
@@ -77,18 +86,18 @@ export class Translator {
     this.blocks = new EngineBlocks(native, knownBlocksMax);
   }
 
-  /** Block size of the engine; null while unknown. */
+  /** Block size of the engine in tokens. Null while unknown. */
   get blockTokens(): number | null {
     return this.#blockTokens;
   }
-  /** Whether the engine's own events confirm `blockTokens`. */
+  /** True if the engine's own events confirm `blockTokens`. */
   get isSizeSure(): boolean {
     return this.#isSizeSure;
   }
   /**
-   * Whether every block of the engine is known: its events were followed from the first one or
-   * since it cleared its cache, or all blocks of its cache are accounted for; and no later event
-   * left a block in doubt.
+   * True if every block of the engine is known. Either the events were followed from the engine's
+   * start or from a clear of its cache, or the known blocks fill the whole cache; and no later
+   * event left a block in doubt.
    */
   get isComplete(): boolean {
     if (this.blocks.known.doubts > 0) return false;
@@ -96,8 +105,8 @@ export class Translator {
   }
 
   /**
-   * Returns true once after events were skipped because the size was unknown: they must be
-   * replayed.
+   * Returns whether events were skipped because the block size was unknown, and resets that state.
+   * If true, the caller must have the events replayed.
    */
   takeNeedsReplay(): boolean {
     const needs = this.#needsReplay;
@@ -105,7 +114,7 @@ export class Translator {
     return needs;
   }
 
-  /** Applies all events at once. */
+  /** Applies all events in one call and returns the changes. */
   apply(events: readonly EngineEvent[]): IngestChange[] {
     for (const _step of this.applySteps(events));
     return this.blocks.changes.take();
@@ -123,7 +132,10 @@ export class Translator {
     this.#checkFull();
   }
 
-  /** Discards the state. `isComplete`: the engine's events come from the first on. */
+  /**
+   * Discards the state in steps. `isComplete`: the next event is the engine's first, so that no
+   * blocks are unknown.
+   */
   *resetSteps(isComplete: boolean): Generator<void, void> {
     yield* this.blocks.clearSteps();
     this.#mainGroups.clear();
@@ -131,7 +143,10 @@ export class Translator {
     this.#isComplete = isComplete;
   }
 
-  /** Sets for an empty translator whether the engine's events come from the first on. */
+  /**
+   * Sets the initial state of an empty translator. `isComplete`: the next event is the engine's
+   * first.
+   */
   begin(isComplete: boolean): void {
     this.#isComplete = isComplete;
   }
@@ -141,7 +156,10 @@ export class Translator {
     if (LOSSES.has(reason)) this.#isComplete = false;
   }
 
-  /** Provides the names of a prompt's first blocks, for blocks that wait for their parents. */
+  /**
+   * Provides the engine's names of a prompt's first blocks, which may be the missing parents of
+   * waiting blocks.
+   */
   learn(
     names: readonly BlockName[],
     { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
@@ -160,14 +178,15 @@ export class Translator {
     return {
       blockTokens: this.#blockTokens,
       isSizeSure: this.#isSizeSure,
-      // The file does not contain doubts about forgotten blocks.
+      // The saved state has no doubtful blocks of evicted entries, so it must not claim to be
+      // complete if there were any.
       isComplete: this.#isComplete && !this.blocks.known.hasForgottenDoubts,
       groups: [...this.#mainGroups],
       ...this.blocks.state(),
     };
   }
 
-  /** Restores into an empty translator. Readers are notified by `announceAll`. */
+  /** Restores a saved state into an empty translator. `announceAll` publishes it to readers. */
   restore(state: TranslatorState): void {
     this.#blockTokens = state.blockTokens;
     this.#isSizeSure = state.isSizeSure;
@@ -177,7 +196,7 @@ export class Translator {
   }
 
   #checkFull(): void {
-    // If known copies fill the engine's cache, no unknown copy can exist.
+    // If the certain copies fill the engine's cache, it cannot contain a block that is not known.
     const { totalBlocks = null } = this.#options;
     const isFull =
       totalBlocks !== null && this.blocks.known.deviceCopies === totalBlocks - SPARE_BLOCKS;
@@ -195,7 +214,10 @@ export class Translator {
     this.#isComplete = true;
   }
 
-  /** Tier of an event; null if the event was skipped. */
+  /**
+   * Returns the tier of an event's blocks. Null if the event must be skipped; the reason is
+   * counted.
+   */
   #tierOf(event: Stored | Removed, count: number): ResidencyTier | null {
     const tier = tierOf(event.medium);
     const isElsewhere = event.locality !== null && event.locality !== "LOCAL";
@@ -229,10 +251,14 @@ export class Translator {
     }
   }
 
-  /** Whether a removal's group is the main one, according to the `stored` events of its index. */
+  /**
+   * Returns whether a removed block's KV group is a main group, as declared by `stored` events with
+   * the same group index.
+   */
   #isMain(group: KvGroup | null): boolean {
     if (group === null || group.index === null) return isMainGroup(group);
-    // An ingest that starts late may receive removals first.
+    // The group is still unknown if removals arrive before the first `stored` event, because the
+    // ingest started late. They count as the main group's while no group is known.
     return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
   }
 
@@ -284,7 +310,7 @@ export class Translator {
     const salt = saltOf(event);
     const known = before === null ? null : this.blocks.known.get(before);
     if (before !== null && known === null) {
-      // The engine stored the parent before the ingest began.
+      // The parent is unknown, so the engine stored it before the ingest began.
       this.#isComplete = false;
       if (yield* this.blocks.keepSteps(run, before, salt)) this.#counts.stored += count;
       else this.drop("unknown_parent");
@@ -298,7 +324,7 @@ export class Translator {
     });
   }
 
-  /** Number of whole blocks of the event; 0 if it was skipped. */
+  /** Returns the number of whole blocks in the event; 0 if the event was skipped. */
   #wholeBlocks(event: Stored): number {
     const blockTokens = this.#blockTokens ?? event.blockTokens;
     const { hashes, tokens } = event;
@@ -321,8 +347,9 @@ export class Translator {
   }
 
   /**
-   * A single block smaller than expected may be the partial last page of a prompt and proves
-   * nothing. A larger block, or several of one size, must be whole.
+   * Derives the engine's block size from a `stored` event. A single block smaller than expected may
+   * be the partial last page of a prompt and proves nothing. A larger block, or several of the same
+   * size, must be whole.
    */
   *#learnSize({ hashes, tokens, blockTokens: size }: Stored): Generator<void, void> {
     const before = this.#blockTokens;
@@ -336,7 +363,7 @@ export class Translator {
     this.#needsReplay = true;
   }
 
-  /** Handles blocks without tokens, which must be known already. */
+  /** Handles an event that names blocks without their tokens. Such blocks must be known already. */
   *#placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): Generator<void, void> {
     for (const [i, hash] of hashes.entries()) {
       if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
@@ -347,7 +374,7 @@ export class Translator {
   }
 }
 
-/** `external`: a medium that no worker owns. */
+/** Tier of a medium. `external`: storage that belongs to no worker. */
 type MediumTier = ResidencyTier | "external" | "unknown";
 
 const TIERS: Readonly<Record<string, MediumTier>> = {
@@ -369,8 +396,8 @@ const TIERS: Readonly<Record<string, MediumTier>> = {
 };
 
 /**
- * Maps an engine's medium to a tier as Dynamo does; no medium means the device. `FS` and `OBJ` were
- * used by some vLLM versions.
+ * Maps an engine's medium to a tier like Dynamo does. No medium means the GPU. Some vLLM versions
+ * used `FS` and `OBJ`.
  */
 function tierOf(medium: string | null): MediumTier {
   if (medium === null) return "device";
@@ -380,7 +407,8 @@ function tierOf(medium: string | null): MediumTier {
 const MAIN_KINDS = ["full_attention", "mla_attention", "sink_full_attention"];
 
 /**
- * Whether a group of a hybrid model has every block of a prefix; other groups have some, or states.
+ * Returns true if the KV group keeps every block of a prefix (a main group). Other groups of a
+ * hybrid model keep only some blocks, or states.
  */
 function isMainGroup(group: KvGroup | null): boolean {
   const kind = group?.specKind ?? null;

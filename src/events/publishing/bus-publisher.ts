@@ -19,26 +19,37 @@ import { partOf, Snapshots } from "./snapshots.ts";
 
 export interface BusPublisherOptions {
   readonly residency: ResidencyLog;
-  /** Not closed by the publisher. */
+  /** The bus to publish on. The caller owns it; the publisher does not close it. */
   readonly bus: Bus;
   readonly cluster: string;
   readonly clock: Clock;
-  /** False: batches are published elsewhere; heartbeats and answers are still sent here. */
+  /**
+   * False if batches are published elsewhere. This publisher then sends only heartbeats and
+   * replies.
+   */
   readonly sendsBatches: boolean;
 }
 
 export type BusPublisherState = BusPublisher["state"];
 
 const KIB = 1_024;
-/** Maximum bytes of an answer, whatever the broker accepts. */
+/** Maximum bytes of a reply, even if the broker accepts more. */
 const ANSWER_BYTES_MAX = 1_024 * KIB;
-/** Bytes left free in a message for its headers and the broker's accounting. */
+/**
+ * Bytes of the broker's message limit that stay unused, for headers and the broker's accounting.
+ */
 const SPARE_BYTES = 4 * KIB;
-/** A stream that captures the subject does not store the message, because its name differs. */
+/**
+ * Header that keeps a reply out of streams: JetStream does not store a message that expects a
+ * stream of another name.
+ */
 const NOT_KEPT = { "Nats-Expected-Stream": "none" };
-/** Minimum message size; a smaller limit of the broker is ignored. */
+/**
+ * Smallest message limit that is respected. If the broker's limit is smaller, this value is used
+ * instead.
+ */
 const MESSAGE_BYTES_MIN = 128 * KIB;
-/** Rate of queries, per second and at once: a router sends some hundred after a gap. */
+/** Maximum queries per second, and in one burst. A router sends some hundred after a gap. */
 const QUESTIONS_PER_SECOND = 1_000;
 const QUESTIONS_AT_ONCE = 2_000;
 const QUESTIONS_BYTES_MAX = 1_024 * KIB;
@@ -49,9 +60,10 @@ interface Question {
 }
 
 /**
- * Publishes one rank on NATS core: changes as they happen, a heartbeat at intervals and after each
- * reconnection, and answers to queries for missed changes. Nothing is queued for a disconnected
- * broker, because consumers detect gaps by number.
+ * Publishes the residency changes of one rank on NATS core: changes as they happen, a heartbeat at
+ * intervals and after each reconnection, and replies to queries for missed changes. Queues nothing
+ * while the broker is disconnected, because consumers detect gaps by change number and query for
+ * the missing changes.
  */
 export class BusPublisher implements AsyncDisposable {
   readonly snapshots: Snapshots;
@@ -68,11 +80,11 @@ export class BusPublisher implements AsyncDisposable {
   });
   readonly #ends: (() => void)[] = [];
   readonly #counts = {
-    /** Messages with changes that were sent. */
+    /** Sent messages that contain changes. */
     sent: 0,
     /**
-     * Messages that were not sent because there was no connection or the queue was full. Consumers
-     * request missed changes.
+     * Messages with changes that were not sent, because there was no connection or the queue was
+     * full. Consumers query for those changes later.
      */
     unsent: 0,
     heartbeats: 0,
@@ -127,7 +139,7 @@ export class BusPublisher implements AsyncDisposable {
     this.#counts.heartbeats++;
   }
 
-  /** Publishes a last heartbeat with `isClosing`. */
+  /** Publishes a last heartbeat with `isClosing`, then stops. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isOver) return;
     this.beat(true);
@@ -164,13 +176,13 @@ export class BusPublisher implements AsyncDisposable {
   async #answer({ reply, data }: Question): Promise<void> {
     const answer = await this.#queryHandler.answer(data);
     if (this.#isOver) return;
-    // The consumer repeats its query if it gets no answer, so answers may be dropped first;
-    // receipts of commands are not sent twice.
+    // `isSpare` lets the bus drop this reply first if its queue is full: the consumer repeats its
+    // query, but receipts of commands are not sent twice.
     this.#options.bus.publish(reply, answer, { isSpare: true });
   }
 }
 
-/** Maximum bytes of a message, at most `most`. */
+/** Returns the maximum bytes of a message that the broker accepts, at most `most`. */
 export function messageBytesMax(bus: Bus, most: number): number {
   return Math.min(most, Math.max(MESSAGE_BYTES_MIN, bus.payloadBytesMax - SPARE_BYTES));
 }
@@ -179,27 +191,27 @@ interface QueryHandlerOptions {
   readonly residency: ResidencyLog;
   readonly snapshots: Snapshots;
   readonly clock: Clock;
-  /** Maximum bytes of an answer. */
+  /** Returns the maximum bytes of one reply. */
   readonly answerBytesMax: () => number;
 }
 
-/** Bytes of answers per second and at once; further queries wait. */
+/** Maximum bytes of replies per second, and in one burst. Further queries wait. */
 const BYTES_PER_SECOND = 64 * 2 ** 20;
 const BYTES_AT_ONCE = 128 * 2 ** 20;
-/** Maximum snapshots in preparation for queries at the same time. */
+/** Maximum queries that wait for a snapshot at the same time. */
 const WAITING_MAX = 64;
 const RETRY_MS = 500;
 
-/** Answers queries for the changes and snapshots of one rank. */
+/** Handles queries of consumers for changes and snapshots of one rank. */
 export class QueryHandler {
   readonly counts = {
     ranges: 0,
     snapshotParts: 0,
-    /** Ranges that were no longer kept. */
+    /** Queries for changes that the ring has evicted. */
     evicted: 0,
     busy: 0,
     refused: 0,
-    /** Queries above the rate limit. They get no answer, so that they are repeated. */
+    /** Queries above the rate limit. They get no reply, so that the consumer repeats them. */
     dropped: 0,
   };
   readonly #options: QueryHandlerOptions;
@@ -212,7 +224,7 @@ export class QueryHandler {
     this.#roomMs = options.clock.monotonicMs();
   }
 
-  /** Never rejects. */
+  /** Decodes a query and returns the encoded reply. Never rejects. */
   async answer(bytes: Uint8Array): Promise<Uint8Array> {
     const encoded = encodeAnswer(await this.#answerTo(bytes));
     this.#room -= encoded.length;

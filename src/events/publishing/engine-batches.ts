@@ -5,25 +5,28 @@ import type { EngineEvent, IngestChange } from "../index.ts";
 
 type Tier = ResidencyTier;
 
-/** Names as in vLLM. */
+/** Media of the tiers, named as in vLLM. */
 const MEDIA: Readonly<Record<Tier, string>> = { device: "GPU", host: "CPU", disk: "STORAGE" };
 const TIERS = ["device", "host", "disk"] as const;
 
 /**
- * Translates residency changes into engine events: each block under the hash of its tokens, with
- * its tokens. Changes of an engine pass through; blocks of this host's store are published once an
- * engine's event has revealed their tokens.
+ * Translates residency changes into engine events, with blocks named by the hash of their tokens
+ * and described by their tokens. Changes from an engine pass through. A block in this host's store
+ * is published once an engine's event has revealed its tokens.
  */
 export class EngineBatches {
   readonly #book: TokenTable;
   readonly #blockTokens: number;
   readonly #unnamedMax: number;
-  /** Key hashes in this host's store by tier, with the hash published for each, or null. */
+  /**
+   * Key hashes of the blocks in this host's store, per tier. The value is the sequence hash
+   * published for the block, or null if its tokens are unknown.
+   */
   readonly #kept = {
     host: new Map<bigint, bigint | null>(),
     disk: new Map<bigint, bigint | null>(),
   };
-  /** Sequence hashes published for an engine's own tiers. */
+  /** Sequence hashes published for the engine's own tiers. */
   readonly #published = {
     device: new Set<bigint>(),
     host: new Set<bigint>(),
@@ -36,7 +39,10 @@ export class EngineBatches {
     this.#unnamedMax = unnamedMax;
   }
 
-  /** Takes over the store's blocks for another block size: their tokens are unknown again. */
+  /**
+   * Starts with the store's blocks from an object for another block size. Their tokens count as
+   * unknown again.
+   */
   takeKept({ host, disk }: EngineBatches["kept"]): void {
     for (const key of host.keys()) this.#kept.host.set(key, null);
     for (const key of disk.keys()) this.#kept.disk.set(key, null);
@@ -46,7 +52,7 @@ export class EngineBatches {
     return this.#kept;
   }
 
-  /** Blocks in the store whose tokens are unknown. */
+  /** Number of blocks in the store whose tokens are unknown. */
   get unnamed(): number {
     let unnamed = 0;
     for (const kept of [this.#kept.host, this.#kept.disk]) {
@@ -55,7 +61,10 @@ export class EngineBatches {
     return unnamed;
   }
 
-  /** Translates an engine's changes. `named`: key hashes whose tokens they revealed. */
+  /**
+   * Translates an engine's changes. `named` contains the key hashes of blocks whose tokens these
+   * changes revealed.
+   */
   engine(changes: readonly IngestChange[], named: readonly bigint[]): readonly EngineEvent[] {
     const events: EngineEvent[] = [];
     for (const { change } of changes) {
@@ -71,7 +80,10 @@ export class EngineBatches {
     return events;
   }
 
-  /** Translates the store's changes. GPU contents are published by the engine. */
+  /**
+   * Translates changes of this host's store, except those of the GPU tier, which the engine itself
+   * publishes.
+   */
   store(changes: readonly ResidencyChange[]): readonly EngineEvent[] {
     const events: EngineEvent[] = [];
     for (const change of changes) {
@@ -133,7 +145,7 @@ export class EngineBatches {
     }
   }
 
-  /** Publishes stored blocks whose tokens have just become known. */
+  /** Publishes the store's block with this key hash, whose tokens have just become known. */
   #nameKept(key: bigint, events: EngineEvent[]): void {
     const block = this.#book.findKey(key);
     if (block === null) return;
@@ -144,7 +156,7 @@ export class EngineBatches {
     }
   }
 
-  /** Emits one event per run of consecutive blocks. */
+  /** Appends one `stored` event per run of consecutive blocks. */
   #stored(tier: Tier, blocks: readonly KnownTokens[], events: EngineEvent[]): void {
     let from = 0;
     for (let i = 1; i <= blocks.length; i++) {
@@ -190,24 +202,33 @@ function removed(tier: Tier, hashes: readonly bigint[]): EngineEvent {
 
 interface NamedNamespace {
   readonly key: Uint8Array;
-  /** Null: blocks are named by digests of tokens. */
+  /**
+   * Chain function by which the engine's keys are computed. Null: blocks are named by digests of
+   * tokens.
+   */
   readonly chain: string | null;
 }
 
 export interface TokenTableOptions {
   readonly hashing: Hashing;
   readonly blockTokens: number;
-  /** Maximum remembered blocks; the oldest are evicted. */
+  /** Maximum remembered blocks. Beyond it, the oldest are evicted. */
   readonly blocksMax: number;
-  /** Namespaces in which this host stores blocks of the same model and block size. */
+  /** Returns the namespaces in which this host stores blocks of the same model and block size. */
   readonly namespaces: () => readonly NamedNamespace[];
 }
 
 interface KnownTokens {
-  /** Sequence hash of the tokens; `parent` likewise. */
+  /**
+   * Sequence hash: the hash of all tokens up to the block's end. `parent` is the sequence hash of
+   * the previous block.
+   */
   readonly sequence: bigint;
   readonly parent: bigint | null;
-  /** Tokens of a run of blocks; a view per block would cost more than the tokens. */
+  /**
+   * Tokens of a run of blocks that contains this block. All blocks of the run share the array,
+   * because a view per block would take more memory than the tokens.
+   */
   readonly run: Uint32Array;
   /** Index in `run` of the block's first token. */
   readonly at: number;
@@ -216,7 +237,7 @@ interface KnownTokens {
 const NO_KEYS: readonly Uint32Array[] = [];
 const NO_RUN = new Uint32Array();
 
-/** Copies the tokens of a block into `into`, as its block number `nth`. */
+/** Copies the tokens of a block to position `nth` (in blocks) of `into`. */
 function copyTokens(
   { run, at }: KnownTokens,
   blockTokens: number,
@@ -227,30 +248,33 @@ function copyTokens(
   for (let i = 0; i < blockTokens; i++) into[to + i] = run[at + i]!;
 }
 
-/** Longer prompts are not followed to their start, because a block is named within one turn. */
+/**
+ * Maximum length in blocks of a prompt whose keys are computed. A longer one would take too long,
+ * because all its keys are computed in one turn of the event loop.
+ */
 const CHAIN_BLOCKS_MAX = 16_384;
 const KEY_BYTES = 32;
-/** Maximum namespaces; each costs one more digest of the prompt. */
+/** Maximum namespaces for which keys are computed. Each costs one more digest of the prompt. */
 const NAMESPACES_MAX = 4;
 
 /**
- * Tokens of blocks, as revealed by an engine's events: by the hash of the tokens, and by the key
- * hash under which this host stores the block.
+ * Tokens of blocks, learned from an engine's events. Finds a block by its sequence hash, and by the
+ * key hash under which this host stores the block.
  */
 export class TokenTable {
   readonly #options: TokenTableOptions;
   readonly #sequences: HashTable;
   readonly #parent = new Column(BigUint64Array);
   readonly #hasParent = new Column(Uint8Array);
-  /** By entry; blocks of one event share a run. */
+  /** Token arrays by table entry. Blocks from the same event share one array. */
   readonly #runs: Uint32Array[] = [];
-  /** Index in the run of the block's first token. */
+  /** Index in that array of the block's first token. */
   readonly #at = new Column(Uint32Array);
-  /** Number of blocks from the first of the prompt to this one; 0: one is unknown. */
+  /** Position of the block in its prompt, counted from 1. 0 if an earlier block is unknown. */
   readonly #depth = new Column(Uint32Array);
-  /** By entry: the keys of blocks in namespaces of this host, eight words each. */
+  /** Keys of the block in this host's namespaces, by table entry; eight 32-bit words per key. */
   readonly #keys = new Map<number, Uint32Array[]>();
-  /** First eight bytes of keys, with the block's sequence hash. */
+  /** Table of the first eight bytes of all keys, from which the block's sequence hash is found. */
   readonly #byKey: HashTable;
   readonly #sequenceOfKey = new Column(BigUint64Array);
 
@@ -273,18 +297,24 @@ export class TokenTable {
     return this.#sequences.find(sequence) !== NO_ENTRY;
   }
 
-  /** The keys, eight words each, under which this host stores the block, if it does. */
+  /**
+   * Returns the keys under which this host may store the block, eight 32-bit words each. Empty if
+   * none is known.
+   */
   keysOf(sequence: bigint): readonly Uint32Array[] {
     return this.#keys.get(this.#sequences.find(sequence)) ?? NO_KEYS;
   }
 
-  /** `hash`: the first eight bytes of a block's key. */
+  /** Finds a block by `hash`, the first eight bytes of its key. Null if unknown. */
   findKey(hash: bigint): KnownTokens | null {
     const entry = this.#byKey.find(hash);
     return entry === NO_ENTRY ? null : this.find(this.#sequenceOfKey.get(entry));
   }
 
-  /** Returns the key hashes whose tokens have become known. */
+  /**
+   * Learns the tokens of a change. Returns the key hashes of the blocks whose tokens were unknown
+   * before.
+   */
   learn({ change, tokens, isPlain }: IngestChange): readonly bigint[] {
     const { blockTokens } = this.#options;
     if (change.kind !== "stored" || tokens === null || !isPlain) return [];
@@ -325,7 +355,10 @@ export class TokenTable {
     };
   }
 
-  /** Computes the keys of the blocks up to `last`. */
+  /**
+   * Computes the keys of the blocks in `fresh`, on the path from the prompt's start to `last`, in
+   * all namespaces. Returns the key hashes.
+   */
   #name(last: bigint, fresh: ReadonlySet<bigint>): readonly bigint[] {
     const { hashing, blockTokens } = this.#options;
     const namespaces = this.#options.namespaces().slice(-NAMESPACES_MAX);
@@ -359,7 +392,7 @@ export class TokenTable {
     return named;
   }
 
-  /** Returns the blocks from the first of the prompt; null if one is unknown. */
+  /** Returns the prompt's blocks from the first to `last`. Null if one is unknown. */
   #chainTo(last: bigint): KnownTokens[] | null {
     const depth = this.#depth.get(this.#sequences.find(last));
     if (depth === 0 || depth > CHAIN_BLOCKS_MAX) return null;

@@ -10,18 +10,21 @@ import type { ZmqPublisher } from "./zmq-publisher.ts";
 export interface EngineRankOptions {
   readonly rank: number;
   readonly model: string;
-  /** Configured block size of the engine; null: the size in its events, 16 until the first. */
+  /**
+   * Configured block size of the engine in tokens. Null: use the size in its events, and 16 until
+   * the first event.
+   */
   readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
   readonly residency: HostResidency;
-  /** Null: no engine events are published over ZMQ. */
+  /** Publisher of engine events over ZMQ. Null: none are published. */
   readonly zmq: ZmqPublisher | null;
   /** Maximum remembered blocks of the engine. */
   readonly blocksMax: number;
-  /** Namespaces of the engine's model with that block size. */
+  /** Returns the namespaces of the engine's model with that block size. */
   readonly namespaces: (blockTokens: number) => ReturnType<TokenTableOptions["namespaces"]>;
-  /** Endpoints of the engine's own events; null if it publishes none. */
+  /** Endpoints on which the engine publishes its own events. Null if it publishes none. */
   readonly engine: EngineEndpoints | null;
 }
 
@@ -33,10 +36,10 @@ export interface EngineEndpoints
 
 export type EngineRankState = NonNullable<EngineRank["state"]>;
 
-/** Block size until the configuration or the engine provides one. */
+/** Block size in tokens until the configuration or the engine provides one. */
 const BLOCK_TOKENS = 16;
 
-/** State for one block size. */
+/** The objects that depend on the block size. */
 interface Sized {
   readonly space: KeySpace;
   readonly book: TokenTable;
@@ -44,7 +47,10 @@ interface Sized {
   readonly batches: EngineBatches | null;
 }
 
-/** Distributes one engine's own events to the residency log, the mirror and ZMQ. */
+/**
+ * Passes one engine's own events to the residency log, to the mirror of its GPU contents, and to
+ * the ZMQ publisher.
+ */
 export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   #sized: Sized;
@@ -65,8 +71,9 @@ export class EngineRank implements AsyncDisposable {
   }
 
   /**
-   * Null without an engine's own events. `isHeard`: they are received and none is missing.
-   * `blockTokens`: block size in its events; null before the first.
+   * State of following the engine. Null if the engine publishes no events. `isHeard`: its events
+   * are received and none is missing. `blockTokens`: block size in its events; null before the
+   * first.
    */
   get state() {
     const ingest = this.#ingest;
@@ -105,7 +112,10 @@ export class EngineRank implements AsyncDisposable {
     return { space: { kind: "tokens", model, blockTokens }, book, mirror, batches };
   }
 
-  /** Handles a block size that differs from the expected one, of which no block was stored yet. */
+  /**
+   * Switches to the engine's block size, if it differs from the expected one. No block of the
+   * expected size was stored before.
+   */
   #learned(blockTokens: number): void {
     if (blockTokens === this.#sized.space.blockTokens) return;
     this.changed([{ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true }]);
@@ -133,16 +143,16 @@ export class EngineRank implements AsyncDisposable {
 }
 
 /**
- * Mirrors an engine's GPU contents for blocks that this host also stores, whichever of the two
- * becomes known first.
+ * Records in this host's index that the engine's GPU has a block, for each block that this host
+ * also stores. It does not matter whether the engine's event or the store's change comes first.
  */
 export class EngineMirror implements Disposable {
   readonly #store: Pick<TieredStore, "table" | "mirror">;
   readonly #book: TokenTable;
   readonly #window: Set<NodeId>;
-  /** Sequence hashes of blocks on the GPU. */
+  /** Sequence hashes of the blocks on the engine's GPU. */
   readonly #onDevice: HashTable;
-  /** Their nodes in this host's table, by entry, if this host stores them. */
+  /** Index nodes of those blocks that this host stores, by table entry. */
   readonly #nodes = new Map<number, readonly NodeId[]>();
 
   readonly #blocksMax: number;
@@ -160,7 +170,7 @@ export class EngineMirror implements Disposable {
     return this.#window.size;
   }
 
-  /** Handles an engine's changes, which the token table has learned already. */
+  /** Applies an engine's changes. The token table must have learned them first. */
   engine(changes: readonly IngestChange[]): void {
     for (const { change } of changes) {
       if (change.tier !== "device" && change.tier !== null) continue;
@@ -170,7 +180,7 @@ export class EngineMirror implements Disposable {
     }
   }
 
-  /** Handles the store's changes. */
+  /** Applies the store's changes. */
   store(changes: readonly ResidencyChange[]): void {
     for (const change of changes) {
       if (change.kind !== "stored" || change.tier === "device") continue;

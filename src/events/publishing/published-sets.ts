@@ -8,14 +8,14 @@ import {
 } from "../../observability/activity/index.ts";
 import type { StoreResidency } from "../../store/index.ts";
 
-/** A set of blocks that a rank publishes; it equals the state published so far. */
+/** A set of blocks that a rank publishes. It equals the result of all changes published so far. */
 export interface PublishedSet {
-  /** In the order of RESIDENCY_TIERS. */
+  /** Digests of the set, one per tier in the order of RESIDENCY_TIERS. */
   readonly digests: readonly ResidencyDigest[];
   /**
-   * The whole set as `stored` changes of some thousand blocks per step. It may change between
-   * steps: a block present throughout occurs once, a block added or removed meanwhile may be
-   * missing.
+   * Yields the whole set as `stored` changes, some thousand blocks per step. The set may change
+   * between two steps: a block that is present the whole time occurs once; a block added or removed
+   * meanwhile may be missing.
    */
   slices(): Iterator<readonly ResidencyChange[], void>;
 }
@@ -24,8 +24,9 @@ export interface PublishedSet {
 const SLICE_BLOCKS = 4_096;
 
 /**
- * The blocks of an engine in its own key space, as the set that its changes produce. Bounded: if it
- * is full, the oldest blocks are evicted, so that less is published than the engine has.
+ * The blocks of one engine in its own key space, equal to the result of the changes published for
+ * it. Bounded: if it is full, the oldest blocks are evicted and published as removed, so that
+ * consumers see fewer blocks than the engine has.
  */
 export class EngineBlockSet implements PublishedSet {
   readonly #blocksMax: number;
@@ -45,7 +46,7 @@ export class EngineBlockSet implements PublishedSet {
   get forgotten(): number {
     return this.#forgotten;
   }
-  /** No device block was evicted since the device was last cleared. */
+  /** True if no GPU block was evicted from this set since the engine last cleared its GPU cache. */
   get isDeviceWhole(): boolean {
     return this.#isDeviceWhole;
   }
@@ -54,8 +55,8 @@ export class EngineBlockSet implements PublishedSet {
   }
 
   /**
-   * Applies changes and returns those to publish. Never returns `cleared`, which would include
-   * blocks of other key spaces; removed blocks are named instead.
+   * Applies changes and returns the changes to publish. Never returns `cleared`, which would also
+   * remove blocks of other key spaces; it returns `removed` with the blocks' hashes instead.
    */
   apply(changes: readonly ResidencyChange[]): readonly ResidencyChange[] {
     const published: ResidencyChange[] = [];
@@ -100,7 +101,10 @@ export class EngineBlockSet implements PublishedSet {
     if (excess > 0) this.#forget(place, excess, published);
   }
 
-  /** Evicts the oldest blocks of this tier, then of the others. */
+  /**
+   * Evicts `count` blocks, the oldest ones of this tier first, then those of the other tiers.
+   * `place` is the tier's index.
+   */
   #forget(place: number, count: number, published: ResidencyChange[]): void {
     this.#forgotten += count;
     let left = count;
@@ -118,7 +122,7 @@ export class EngineBlockSet implements PublishedSet {
     this.#gone(place, gone, published);
   }
 
-  /** Publishes blocks that the set has no longer. */
+  /** Appends a `removed` change for blocks that are no longer in the set. */
   #gone(place: number, hashes: BigUint64Array, published: ResidencyChange[]): void {
     for (const hash of hashes) {
       this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
@@ -138,7 +142,7 @@ export class EngineBlockSet implements PublishedSet {
   }
 }
 
-/** The blocks of one tier, each with its parent, oldest first. */
+/** The blocks of one tier, each with its parent's hash, oldest first. */
 class TierBlocks {
   readonly hashes: HashTable;
   readonly #parents = new Column(BigUint64Array);
@@ -148,7 +152,7 @@ class TierBlocks {
     this.hashes = new HashTable(max);
   }
 
-  /** Returns false if the block is known. */
+  /** Adds a block. Returns false if it is in the set already. */
   add(hash: bigint, parent: bigint | null): boolean {
     if (this.hashes.find(hash) !== NO_ENTRY) return false;
     const entry = this.hashes.add(hash);
@@ -161,7 +165,7 @@ class TierBlocks {
     return this.#hasParent.get(entry) === 0 ? null : this.#parents.get(entry);
   }
 
-  /** Returns false if the block is unknown. */
+  /** Removes a block. Returns false if it is not in the set. */
   delete(hash: bigint): boolean {
     const entry = this.hashes.find(hash);
     if (entry === NO_ENTRY) return false;
@@ -169,7 +173,7 @@ class TierBlocks {
     return true;
   }
 
-  /** Removes and returns up to `count` blocks. */
+  /** Removes and returns the oldest blocks, at most `count`. */
   takeOldest(count: number): BigUint64Array {
     const taken = new BigUint64Array(Math.min(count, this.hashes.size));
     for (let i = 0; i < taken.length; i++) {
@@ -184,7 +188,7 @@ class TierBlocks {
 const LOW = 0xffff_ffffn;
 const DEVICE = RESIDENCY_TIERS.indexOf("device");
 
-/** Joins consecutive blocks of one tier into runs. */
+/** Combines consecutive blocks of one tier into runs. */
 export class Chains {
   readonly #tier: ResidencyTier;
   readonly #changes: ResidencyChange[] = [];
@@ -217,10 +221,10 @@ export class Chains {
   }
 }
 
-/** Table entries per step: about a millisecond. */
+/** Table entries examined per step, which takes about a millisecond. */
 const ENTRIES = 2_048;
 
-/** The store's blocks on these tiers. */
+/** Returns the blocks of this host's store on these tiers as a published set. */
 export function storeBlocks(
   residency: StoreResidency,
   tiers: readonly ResidencyTier[],
@@ -245,7 +249,7 @@ export function storeBlocks(
 
 const NOTHING: ResidencyDigest = { blocks: 0, mix: 0n };
 
-/** Joins the digests of disjoint sets. */
+/** Combines the digests of disjoint sets, tier by tier. */
 export function joinDigests(all: readonly (readonly ResidencyDigest[])[]): ResidencyDigest[] {
   return [0, 1, 2].map((place) =>
     all.reduce<ResidencyDigest>(

@@ -11,7 +11,7 @@ import type { StoreResidency } from "../../store/index.ts";
 import { blocksIn, splitChange } from "../index.ts";
 import { EngineBlockSet, joinDigests, type PublishedSet, storeBlocks } from "./published-sets.ts";
 
-/** Maximum blocks in one change, so that it fits into a message of any broker. */
+/** Maximum blocks in one change. Such a change fits into a message of any broker. */
 const CHANGE_BLOCKS_MAX = 1_024;
 
 export interface ResidencyLogOptions {
@@ -19,22 +19,22 @@ export interface ResidencyLogOptions {
   readonly ring: RingLimits;
   readonly mode: ResidencyHeartbeat["mode"];
   readonly everyMs: number;
-  /** The published sets. They have no hash in common. */
+  /** The sets of blocks to publish. No hash occurs in two of them. */
   readonly held: readonly PublishedSet[];
-  /** Key spaces; the latest ones are published. */
+  /** Returns the key spaces of the blocks. Heartbeats contain the last `SPACES_MAX` of them. */
   readonly spaces: () => readonly KeySpace[];
-  /** Whether all device blocks are published from the start. Default: true. */
+  /** False if some GPU blocks are unknown at the start. Default: true. */
   readonly isDeviceKnown?: boolean;
-  /** Pushes all changes that have happened so far. */
+  /** Publishes all changes that the sets have collected so far. */
   readonly flush: () => void;
 }
 
-/** Maximum key spaces in one heartbeat, as readers accept. */
+/** Maximum key spaces in one heartbeat; readers reject more. */
 const SPACES_MAX = 16;
 
 export type BatchListener = (batch: ResidencyBatch) => void;
 
-/** The residency changes of one rank of this host: numbers them and keeps the latest. */
+/** Numbers the residency changes of one rank of this host and keeps the latest ones. */
 export class ResidencyLog {
   readonly ring: ChangeRing;
   readonly #options: ResidencyLogOptions;
@@ -57,12 +57,12 @@ export class ResidencyLog {
   get held(): readonly PublishedSet[] {
     return this.#options.held;
   }
-  /** Number of the latest pushed change. */
+  /** Number of the latest change. */
   get lastSequence(): number {
     return this.ring.last;
   }
 
-  /** Whether all device blocks are published. */
+  /** True if all blocks on the rank's GPU are published. */
   get isDeviceKnown(): boolean {
     return this.#isDeviceKnown;
   }
@@ -73,18 +73,18 @@ export class ResidencyLog {
     for (const listener of this.#knownListeners) listener();
   }
 
-  /** Calls the listener when `isDeviceKnown` changes. It must not throw. */
+  /** Calls the listener whenever `isDeviceKnown` changes. It must not throw. */
   onDeviceKnown(listener: () => void): Disposable {
     this.#knownListeners.add(listener);
     return { [Symbol.dispose]: () => this.#knownListeners.delete(listener) };
   }
 
-  /** Pushes all changes that have happened so far. */
+  /** Publishes all changes that the sets have collected so far. */
   flush(): void {
     this.#options.flush();
   }
 
-  /** Pushes changes that `held` already contains. */
+  /** Numbers and publishes changes. The sets in `held` must contain them already. */
   push(changes: readonly ResidencyChange[]): void {
     const split = changes.flatMap((change) => splitChange(change, CHANGE_BLOCKS_MAX));
     if (split.length === 0) return;
@@ -94,13 +94,13 @@ export class ResidencyLog {
     for (const listener of this.#listeners) listener(batch);
   }
 
-  /** Calls the listener for each later batch, in order. It must not throw. */
+  /** Calls the listener for each batch of changes from now on, in order. It must not throw. */
   listen(listener: BatchListener): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** Creates a heartbeat; its number and digests belong to the same moment. */
+  /** Creates a heartbeat. Its change number and its digests describe the same state. */
   heartbeat(isClosing = false): ResidencyHeartbeat {
     this.flush();
     const { source, mode, everyMs, held } = this.#options;
@@ -118,16 +118,16 @@ export class ResidencyLog {
 }
 
 export interface RingLimits {
-  /** Maximum kept changes, and maximum blocks in them. */
+  /** Maximum changes that the ring keeps, and maximum blocks in them. */
   readonly changesMax: number;
   readonly blocksMax: number;
 }
 
-/** The latest changes of one rank by number, from 1 and without gaps. */
+/** The latest changes of one rank. Change numbers start at 1 and have no gaps. */
 export class ChangeRing {
   readonly #limits: RingLimits;
   #kept: ResidencyChange[] = [];
-  /** Index in `#kept` of the oldest change; earlier entries are removed. */
+  /** Index in `#kept` of the oldest change. The entries before it are unused. */
   #head = 0;
   #last = 0;
   #blocks = 0;
@@ -136,7 +136,7 @@ export class ChangeRing {
     this.#limits = limits;
   }
 
-  /** Number of the oldest kept change; if none is kept, one above the latest. */
+  /** Number of the oldest change in the ring. If the ring is empty, the latest number + 1. */
   get first(): number {
     return this.#last - this.size + 1;
   }
@@ -151,7 +151,7 @@ export class ChangeRing {
     return this.#blocks;
   }
 
-  /** The latest change always stays. */
+  /** Adds a change and evicts the oldest ones above the limits. The added change is always kept. */
   push(change: ResidencyChange): void {
     this.#kept.push(change);
     this.#last++;
@@ -166,7 +166,7 @@ export class ChangeRing {
     this.#head = 0;
   }
 
-  /** Changes numbered `from` to `to`, inclusive; all must be kept. */
+  /** Returns the changes numbered `from` to `to`, inclusive. All of them must be in the ring. */
   slice(from: number, to: number): readonly ResidencyChange[] {
     const start = this.#head + (from - this.first);
     return this.#kept.slice(start, start + (to - from + 1));
@@ -176,17 +176,20 @@ export class ChangeRing {
 export interface HostResidencyOptions {
   readonly worker: WorkerId;
   readonly incarnation: bigint;
-  /** Data-parallel ranks of this host, including 0. */
+  /** Data-parallel ranks that this host publishes, including 0. */
   readonly ranks: readonly number[];
   readonly residency: StoreResidency;
   readonly ring: RingLimits;
   readonly mode: ResidencyHeartbeat["mode"];
   readonly everyMs: number;
-  /** Maximum remembered blocks of one engine's own events. */
+  /** Maximum remembered blocks per engine, from the engine's own events. */
   readonly engineBlocksMax: number;
-  /** Ranks whose engines' own events are followed: their device contents are unknown at first. */
+  /**
+   * True if the ingest follows the engines' own events. The GPU contents then count as unknown at
+   * first.
+   */
   readonly hasEngines: boolean;
-  /** Key spaces of the store. */
+  /** Returns the key spaces of this host's store. */
   readonly spaces: () => readonly KeySpace[];
 }
 
@@ -195,14 +198,17 @@ interface Rank {
   readonly tiers: readonly ResidencyTier[];
   readonly chains: EngineBlockSet;
   space: KeySpace | null;
-  /** Whether all blocks of its engine are known; always false without events of its own. */
+  /**
+   * True if all blocks of the rank's engine are known. Always false if the engine publishes no
+   * events.
+   */
   isEngineKnown: boolean;
 }
 
 /**
- * The residency logs of all ranks of this host. RAM and SSD blocks belong to every rank. GPU
- * blocks mirrored by key have no rank and are published if there is only one. Engines' own events
- * belong to their rank.
+ * The residency logs of all ranks of this host. RAM and SSD blocks of the store are published for
+ * every rank. GPU blocks that are mirrored by key belong to no particular rank and are published
+ * only if there is one rank. Blocks from an engine's own events are published for its rank.
  */
 export class HostResidency implements Disposable {
   readonly #residency: StoreResidency;
@@ -239,7 +245,10 @@ export class HostResidency implements Disposable {
     return [...this.#ranks.values()].map(({ log }) => log);
   }
 
-  /** Blocks known from engines' own events, and those evicted for lack of room. */
+  /**
+   * Number of blocks known from engines' own events, and number of those evicted because the limit
+   * was reached.
+   */
   get engineBlocks(): { readonly blocks: number; readonly forgotten: number } {
     const all = [...this.#ranks.values()].map(({ chains }) => chains);
     return {
@@ -248,7 +257,7 @@ export class HostResidency implements Disposable {
     };
   }
 
-  /** Publishes an engine's changes for one rank, in the key space of its tokens. */
+  /** Publishes changes of a rank's engine, in the key space of hashes of tokens. */
   engineChanged(rank: number, space: KeySpace, changes: readonly ResidencyChange[]): void {
     const known = this.#ranks.get(rank);
     if (known === undefined || this.#isOver) return;
@@ -257,7 +266,7 @@ export class HostResidency implements Disposable {
     reportKnown(known);
   }
 
-  /** Sets whether the engine's changes so far include all its blocks. */
+  /** Sets whether all blocks of the rank's engine are known from its changes. */
   engineKnown(rank: number, isKnown: boolean): void {
     const known = this.#ranks.get(rank);
     if (known === undefined || this.#isOver) return;
@@ -266,8 +275,8 @@ export class HostResidency implements Disposable {
   }
 
   /**
-   * Calls the listener with the store's changes before they are numbered, for translation into
-   * other formats. It must not throw.
+   * Calls the listener with the store's changes before they get a number, so that it can translate
+   * them into other formats. It must not throw.
    */
   onStore(listener: (changes: readonly ResidencyChange[]) => void): Disposable {
     this.#storeListeners.add(listener);
@@ -285,13 +294,13 @@ export class HostResidency implements Disposable {
     return space === null ? spaces : [...spaces, space];
   }
 
-  /** Publishes all changes of this turn together. */
+  /** Publishes all changes of this turn together, in the next turn of the event loop. */
   #later(): void {
     void yieldToLoop().then(() => this.#pump());
   }
 
   #pump(): void {
-    // A listener that flushes receives the changes being published.
+    // A listener that calls `flush` is called during publication and must not start it again.
     if (this.#isOver || this.#isPumping) return;
     this.#isPumping = true;
     const changes = this.#residency.drain();
@@ -314,7 +323,8 @@ function push({ log, tiers, chains }: Rank, changes: readonly ResidencyChange[])
     log.push(own);
     return;
   }
-  // The store starts over; blocks known from engines stay.
+  // The store was cleared. Blocks known from engines' events are published again, because `cleared`
+  // removed them too.
   const again = [...chains.slices()].flat();
   log.push([...own.slice(0, at + 1), ...again, ...own.slice(at + 1)]);
 }

@@ -12,7 +12,7 @@ import type { ResidencyLog } from "./residency-log.ts";
 export interface Snapshot {
   readonly id: bigint;
   readonly source: ResidencySource;
-  /** The change number of the snapshot's state. */
+  /** Number of the last change that the snapshot includes. */
   readonly sequence: number;
   readonly isDeviceKnown: boolean;
   readonly blocks: number;
@@ -22,22 +22,26 @@ export interface Snapshot {
 export interface SnapshotOptions {
   readonly residency: ResidencyLog;
   readonly clock: Clock;
-  /** Maximum bytes of an encoded part. */
+  /** Returns the maximum bytes of an encoded part. */
   readonly partBytesMax: () => number;
 }
 
-/** An unread snapshot is discarded after KEPT_MS; a snapshot older than FRESH_MS is replaced. */
+/**
+ * Ms after which an unread snapshot is discarded. A snapshot older than FRESH_MS is not returned to
+ * new queries; a new one is taken.
+ */
 const KEPT_MS = 30_000;
 const FRESH_MS = 2_000;
-/** An older snapshot may still be read when a newer one exists. */
+/** Maximum snapshots kept. An older one may still be read by a consumer when a newer one exists. */
 const KEPT_MAX = 2;
-/** Maximum attempts if the rank is cleared repeatedly during the walk. */
+/** Maximum attempts to take a snapshot if the rank is cleared in the meantime. */
 const TRIES = 4;
 
 /**
- * Snapshots of one rank, each exact at one change number. A snapshot is taken in steps between
- * which other work runs; changes made meanwhile are applied at the end. One is taken at a time, and
- * shared by all queries as long as the ring has the changes after it.
+ * Snapshots of one rank. Each is the exact state after one change number. Taking a snapshot runs in
+ * steps, so that other work runs in between; at the end, the changes made in the meantime are
+ * applied to it. Only one snapshot is taken at a time. All queries share it as long as the ring
+ * still has the changes that follow it.
  */
 export class Snapshots {
   readonly #options: SnapshotOptions;
@@ -50,12 +54,14 @@ export class Snapshots {
     this.#options = options;
   }
 
-  /** Snapshots taken so far. */
+  /** Number of snapshots taken so far. */
   get made(): number {
     return Number(this.#lastId);
   }
 
-  /** Returns a sufficiently new snapshot, or null if none can be taken now. */
+  /**
+   * Returns a sufficiently new snapshot. Takes one if necessary. Null if that is not possible now.
+   */
   async take(): Promise<Snapshot | null> {
     const { clock, residency } = this.#options;
     this.#forgetOld();
@@ -103,7 +109,10 @@ export class Snapshots {
     return null;
   }
 
-  /** Returns null if too much changed meanwhile. */
+  /**
+   * Reads all sets in steps and applies the changes made meanwhile. Returns null if there were too
+   * many.
+   */
   async #walk(): Promise<{
     readonly sequence: number;
     readonly runs: readonly ResidencyRun[];
@@ -116,7 +125,7 @@ export class Snapshots {
     for (const held of residency.held) {
       const slices = held.slices();
       while (true) {
-        // From here to the next turn, the sets equal the published state.
+        // Until the next turn of the event loop, the sets equal the published state.
         residency.flush();
         const slice = slices.next();
         if (slice.done === true) break;
@@ -147,21 +156,23 @@ export class Snapshots {
   }
 }
 
-/** Builds the answer with part `part`. */
+/** Returns the reply with part number `part` of the snapshot. */
 export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
   const { id, source, sequence, isDeviceKnown, parts } = snapshot;
   const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
   return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
 }
 
-/** Maximum changed blocks during a snapshot; beyond it the snapshot is aborted. */
+/**
+ * Maximum blocks that change while a snapshot is taken. If there are more, the snapshot is aborted.
+ */
 const BLOCKS_MAX = 2 ** 20;
-/** Blocks examined before other work runs. */
+/** Blocks examined per step, between which other work runs. */
 const LOOKS_A_SLICE = 65_536;
 
 type Edited = Map<bigint, { readonly parent: bigint | null } | null>;
 
-/** Changes of blocks during a snapshot: the final state of each. */
+/** The blocks that changed while a snapshot was taken, with their final state. */
 class SnapshotEdits {
   readonly #tiers = new Map<ResidencyTier, Edited>(
     RESIDENCY_TIERS.map((tier) => [tier, new Map()]),
@@ -169,7 +180,7 @@ class SnapshotEdits {
   #blocks = 0;
   #isCleared = false;
 
-  /** The snapshot must be taken again. */
+  /** True if too many blocks changed; the snapshot must be taken again. */
   get isTooMuch(): boolean {
     return this.#isCleared || this.#blocks > BLOCKS_MAX;
   }

@@ -17,16 +17,16 @@ import { partOf, type Snapshots } from "./snapshots.ts";
 export interface StreamPublisherOptions {
   readonly residency: ResidencyLog;
   readonly snapshots: Snapshots;
-  /** Not closed by the publisher. */
+  /** The bus to publish on. The caller owns it; the publisher does not close it. */
   readonly bus: Bus;
   readonly durable: DurableBus;
   readonly cluster: string;
-  /** Stream and bucket, both created by the operator. */
+  /** Name of the JetStream stream. The operator creates both the stream and the bucket. */
   readonly stream: string;
   readonly bucket: string;
-  /** Number of messages after the latest stored snapshot at which another one is stored. */
+  /** Number of messages since the latest stored snapshot after which another snapshot is stored. */
   readonly snapshotMessages: number;
-  /** Interval at which a snapshot is stored if anything changed. */
+  /** Ms between stored snapshots, if anything changed. */
   readonly snapshotEveryMs: number;
   readonly clock: Clock;
   readonly log: BusLog;
@@ -36,7 +36,7 @@ export type StreamPublisherState = StreamPublisher["state"];
 
 const ACK_MS = 5_000;
 const STOP_MS = 1_000;
-/** Waits after a failure, doubled each time up to the maximum. */
+/** Waits in ms after a failure: the first, doubled each time up to the maximum. */
 const RETRY_MIN_MS = 100;
 const RETRY_MAX_MS = 2_000;
 
@@ -47,9 +47,9 @@ interface Message {
 }
 
 /**
- * Publishes the changes of one rank to a stream, each once and in order, as far as the ring has
- * them, and stores snapshots at intervals, so that the stream may expire covered changes. While the
- * broker is unavailable, changes wait in the ring.
+ * Publishes the changes of one rank to a JetStream stream, each once and in order, as long as the
+ * ring still has them. Also stores snapshots at intervals, so that the stream may expire the
+ * changes that a snapshot covers. While the broker is unavailable, changes wait in the ring.
  */
 export class StreamPublisher implements AsyncDisposable {
   readonly #options: StreamPublisherOptions;
@@ -61,7 +61,7 @@ export class StreamPublisher implements AsyncDisposable {
   /** Number of the last change that the broker has acknowledged. */
   #cursor = 0;
   #streamSequence = 0;
-  /** The message sent and not acknowledged; it is resent unchanged. */
+  /** The message that was sent but not acknowledged. It is sent again unchanged. */
   #pending: Message | null = null;
   #publishProblem: Problem | null = null;
   #snapshotProblem: Problem | null = null;
@@ -70,10 +70,10 @@ export class StreamPublisher implements AsyncDisposable {
   #snapshotMs = Number.NEGATIVE_INFINITY;
   readonly #counts = {
     acknowledged: 0,
-    /** Times more changes waited than the ring keeps: the stream continues after a gap. */
+    /** Number of gaps in the stream: more changes were waiting than the ring keeps. */
     holes: 0,
     storedSnapshots: 0,
-    /** Change number of the latest stored snapshot; null before the first. */
+    /** Number of the last change in the latest stored snapshot. Null before the first. */
     snapshotSequence: null as number | null,
   };
 
@@ -86,8 +86,9 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * `waiting`: for a connection. `refused`: the broker accepts no message or no snapshot, for the
-   * reason `why`. `behind`: changes waiting for the broker's acknowledgement.
+   * State of publishing. `waiting`: the bus is disconnected. `refused`: the broker rejects messages
+   * or snapshots; `why` has the reason. `behind`: number of changes that the broker has not
+   * acknowledged.
    */
   get state() {
     const problem = this.#publishProblem ?? this.#snapshotProblem;
@@ -97,8 +98,9 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * Stops publishing; waiting changes are in the next run's snapshot. Waits a limited time for
-   * outstanding acknowledgements, which end with the connection.
+   * Stops publishing. Changes that were not sent will be part of the next run's snapshot. Waits a
+   * limited time for outstanding acknowledgements, which cannot arrive after the connection is
+   * closed.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort();
@@ -140,7 +142,7 @@ export class StreamPublisher implements AsyncDisposable {
     }
   }
 
-  /** Builds the next message; null if the broker has everything. */
+  /** Builds the next message. Null if the broker has all changes. */
   #next(): Message | null {
     const { residency, bus, clock, log } = this.#options;
     const { ring, source } = residency;
@@ -181,13 +183,13 @@ export class StreamPublisher implements AsyncDisposable {
   async #storeOne(): Promise<void> {
     const { durable, snapshots, bucket, stream, clock, residency } = this.#options;
     if (!(await this.#mark())) return;
-    // The snapshot covers everything the broker has by now.
+    // The snapshot will cover all changes that the broker has at this moment.
     const [covered, messages] = [this.#streamSequence, this.#sinceSnapshot];
     const cursor = this.#cursor;
     this.#wantsSnapshot = false;
     const snapshot = await snapshots.take();
     if (snapshot === null || snapshot.sequence < cursor) {
-      // No snapshot can be taken now, or an older one was returned.
+      // Either no snapshot can be taken now, or the returned one is older than these changes.
       this.#wantsSnapshot = true;
       return;
     }
@@ -209,7 +211,8 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * Before the first message: reads the position of the stream, including messages of earlier runs.
+   * Reads the stream's last position before the first message is sent; it includes messages of
+   * earlier runs. Returns false on failure.
    */
   async #mark(): Promise<boolean> {
     if (this.#streamSequence > 0) return true;
@@ -226,7 +229,7 @@ export class StreamPublisher implements AsyncDisposable {
   #problemOf(outcome: DurableOutcome | BucketWrite): Problem | null {
     if (outcome.kind === "refused") return { status: "refused", why: outcome.why };
     if (outcome.kind !== "unreachable") return null;
-    // If the subject has subscribers but no stream, no error is returned.
+    // The broker returns no error if the subject has subscribers but no stream.
     const isConnected = this.#options.bus.state.status === "connected";
     const why = isConnected
       ? `no answer for ${this.#subject}: check that a stream captures it`

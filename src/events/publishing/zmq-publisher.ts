@@ -10,7 +10,10 @@ import {
 } from "../zmtp/index.ts";
 
 export interface ZmqPublisherOptions {
-  /** Endpoint of the publisher, and of replay; null: nothing is kept for replay. */
+  /**
+   * Endpoint to bind for publishing. The replay endpoint is null if no messages are kept for
+   * replay.
+   */
   readonly endpoint: string;
   readonly replay: string | null;
   readonly topic: string;
@@ -21,15 +24,18 @@ export interface ZmqPublisherOptions {
 
 export type ZmqPublisherState = ZmqPublisher["state"];
 
-/** Limits of the replay buffer: vLLM's `buffer_steps`, and bytes. */
+/** Limits of the replay buffer: number of batches (`buffer_steps` in vLLM), and bytes. */
 const KEPT_BATCHES = 10_000;
 const KEPT_BYTES = 64 * 2 ** 20;
 const SLACK = 1.1;
 /** Maximum events in one message. */
 const EVENTS_MAX = 512;
-/** Maximum concurrent replays; further clients repeat their request. */
+/** Maximum concurrent replays. Further requests get no reply; clients repeat them. */
 const REPLAYS_MAX = 8;
-/** A client that reads nothing of its replay for this time must repeat its request. */
+/**
+ * A replay is aborted if its client has read nothing for this many ms. The client must repeat its
+ * request.
+ */
 const STALL_MS = 5_000;
 const PAUSE_MS = 10;
 
@@ -37,9 +43,10 @@ const EMPTY = new Uint8Array(0);
 const END = new Uint8Array(8).fill(0xff);
 
 /**
- * Publishes in vLLM's format (events as maps): topic, number from 0 as eight bytes big-endian,
- * batch. The first message is a clear, for subscribers that received an earlier run. Replay answers
- * like vLLM since 0.26: topic, number and batch for each kept message, then the end marker.
+ * Publishes engine events in vLLM's ZMQ format (events as maps). A message consists of topic,
+ * sequence number from 0 (eight bytes, big-endian) and batch. The first message is a clear, for
+ * subscribers that received an earlier run. Replays are sent as in vLLM since 0.26: topic, number
+ * and batch of each kept message, then the end marker.
  */
 export class ZmqPublisher implements AsyncDisposable {
   readonly #options: ZmqPublisherOptions;
@@ -47,7 +54,7 @@ export class ZmqPublisher implements AsyncDisposable {
   readonly #topic: Uint8Array;
   #router: ZmtpRouter | null = null;
   #kept: Uint8Array[] = [];
-  /** Number of the first kept message. */
+  /** Sequence number of the oldest message kept for replay. */
   #first = 0;
   #bytes = 0;
   #replaying = 0;
@@ -60,7 +67,7 @@ export class ZmqPublisher implements AsyncDisposable {
     this.#topic = new TextEncoder().encode(options.topic);
   }
 
-  /** Throws ZMTP_UNAVAILABLE if it cannot listen. */
+  /** Binds the endpoints. Throws ZMTP_UNAVAILABLE if that fails. */
   static async open(options: ZmqPublisherOptions): Promise<ZmqPublisher> {
     const { endpoint, replay, clock, random } = options;
     const common = { clock, random };
@@ -79,7 +86,7 @@ export class ZmqPublisher implements AsyncDisposable {
     return publisher;
   }
 
-  /** `sent`: messages so far. */
+  /** State of the publisher. `sent`: messages so far. */
   get state() {
     const { endpoint, subscribers, dropped } = this.#publisher;
     const sent = this.#first + this.#kept.length;
@@ -111,7 +118,8 @@ export class ZmqPublisher implements AsyncDisposable {
     }
     this.#kept.push(batch);
     this.#bytes += batch.length;
-    // Exceeds the limits by a margin, so that one copy serves many messages.
+    // Trims only when a limit is exceeded by a margin, so that one copy of the array serves many
+    // messages.
     const isMuch = this.#kept.length > KEPT_BATCHES * SLACK || this.#bytes > KEPT_BYTES * SLACK;
     if (!isMuch) return;
     let gone = 0;
@@ -122,7 +130,7 @@ export class ZmqPublisher implements AsyncDisposable {
     this.#first += gone;
   }
 
-  /** An invalid request gets no answer, as with vLLM. */
+  /** Handles a replay request. An invalid one gets no reply, as in vLLM. */
   async #replay(message: ZmtpMessage, reply: ZmtpReply): Promise<void> {
     const [delimiter, from] = message;
     if (message.length !== 2 || delimiter?.length !== 0 || from?.length !== 8) return;
@@ -149,7 +157,7 @@ export class ZmqPublisher implements AsyncDisposable {
     }
   }
 
-  /** Returns false if the client is disconnected or does not read. */
+  /** Sends one replayed message. Returns false if the client is disconnected or does not read. */
   async #send(frames: ZmtpMessage, reply: ZmtpReply): Promise<boolean> {
     const { clock } = this.#options;
     for (let waitedMs = 0; waitedMs < STALL_MS && !this.#isOver; waitedMs += PAUSE_MS) {

@@ -54,19 +54,23 @@ const number = uint();
 const optionalNumber = nullable(number);
 const optionalHash = nullable(u64);
 
-/** A tier as its index in RESIDENCY_TIERS. */
+/** A tier, encoded as its index in RESIDENCY_TIERS. */
 const tier: Codec<ResidencyTier> = converted(
   uint(RESIDENCY_TIERS.length - 1),
   (place) => RESIDENCY_TIERS[place]!,
   (name) => RESIDENCY_TIERS.indexOf(name),
 );
 
-/** Hashes as bytes, each a little-endian u64, as on all hosts that Bun supports. */
+/**
+ * Hashes packed into bytes, each a little-endian u64, which is the byte order of all hosts that Bun
+ * supports.
+ */
 const packedHashes: Codec<BigUint64Array> = {
   read(reader) {
     const bytes = reader.bin(LIMITS.messageBytesMax);
     if (bytes.length % 8 !== 0) throw new Unreadable("hashes are not a multiple of eight bytes");
-    // A copy is aligned to eight bytes; the `slice` of a Buffer is not.
+    // `new Uint8Array` copies to memory aligned to eight bytes, which BigUint64Array requires;
+    // `slice` of a Buffer makes no copy.
     return new BigUint64Array(new Uint8Array(bytes).buffer);
   },
   write(writer, hashes) {
@@ -77,11 +81,11 @@ const optionalHashes = nullable(packedHashes);
 const optionalTier = nullable(tier);
 
 /**
- * Changes and runs as short lists: eight bytes per block, where the maps of Dynamo's events take
- * fifty.
+ * Changes and runs encoded as short lists. A block takes eight bytes, where the maps of Dynamo's
+ * events take fifty.
  *
- * `["s", tier, parent, hashes, token hashes or nil]`, `["r", tier, hashes]`, `["c", tier or nil]`;
- * a run: `[tier, parent, hashes]`.
+ * Changes: stored `["s", tier, parent, hashes, token hashes or nil]`, removed `["r", tier,
+ * hashes]`, cleared `["c", tier or nil]`. A run: `[tier, parent, hashes]`.
  */
 const change: Codec<ResidencyChange> = {
   write(writer, value) {
@@ -120,7 +124,7 @@ const change: Codec<ResidencyChange> = {
   },
 };
 
-/** Consecutive blocks in one tier, parents before children. */
+/** Consecutive blocks on one tier, parents before children. */
 export interface ResidencyRun {
   readonly tier: ResidencyTier;
   readonly parent: bigint | null;
@@ -129,19 +133,19 @@ export interface ResidencyRun {
 
 const run: Codec<ResidencyRun> = tuple({ tier, parent: optionalHash, hashes: packedHashes });
 
-/** Upper bound of the bytes of a packed change, accurate to a few bytes. */
+/** Returns an upper bound of a packed change's bytes, at most a few bytes too high. */
 export function packedBytes(change: ResidencyChange): number {
   if (change.kind === "cleared") return CHANGE_BYTES;
   const words = change.kind === "stored" && change.tokenHashes !== null ? 2 : 1;
   return CHANGE_BYTES + change.hashes.length * 8 * words;
 }
 
-/** Bytes of a change or run without its hashes. */
+/** Bytes of an encoded change or run, not counting its hashes. */
 export const CHANGE_BYTES = 24;
 
 const incarnation = checked(u64, (value) => value !== 0n, "incarnation is 0");
 
-/** Members that name a source in every message. */
+/** Members that identify the sending worker, rank and run in every message. */
 const SOURCE = {
   worker: required(
     "worker",
@@ -166,7 +170,7 @@ const SPACE = struct({
 
 function spaceOf({ kind, namespaceKey, chain, ...of }: ValueOf<typeof SPACE>): KeySpace | null {
   if (kind === "tokens") return { kind, ...of };
-  // Key spaces of a kind unknown to this version are ignored.
+  // A key space of a kind that this version does not know is ignored.
   if (kind !== "blocks") return null;
   if (namespaceKey?.length !== NAMESPACE_BYTES) {
     throw new Unreadable("namespace is not a 32-byte key");
@@ -193,7 +197,10 @@ const everyMs = checked(
   "every_ms is out of range",
 );
 
-/** Earlier versions omit this member. */
+/**
+ * Whether all GPU blocks of the rank are published. Earlier versions do not send this member; it is
+ * true then.
+ */
 const isDeviceKnown = defaulted("device_known", bool, true);
 
 const HEARTBEAT: Codec<Omit<ResidencyHeartbeat, "source">> = struct({
@@ -209,11 +216,11 @@ const HEARTBEAT: Codec<Omit<ResidencyHeartbeat, "source">> = struct({
 const EVENTS_TOPIC = "kv-events";
 const HEARTBEAT_TOPIC = "kv-heartbeat";
 
-/** Dynamo's envelope with Hearth's members after its own. */
+/** A message: the members of Dynamo's envelope, followed by Hearth's own. */
 const MESSAGE = struct({
   envelope: ENVELOPE_FIELDS,
   source: SOURCE,
-  /** Absent in heartbeats. */
+  /** Change number of the batch's first change. Absent in heartbeats. */
   firstSequence: omitted("first_sequence", number, null),
 });
 
@@ -244,11 +251,10 @@ const TIERS: Readonly<Record<ResidencyTier, StorageTier>> = {
 };
 
 /**
- * Encodes Dynamo's envelope around Dynamo's events, with Hearth's members after the envelope's own:
- * `worker`, `rank`, `incarnation`, `first_sequence`. An event's `event_id` is its change number,
- * and its `worker_id` is the worker's number (`workerNumber`). The batch must have at most
- * `changesMax` changes and `blocksMax` blocks (`RESIDENCY_LIMITS`); `splitBatch` splits larger
- * ones.
+ * Encodes a batch as Dynamo's envelope around Dynamo's events, followed by Hearth's own members:
+ * `worker`, `rank`, `incarnation`, `first_sequence`. An event's `event_id` is its change number;
+ * its `worker_id` is the worker's number (`workerNumber`). The batch must have at most `changesMax`
+ * changes and `blocksMax` blocks (`RESIDENCY_LIMITS`); use `splitBatch` for larger ones.
  */
 export function encodeBatch(batch: ResidencyBatch, wallMs: number): Uint8Array {
   const { source, firstSequence, changes } = batch;
@@ -270,7 +276,7 @@ export function encodeHeartbeat(heartbeat: ResidencyHeartbeat, wallMs: number): 
   return encodeMessage(content, wallMs);
 }
 
-/** Messages of publishers on the events subject. */
+/** A message that publishers send on the events subject: a batch or a heartbeat. */
 export type ResidencyMessage =
   | { readonly kind: "batch"; readonly publishedAtMs: number; readonly batch: ResidencyBatch }
   | {
@@ -357,7 +363,8 @@ function toChange({ tier: storage, event: { data }, isTierOnly }: RouterEvent): 
 }
 
 /**
- * The same for all messages of one run of one rank, and almost certainly different from any other.
+ * Returns the id for Dynamo's envelope. It is the same for all messages of one run of one rank, and
+ * almost certainly different from all other ids.
  */
 function publisherId({ worker, rank, incarnation }: ResidencySource): bigint {
   return workerNumber(`${worker}/${rank}/${incarnation}`);
@@ -365,20 +372,21 @@ function publisherId({ worker, rank, incarnation }: ResidencySource): bigint {
 
 const QUERY_BYTES_MAX = 1_024;
 
-/** The run expected by the consumer; null: any. */
+/** Member of queries: the publisher's run that the consumer expects. Null: any run. */
 const expected = { incarnation: defaulted("incarnation", nullable(incarnation), null) };
 
-/** A query to a publisher on the queries subject. */
+/** A consumer's query to a publisher, on the queries subject. */
 const QUERY = union({
-  /** Changes from number `from` to `to`, inclusive; `to` null: to the latest. */
+  /** Requests the changes numbered `from` to `to`, inclusive. `to` null: up to the latest. */
   range: {
     ...expected,
     from: required("from", number),
     to: defaulted("to", optionalNumber, null),
   },
   /**
-   * Part `part`, from 0, of a snapshot. `snapshot` null requests a new one and is answered with
-   * part 0, whose number is then used in the queries for the other parts.
+   * Requests part `part` (from 0) of a snapshot. `snapshot` null requests a new snapshot; the reply
+   * is its part 0 and contains the snapshot's number, which the consumer uses to query for the
+   * other parts.
    */
   snapshot: {
     ...expected,
@@ -407,18 +415,20 @@ function packed<T>(codec: Codec<T>): Codec<readonly T[]> {
 
 const ANSWER = union({
   /**
-   * As many changes from the requested number as fit. `lastSequence`: the latest change. Query
-   * again for the rest.
+   * As many changes, from the requested number on, as fit in one reply. `lastSequence` is the
+   * number of the latest change. The consumer queries again for the rest.
    */
   range: {
     batch: { source: SOURCE, firstSequence, changes: required("changes", packed(change)) },
     lastSequence,
   },
-  /** The ring no longer has the first requested change: take a snapshot. */
+  /**
+   * The publisher no longer has the first requested change. The consumer must request a snapshot.
+   */
   evicted: { source: SOURCE, firstSequence, lastSequence },
-  /** The number has not been assigned yet. */
+  /** The first requested number is higher than the latest change. */
   too_new: { source: SOURCE, lastSequence },
-  /** A part of the state right after the change `sequence`. */
+  /** A part of a snapshot. The snapshot is the state right after change number `sequence`. */
   snapshot: {
     source: SOURCE,
     snapshot: required("snapshot", u64),
@@ -428,11 +438,16 @@ const ANSWER = union({
     isLast: required("is_last", bool),
     runs: required("runs", packed(run)),
   },
-  /** The snapshot is not kept or has no such part: request another one. */
+  /**
+   * The publisher no longer has that snapshot, or it has no such part. The consumer must request
+   * another one.
+   */
   no_snapshot: { source: SOURCE },
-  /** The publisher is in another run than the expected one: `source` has its own. */
+  /**
+   * The publisher is in another run than the consumer expects. `source` identifies the current run.
+   */
   other_incarnation: { source: SOURCE },
-  /** The limit of concurrent snapshots is reached: try later. */
+  /** Too many snapshots are being taken. The consumer may try again after `retryMs`. */
   busy: { source: SOURCE, retryMs: required("retry_ms", uint(LIMITS.retryMsMax)) },
   refused: { why: required("why", label) },
 });
@@ -453,7 +468,7 @@ export function encodeAnswer(answer: ResidencyAnswer): Uint8Array {
   return encode(ANSWER, { ...answer, why: answer.why.slice(0, WHY_CHARACTERS_MAX) });
 }
 
-/** Decodes an untrusted answer. Never throws. */
+/** Decodes an untrusted reply. Never throws. */
 export function decodeAnswer(bytes: Uint8Array): ReadResult<ResidencyAnswer> {
   return decode(CHECKED_ANSWER, bytes, LIMITS.messageBytesMax);
 }

@@ -12,8 +12,8 @@ import {
 import { blocksIn, RESIDENCY_LIMITS, type SubjectOf } from "./messages.ts";
 
 /**
- * Splits a change into several of at most `blocksMax` blocks. Applies before numbering, because
- * every change has one number.
+ * Splits a change into several of at most `blocksMax` blocks. Must be done before the changes get
+ * their numbers, because each change has one number.
  */
 export function splitChange(
   change: ResidencyChange,
@@ -35,12 +35,17 @@ export function splitChange(
   return parts;
 }
 
-/** Maximum encoded bytes of a block, and of a change without blocks. */
+/**
+ * Maximum bytes of an encoded block in a live batch, and of an encoded change without its blocks.
+ */
 const LIVE_BLOCK_BYTES = 64;
 const LIVE_CHANGE_BYTES = 192;
 const LIVE_ENVELOPE_BYTES = 512;
 
-/** Splits a batch so that each part satisfies `RESIDENCY_LIMITS` and `bytesMax` once encoded. */
+/**
+ * Splits a batch into parts. Each satisfies `RESIDENCY_LIMITS` and, once encoded, has at most
+ * `bytesMax` bytes.
+ */
 export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<ResidencyBatch> {
   const { source, changes } = batch;
   let [start, blocks] = [0, 0];
@@ -68,7 +73,10 @@ export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<
 
 const ANSWER_BYTES = 512;
 
-/** Returns as many changes from index `from` as fit into an answer of `bytesMax`; at least one. */
+/**
+ * Returns as many changes, from index `from` on, as fit in a reply of `bytesMax` bytes; at least
+ * one.
+ */
 export function fitRange(
   changes: readonly ResidencyChange[],
   from: number,
@@ -84,8 +92,8 @@ export function fitRange(
 }
 
 /**
- * Groups runs into parts that fit into an answer of `bytesMax`. Without runs there is one empty
- * part.
+ * Groups runs into parts that fit in a reply of `bytesMax` bytes. Yields one empty part if there
+ * are no runs.
  */
 export function* snapshotParts(
   runs: Iterable<ResidencyRun>,
@@ -110,28 +118,28 @@ export function* snapshotParts(
   if (part.length > 0 || !hasAny) yield part;
 }
 
-/** Maximum parts in one object; more are rejected as invalid. */
+/** Maximum parts in one stored snapshot; one with more is invalid. */
 const PARTS_MAX = 65_536;
 const LENGTH_BYTES = 4;
 
-/** Object bucket for the snapshots of a cluster. */
+/** Returns the name of the JetStream object bucket for the snapshots of a cluster. */
 export function snapshotBucket(cluster: string): string {
   return `kv-snapshots-${cluster.replaceAll(".", "_")}`;
 }
 
-/** Stream that captures `eventsSubject`. */
+/** Returns the name of the JetStream stream that captures `eventsSubject`. */
 export function eventsStream(cluster: string): string {
   return `kv-events-${cluster.replaceAll(".", "_")}`;
 }
 
-/** Name of the object with the latest snapshot of one rank. */
+/** Returns the name of the object that contains the latest snapshot of one rank. */
 export function snapshotObject({ worker, rank }: SubjectOf): string {
   return `${worker}.${rank}`;
 }
 
 /**
- * Encodes a whole snapshot as one object: its parts as in answers, in order, each after its length
- * (u32, little-endian).
+ * Encodes a whole snapshot as one object: its parts in order, encoded as in replies, each preceded
+ * by its length (u32, little-endian).
  */
 export async function encodeStoredSnapshot(
   parts: readonly ResidencySnapshotPart[],
@@ -142,13 +150,16 @@ export async function encodeStoredSnapshot(
     const length = new Uint8Array(LENGTH_BYTES);
     new DataView(length.buffer).setUint32(0, bytes.length, true);
     pieces.push(length, bytes);
-    // Encoding a part takes some milliseconds.
+    // Encoding a part takes some milliseconds, so other work runs in between.
     await yieldToLoop();
   }
   return Buffer.concat(pieces);
 }
 
-/** Decodes the parts, which must belong to one snapshot and be in order. Never throws. */
+/**
+ * Decodes the parts of a stored snapshot. They must belong to one snapshot and be in order. Never
+ * throws.
+ */
 export function decodeStoredSnapshot(
   bytes: Uint8Array,
 ): ReadResult<readonly [ResidencySnapshotPart, ...ResidencySnapshotPart[]]> {

@@ -14,7 +14,7 @@ import { formatEndpoint, type ZmtpEndpoint, type ZmtpLimits } from "./zmtp.ts";
 
 const JITTER = 0.25;
 
-/** Wait before redial number `tries`, from 1. */
+/** Returns the wait in ms before redial number `tries`, counted from 1. */
 function redialMs(tries: number, limits: ZmtpLimits, random: Random): number {
   const ms = Math.min(limits.redialFirstMs * 2 ** (tries - 1), limits.redialMaxMs);
   return ms * (1 - JITTER) + randomBelow(random, Math.ceil(2 * JITTER * ms));
@@ -30,7 +30,7 @@ export interface DialerState {
   isClosed: boolean;
 }
 
-/** Keeps one connection to an endpoint until it is closed. */
+/** Keeps one connection to an endpoint and redials after each disconnect, until it is closed. */
 export class Dialer {
   readonly state: DialerState = {
     peer: null,
@@ -43,7 +43,7 @@ export class Dialer {
   readonly #endpoint: ZmtpEndpoint;
   readonly #attachment: Attachment;
   #tries = 0;
-  /** Number of the latest dial; events of earlier dials are ignored. */
+  /** Number of the latest dial. Events of earlier dials are ignored. */
   #dial = 0;
   #current: Peer | null = null;
   #isPaused = false;
@@ -137,7 +137,7 @@ type Listening = TCPSocketListener<Peer | null> | UnixSocketListener<Peer | null
 
 /** Accepts connections at an endpoint until it is closed. */
 export class Listener {
-  /** Bound endpoint, with the assigned port. */
+  /** The bound endpoint, with the port that the kernel assigned. */
   readonly endpoint: string;
   /** All connections, including those in the handshake. */
   readonly peers = new Set<Peer>();
@@ -171,7 +171,10 @@ export class Listener {
     this.endpoint = formatEndpoint({ ...endpoint, port: listening.port });
   }
 
-  /** Throws ZMTP_UNAVAILABLE if it cannot listen. Replaces a stale Unix socket. */
+  /**
+   * Binds the endpoint; replaces a Unix socket file that no process listens on. Throws
+   * ZMTP_UNAVAILABLE if it cannot listen.
+   */
   static async open(endpoint: ZmtpEndpoint, attachment: Attachment): Promise<Listener> {
     try {
       if (endpoint.kind === "ipc") await removeStale(endpoint.path);
@@ -204,13 +207,13 @@ async function removeStale(path: string): Promise<void> {
     const probe = await Bun.connect({ unix: path, socket: { data() {} } });
     probe.terminate();
   } catch (error) {
-    // Only this error proves that no process listens there.
+    // Only ECONNREFUSED proves that no process listens on the socket file.
     if ((error as NodeJS.ErrnoException).code === "ECONNREFUSED") return removeSocket(path);
   }
   throw new HearthError("ZMTP_UNAVAILABLE", `another process listens at ipc://${path}`);
 }
 
-/** Parameters of every socket's connections. */
+/** Parameters and callbacks that all connections of one socket share. */
 export interface Attachment {
   readonly type: keyof typeof PARTNERS;
   readonly limits: ZmtpLimits;
@@ -219,13 +222,22 @@ export interface Attachment {
   readonly events: PeerEvents;
 }
 
-/** Bun's socket with its connection; null before it opened and after it was rejected. */
+/**
+ * A Bun socket whose data is its connection. Null before the connection is open and after it was
+ * rejected.
+ */
 type PeerSocket = Socket<Peer | null>;
 
-/** Idle time after which the kernel probes the connection, for peers with ZMTP 3.0. */
+/**
+ * Idle ms after which the kernel probes the connection with TCP keep-alive. Peers with ZMTP 3.0
+ * have no heartbeats.
+ */
 const KEEP_ALIVE_MS = 15_000;
 
-/** Handlers that connect a Bun socket to a `Peer`, whichever end dialed. */
+/**
+ * Returns socket handlers that pass events of a Bun socket to its `Peer`. Dialed and accepted
+ * sockets use the same ones.
+ */
 function handlers(open: (socket: PeerSocket) => Peer | null): Bun.SocketHandler<Peer | null> {
   return {
     open: (socket) => {

@@ -18,14 +18,17 @@ import type { ZmtpLimits, ZmtpMessage } from "./zmtp.ts";
 
 /** Callbacks of a connection. They must not throw. */
 export interface PeerEvents {
-  /** The handshake is complete: both sides may send messages. */
+  /** Called when the handshake is complete. From then on both sides may send messages. */
   onReady(peer: Peer): void;
   onMessage(peer: Peer, message: ZmtpMessage): void;
-  /** A subscription sent as a command; others are sent as messages. */
+  /**
+   * Called for a subscription (`isWanted` true) or its cancellation that the peer sent as a
+   * command. Those sent as messages arrive like other messages.
+   */
   onTopic(peer: Peer, topic: Uint8Array, isWanted: boolean): void;
   /**
-   * Called once, last. `isRefused`: the input was not ZMTP, too long, or from an incompatible
-   * socket type.
+   * Called exactly once, as the last callback. `isRefused`: the peer sent something other than ZMTP
+   * or too long a frame, or has an incompatible socket type.
    */
   onClosed(peer: Peer, why: string, isRefused: boolean): void;
 }
@@ -39,15 +42,18 @@ interface PeerOptions {
   readonly turns?: TurnBudget;
 }
 
-/** Bytes parsed before other work runs. */
+/** Bytes parsed per step, between which other work runs. */
 const PIECE_BYTES = 8 * 1024;
 
-/** In ZMTP 3.0 and 3.1 no other message may come first. */
+/**
+ * State of a connection. In `ready`, it waits for the peer's READY: in ZMTP 3.0 and 3.1 no other
+ * message may come first.
+ */
 type Phase = "greeting" | "ready" | "open" | "closed";
 
 /**
- * One connection from its greeting on, whichever end dialed. States: greeting, ready (waits for the
- * peer's READY), open, closed.
+ * One ZMTP connection from its greeting on, dialed or accepted. States: greeting, ready (waits for
+ * the peer's READY), open, closed.
  */
 export class Peer {
   readonly #options: PeerOptions;
@@ -61,10 +67,12 @@ export class Peer {
   #partsBytes = 0;
   #heardMs: number;
   #minor = 0;
-  /** The connection ended because the peer was silent. */
+  /** True if the connection was closed because the peer sent nothing for too long. */
   isHung = false;
   readonly #source: TurnSource;
-  /** Input that waits for this peer's turn or for `resume`; meanwhile the socket is paused. */
+  /**
+   * Received input that waits for this peer's turn or for `resume`. The socket is paused meanwhile.
+   */
   #held: Uint8Array[] = [];
   #isPaused = false;
   #waitsForTurn = false;
@@ -82,14 +90,14 @@ export class Peer {
   }
 
   /**
-   * Returns false if the connection is not open or the queue is full. `encoded` is a whole message
-   * and may be shared.
+   * Queues a message. Returns false if the connection is not open or the queue is full. `encoded`
+   * is a whole message; several connections may share its bytes.
    */
   send(encoded: Uint8Array): boolean {
     return this.#phase === "open" && this.#queue.push(encoded);
   }
 
-  /** Processes input, in slices of this peer's source. */
+  /** Processes received input, in time slices of this peer's source. */
   receive(chunk: Uint8Array): void {
     if (this.#phase === "closed") return;
     this.#heardMs = this.#options.clock.monotonicMs();
@@ -98,7 +106,7 @@ export class Peer {
     else this.#hold(chunk);
   }
 
-  /** Stops reading until `resume`; input received before may still be delivered. */
+  /** Stops reading until `resume`. Input that was received before may still be delivered. */
   pause(): void {
     if (this.#isPaused) return;
     this.#isPaused = true;
@@ -129,7 +137,7 @@ export class Peer {
     this.#goOn();
   }
 
-  /** Processes the held input in a turn of its own, then resumes the socket. */
+  /** Processes the waiting input in a turn of its own, then resumes the socket. */
   #goOn(): void {
     if (this.#isPaused || this.#waitsForTurn || this.#isClosed()) return;
     if (this.#held.length === 0) {
@@ -157,12 +165,15 @@ export class Peer {
     if (this.#phase !== "closed" && !this.#queue.drain()) this.close("connection lost");
   }
 
-  /** Closes at once; queued messages are lost. */
+  /** Closes the connection immediately. Queued messages are lost. */
   close(why: string): void {
     this.#end(why, false);
   }
 
-  /** A method call, because the compiler would otherwise assume that the phase has not changed. */
+  /**
+   * Returns whether the connection is closed. A direct comparison would not compile: the compiler
+   * assumes that `#phase` has not changed since the last check.
+   */
   #isClosed(): boolean {
     return this.#phase === "closed";
   }
@@ -188,7 +199,10 @@ export class Peer {
     this.#end(why, true);
   }
 
-  /** Returns the rest of the chunk after the greeting; null if there is none or it was refused. */
+  /**
+   * Reads the peer's greeting. Returns the rest of the chunk that follows it; null if the greeting
+   * is incomplete or was refused.
+   */
   #greet(chunk: Uint8Array): Uint8Array | null {
     const some = chunk.subarray(0, GREETING_BYTES - this.#greetingLength);
     this.#greeting.set(some, this.#greetingLength);
@@ -206,7 +220,7 @@ export class Peer {
     return chunk.subarray(some.length);
   }
 
-  /** Returns whether more frames may follow. */
+  /** Handles one frame. Returns false if no more frames may be processed now. */
   #take(frame: ZmtpFrame): boolean {
     if (frame.isCommand) this.#command(decodeCommand(frame.body));
     else if (this.#phase === "open") this.#part(frame);
@@ -237,7 +251,8 @@ export class Peer {
         this.close(`the peer sent an error: ${command.reason}`);
         return;
       case "ping":
-        // If the queue is full, the peer receives other data anyway.
+        // The result is ignored: if the queue is full, the PONG is dropped, but other data already
+        // shows the peer that this side is alive.
         this.#queue.push(encodePong(command.context));
         return;
       case "subscribe":
@@ -277,7 +292,8 @@ export class Peer {
   }
 
   #listenForLife(): void {
-    // Silence cannot be measured while input is not read.
+    // While input is not read, the peer's silence cannot be measured, so the silence timeout starts
+    // again.
     if (this.#isPaused || this.#waitsForTurn) this.#heardMs = this.#options.clock.monotonicMs();
     if (this.#minor < 1) return;
     const silentMs = this.#options.clock.monotonicMs() - this.#heardMs;
@@ -287,7 +303,7 @@ export class Peer {
   }
 }
 
-/** The used part of Bun's socket. `write` returns the number of bytes written. */
+/** The part of Bun's socket that `Peer` uses. `write` returns the number of bytes written. */
 interface Wire {
   write(bytes: Uint8Array): number;
   pause(): void;
@@ -296,12 +312,15 @@ interface Wire {
   terminate(): void;
 }
 
-/** A bounded queue of whole messages, sent in order as the socket accepts them. */
+/** A bounded queue of whole messages, sent in order as fast as the socket accepts them. */
 class SendQueue {
   readonly #wire: Wire;
   readonly #limits: ZmtpLimits;
   #waiting: Uint8Array[] = [];
-  /** Index of the first unsent message, and the number of its bytes already sent. */
+  /**
+   * Index of the first message that is not completely sent, and the number of its bytes already
+   * sent.
+   */
   #first = 0;
   #sent = 0;
   #bytes = 0;
@@ -316,13 +335,13 @@ class SendQueue {
   }
 
   /**
-   * Returns false, without sending any of it, if the queue is full. `bytes` may be shared and is
-   * not changed.
+   * Queues a message. If the queue is full, queues nothing and returns false. `bytes` is not
+   * changed and may be shared between connections.
    */
   push(bytes: Uint8Array): boolean {
     const { queueBytesMax, queueMessagesMax } = this.#limits;
     const isFull = this.messages >= queueMessagesMax || this.#bytes + bytes.length > queueBytesMax;
-    // A single message is accepted by an empty queue, whatever its length.
+    // An empty queue accepts one message of any length.
     if (isFull && this.messages > 0) return false;
     this.#waiting.push(bytes);
     this.#bytes += bytes.length;

@@ -16,7 +16,7 @@ import {
 const UNSUBSCRIBE = 0;
 const SUBSCRIBE = 1;
 
-/** A listening PUB. Throws ZMTP_UNAVAILABLE if it cannot listen. */
+/** Creates a PUB socket that listens. Throws ZMTP_UNAVAILABLE if it cannot listen. */
 export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher> {
   const limits = limitsOf(options);
   const wishes = new Map<Peer, Topics>();
@@ -67,14 +67,17 @@ export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher
   };
 }
 
-/** Maps each byte to a character, so that any bytes can be compared. */
+/**
+ * Returns the topic of a message as a string with one character per byte, so that topics of any
+ * bytes can be compared.
+ */
 function topicOf(frames: ZmtpMessage): string {
   return Buffer.from(frames[0] ?? new Uint8Array()).toString("latin1");
 }
 
 /**
- * Topic prefixes of one subscriber. Subscriptions are counted: a repeated one must be cancelled as
- * often.
+ * Topic prefixes that one peer subscribed to. Subscriptions are counted: a prefix subscribed to
+ * twice must also be cancelled twice.
  */
 class Topics {
   readonly #counts = new Map<string, number>();
@@ -89,7 +92,7 @@ class Topics {
     return this.#counts.size;
   }
 
-  /** Returns false if the limits are exceeded. */
+  /** Adds a subscription. Returns false if that would exceed the limits. */
   add(topic: Uint8Array): boolean {
     const key = Buffer.from(topic).toString("latin1");
     const count = this.#counts.get(key) ?? 0;
@@ -105,7 +108,7 @@ class Topics {
     else this.#counts.delete(key);
   }
 
-  /** `topic`: one character per byte. */
+  /** Returns true if a prefix matches `topic`, which has one character per byte. */
   match(topic: string): boolean {
     if (this.#counts.has("")) return true;
     for (const wanted of this.#counts.keys()) if (topic.startsWith(wanted)) return true;
@@ -114,11 +117,14 @@ class Topics {
 }
 
 export interface RouterOptions extends ZmtpOptions {
-  /** Must not throw. `reply` may be called any number of times, also later. */
+  /**
+   * Called for each message. Must not throw. `reply` may be called any number of times, also after
+   * this method has returned.
+   */
   onMessage(message: ZmtpMessage, reply: ZmtpReply): void;
 }
 
-/** A listening ROUTER. Throws ZMTP_UNAVAILABLE if it cannot listen. */
+/** Creates a ROUTER socket that listens. Throws ZMTP_UNAVAILABLE if it cannot listen. */
 export async function bindRouter(options: RouterOptions): Promise<ZmtpRouter> {
   const { clock, random } = options;
   const listener = await Listener.open(endpointOf(options), {
@@ -141,29 +147,32 @@ export async function bindRouter(options: RouterOptions): Promise<ZmtpRouter> {
 }
 
 export interface DealerOptions extends ZmtpOptions {
-  /** Must not throw. The receiver owns the frames. */
+  /** Called for each message. Must not throw. The receiver owns the frames. */
   onMessage(message: ZmtpMessage): void;
-  /** Called after each connection, when subscriptions are on their way; must not throw. */
+  /**
+   * Called for each new connection, once the subscriptions are queued to be sent. Must not throw.
+   */
   onConnected?(): void;
-  /** Called on every disconnect: outstanding requests will not be answered. Must not throw. */
+  /** Called on every disconnect. Outstanding requests will not get a reply. Must not throw. */
   onDisconnected?(why: string): void;
 }
 
 export interface SubscriberOptions extends DealerOptions {
-  /** Topic prefixes; an empty one matches all topics. */
+  /** Prefixes of the topics to receive; an empty one matches all topics. */
   readonly topics: readonly string[];
 }
 
 /**
  * A socket that connects to `tcp://host:port` or `ipc://path` and redials with growing waits until
- * it is closed. Messages published meanwhile are lost, which sequence numbers must reveal.
+ * it is closed. Messages published while it is disconnected are lost; the receiver detects that by
+ * their sequence numbers.
  */
 class DialedSocket implements AsyncDisposable {
   readonly endpoint: string;
   readonly #dialer: Dialer;
   #received = 0;
 
-  /** `greeting`: messages sent first on each connection. */
+  /** `greeting`: encoded messages to send first on each new connection. */
   constructor(type: "SUB" | "DEALER", options: DealerOptions, greeting: readonly Uint8Array[]) {
     const { clock, random } = options;
     const endpoint = endpointOf(options);
@@ -194,14 +203,17 @@ class DialedSocket implements AsyncDisposable {
     return { status, why, isHung, connections, received: this.#received, refused };
   }
 
-  /** Returns false, without sending, if the socket is disconnected or its queue is full. */
+  /**
+   * Queues a message. Returns false, without sending it, if the socket is disconnected or its queue
+   * is full.
+   */
   send(frames: ZmtpMessage): boolean {
     return this.#dialer.state.peer?.send(encodeMessage(frames)) ?? false;
   }
 
   /**
-   * Stops reading: the peer's queue fills, then the peer drops messages. A few messages may still
-   * arrive. The state survives reconnections.
+   * Stops reading from the peer. A few messages may still arrive; then the peer's queue fills and
+   * the peer drops messages. A paused socket stays paused when it reconnects.
    */
   pause(): void {
     this.#dialer.pause();
@@ -217,21 +229,21 @@ class DialedSocket implements AsyncDisposable {
 }
 
 /**
- * A requester to a ROUTER (DEALER). A message is a list of frames including the empty delimiter of
- * the envelope; nothing is added or removed.
+ * A DEALER socket, which sends requests to a ROUTER. A message is the complete list of frames, with
+ * the empty delimiter frame of the envelope; the socket adds and removes nothing.
  */
 export type ZmtpDealer = DialedSocket;
-/** A subscriber (SUB). Its subscriptions survive reconnections. */
+/** A SUB socket. It sends its subscriptions again after each reconnection. */
 export type ZmtpSubscriber = Omit<DialedSocket, "send">;
 
-/** A connecting DEALER. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
+/** Creates a DEALER socket that connects. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
 export function connectDealer(options: DealerOptions): ZmtpDealer {
   return new DialedSocket("DEALER", options, []);
 }
 
-/** A connecting SUB. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
+/** Creates a SUB socket that connects. Throws ZMTP_UNAVAILABLE if the endpoint is invalid. */
 export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
-  // Sent as messages, which all versions of ZMTP 3 accept.
+  // Subscriptions are sent as messages, which all versions of ZMTP 3 accept, not as commands.
   const subscriptions = options.topics.map((topic) =>
     encodeMessage([Buffer.concat([Uint8Array.of(SUBSCRIBE), Buffer.from(topic)])]),
   );

@@ -1,23 +1,23 @@
 import type { ZmtpMessage } from "./zmtp.ts";
 
-/** Bits of a frame's first byte; the other bits are zero. */
+/** Bits in the first byte of a frame. The other bits are zero. */
 const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
 const SHORT_BYTES_MAX = 255;
 
-/** Initial allocation for a frame body, before any of it has arrived. */
+/** Initial allocation in bytes for a frame's body, before any byte of it has arrived. */
 const BODY_FIRST_BYTES = 64 * 1024;
 
 export interface ZmtpFrame {
   readonly isCommand: boolean;
-  /** Another frame of the same message follows. */
+  /** True if another frame of the same message follows. */
   readonly hasMore: boolean;
-  /** Owned by the receiver: not a view of the input. */
+  /** Content of the frame. The receiver owns it; it is not a view of the input. */
   readonly body: Uint8Array;
 }
 
-/** Encodes a message. */
+/** Encodes a message as a sequence of frames. */
 export function encodeMessage(frames: ZmtpMessage): Uint8Array {
   let bytes = 0;
   for (const frame of frames) bytes += headBytes(frame.length) + frame.length;
@@ -29,7 +29,7 @@ export function encodeMessage(frames: ZmtpMessage): Uint8Array {
   return encoded;
 }
 
-/** Encodes a command from its name and data. */
+/** Encodes a command frame from the command's name and data. */
 export function encodeCommand(name: string, data: Uint8Array): Uint8Array {
   const body = new Uint8Array(1 + name.length + data.length);
   body[0] = name.length;
@@ -55,14 +55,14 @@ function writeFrame(into: Uint8Array, at: number, flags: number, body: Uint8Arra
 }
 
 /**
- * Splits a stream into frames. Allocates no more than the received bytes, whatever lengths are
- * announced.
+ * Splits a byte stream into frames. Memory grows only with received bytes: announcing a long frame
+ * does not allocate it.
  */
 export class FrameReader {
   readonly #bytesMax: number;
   readonly #head = new Uint8Array(9);
   #headLength = 0;
-  /** Body of the frame whose head is complete; null before that. */
+  /** Body of the frame that is being received. Null while its head is incomplete. */
   #body: Uint8Array | null = null;
   #bodyLength = 0;
   #bodyTotal = 0;
@@ -72,11 +72,11 @@ export class FrameReader {
   }
 
   /**
-   * Passes each complete frame to `take` until it returns false. Returns why the stream is not
-   * valid ZMTP, or null. Input after a fault or after a false is ignored.
+   * Passes each complete frame to `take` until `take` returns false. Returns why the stream is not
+   * valid ZMTP, or null. After a fault or a false, further input is ignored.
    */
   push(read: Uint8Array, take: (frame: ZmtpFrame) => boolean): string | null {
-    // The `slice` of a Buffer would not copy.
+    // A Uint8Array is needed: `slice` of a Buffer would not copy.
     const chunk = new Uint8Array(read.buffer, read.byteOffset, read.byteLength);
     let at = 0;
     for (;;) {
@@ -101,7 +101,7 @@ export class FrameReader {
     }
   }
 
-  /** Missing bytes of the head. */
+  /** Returns how many bytes of the frame's head are still missing. */
   #headMissing(): number {
     if (this.#headLength === 0) return 1;
     return ((this.#head[0]! & LONG) !== 0 ? 9 : 2) - this.#headLength;
@@ -148,7 +148,7 @@ export class FrameReader {
   }
 }
 
-/** Compatible socket types of the other end. */
+/** Socket types that each type may be connected to. */
 export const PARTNERS: Readonly<Record<"PUB" | "SUB" | "DEALER" | "ROUTER", readonly string[]>> = {
   PUB: ["SUB", "XSUB"],
   SUB: ["PUB", "XPUB"],
@@ -156,19 +156,19 @@ export const PARTNERS: Readonly<Record<"PUB" | "SUB" | "DEALER" | "ROUTER", read
   ROUTER: ["DEALER", "ROUTER", "REQ"],
 };
 
-/** A command of the peer. `data` is a view. */
+/** A command received from the peer. `data` is a view of the frame. */
 export type ZmtpCommand =
   | { readonly kind: "ready"; readonly socketType: string }
   | { readonly kind: "error"; readonly reason: string }
   | { readonly kind: "ping"; readonly context: Uint8Array }
   | { readonly kind: "pong" }
   | { readonly kind: "subscribe" | "cancel"; readonly topic: Uint8Array }
-  /** An unknown command, which is ignored. */
+  /** A command that this implementation does not know and ignores. */
   | { readonly kind: "other" }
   | { readonly kind: "malformed"; readonly why: string };
 
 const PROPERTIES_MAX = 64;
-/** Maximum context of a PING that must be answered. */
+/** Maximum bytes of a PING's context that the PONG must repeat. */
 const CONTEXT_BYTES_MAX = 16;
 
 export function encodeReady(type: keyof typeof PARTNERS): Uint8Array {
@@ -182,7 +182,9 @@ export function encodeError(reason: string): Uint8Array {
   return encodeCommand("ERROR", Buffer.concat([Uint8Array.of(bytes.length), bytes]));
 }
 
-/** A heartbeat request with TTL 0: the peer need not disconnect because of our silence. */
+/**
+ * Encodes a PING with TTL 0: the peer need not disconnect if it receives nothing from this side.
+ */
 export function encodePing(): Uint8Array {
   return encodeCommand("PING", new Uint8Array(2));
 }
@@ -246,7 +248,7 @@ function decodeReady(data: Uint8Array): ZmtpCommand {
   return { kind: "ready", socketType };
 }
 
-/** A printable, short reason for a log. */
+/** Returns the reason in an ERROR command as short, printable text for a log. */
 function reasonOf(data: Uint8Array): string {
   const text = Buffer.from(data.subarray(1, 1 + (data[0] ?? 0))).toString("latin1");
   return text.replace(/[^\x20-\x7e]/g, "?");
@@ -264,7 +266,9 @@ const MINOR_AT = 11;
 const MECHANISM_AT = 12;
 const MECHANISM_BYTES = 20;
 
-/** ZMTP 3.1 with the NULL mechanism: no authentication and no encryption. */
+/**
+ * Encodes the greeting of ZMTP 3.1 with the mechanism NULL: no authentication and no encryption.
+ */
 export function encodeGreeting(): Uint8Array {
   const greeting = new Uint8Array(GREETING_BYTES);
   greeting[0] = 0xff;
@@ -275,7 +279,7 @@ export function encodeGreeting(): Uint8Array {
   return greeting;
 }
 
-/** Returns the fault of the partial greeting, or null. */
+/** Checks the first `length` bytes of a greeting. Returns the fault, or null. */
 export function greetingFault(greeting: Uint8Array, length: number): string | null {
   if (length >= 1 && greeting[0] !== 0xff) return "the peer does not speak ZMTP";
   if (length >= SIGNATURE_BYTES && greeting[9] !== 0x7f) return "the peer does not speak ZMTP 3";
@@ -291,7 +295,10 @@ export function greetingFault(greeting: Uint8Array, length: number): string | nu
   return `the peer requires the security mechanism ${name}, only NULL is supported`;
 }
 
-/** Version in a complete, valid greeting. Later major versions answer with their own number. */
+/**
+ * Returns the version in a complete, valid greeting. Peers with a later major version state their
+ * own number.
+ */
 export function greetingVersion(greeting: Uint8Array): { major: number; minor: number } {
   return { major: greeting[MAJOR_AT]!, minor: greeting[MINOR_AT]! };
 }

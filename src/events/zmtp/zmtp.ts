@@ -1,52 +1,58 @@
 import { type Clock, HearthError, type Random } from "../../core/index.ts";
 
-/** Frames of one message. The first frame of a PUB's message is its topic. */
+/** The frames of one message. The first frame of a message from a PUB is its topic. */
 export type ZmtpMessage = readonly Uint8Array[];
 
-/** `connecting`: not connected yet, or disconnected. `closed` is final. */
+/**
+ * State of a connection that is redialed. `connecting`: not connected yet, or disconnected.
+ * `closed` is final.
+ */
 export interface ZmtpState {
   readonly status: "connecting" | "connected" | "closed";
-  /** Why it is not connected; null while it is. */
+  /** Why the socket is not connected. Null while it is connected. */
   readonly why: string | null;
   /**
-   * The other end is reachable but silent: the last connection timed out, or the current dial got
-   * no answer. False after a refused or closed connection, because the process is then gone.
+   * True if the other end is reachable but silent: the last connection timed out, or the current
+   * dial got no reply. False if a connection was refused or closed, because then the process is
+   * gone.
    */
   readonly isHung: boolean;
   /**
-   * Connections made, including the first. An increase means that messages may have been missed.
+   * Number of connections made, including the first. If it has increased, messages may have been
+   * missed.
    */
   readonly connections: number;
   readonly received: number;
   /**
-   * Connections closed because of their input: not ZMTP, too long, or an incompatible socket type.
+   * Number of connections closed because the peer sent something other than ZMTP or too long a
+   * frame, or has an incompatible socket type.
    */
   readonly refused: number;
 }
 
-/** A publisher (PUB). Subscribers that read too slowly miss messages, which are counted. */
+/** A PUB socket. Subscribers that read too slowly miss messages; `dropped` counts those. */
 export interface ZmtpPublisher extends AsyncDisposable {
-  /** The bound endpoint with its port. */
+  /** The bound endpoint, with its actual port. */
   readonly endpoint: string;
-  /** Peers with at least one subscription. */
+  /** Number of peers with at least one subscription. */
   readonly subscribers: number;
-  /** Dropped messages times subscribers. */
+  /** Number of messages that were not sent, counted once per subscriber. */
   readonly dropped: number;
   publish(frames: ZmtpMessage): void;
 }
 
-/** A replier to DEALERs (ROUTER). */
+/** A ROUTER socket, which replies to requests of DEALER sockets. */
 export interface ZmtpRouter extends AsyncDisposable {
   readonly endpoint: string;
 }
 
 /**
- * Sends an answer to the requester while its connection exists. Returns false if it is closed or
+ * Sends a reply to the peer that sent the request. Returns false if that connection is closed or
  * its queue is full.
  */
 export type ZmtpReply = (frames: ZmtpMessage) => boolean;
 
-/** Limits and timeouts of one socket. */
+/** Limits and timeouts of one socket and its connections. */
 export interface ZmtpLimits {
   readonly frameBytesMax: number;
   readonly messageBytesMax: number;
@@ -54,17 +60,20 @@ export interface ZmtpLimits {
   /** Maximum bytes queued for one connection. */
   readonly queueBytesMax: number;
   readonly queueMessagesMax: number;
-  /** Maximum connections of a listening socket; further ones are closed at once. */
+  /** Maximum connections of a listening socket. Further ones are closed immediately. */
   readonly peersMax: number;
   readonly subscriptionsMax: number;
   readonly topicBytesMax: number;
-  /** From dialing to the end of the handshake. */
+  /** Maximum ms from dialing to the end of the handshake. */
   readonly handshakeMs: number;
-  /** Silence after which a ZMTP 3.1 peer gets a PING. */
+  /** Ms without data from a ZMTP 3.1 peer, after which this side sends a PING. */
   readonly pingMs: number;
-  /** Silence after which the peer is disconnected. */
+  /** Ms without data from a peer, after which this side closes the connection. */
   readonly silenceMs: number;
-  /** Wait before the first redial, doubled each time up to the maximum, ±25 %. */
+  /**
+   * Ms before the first redial. The wait doubles each time up to the maximum, and varies randomly
+   * by ±25 %.
+   */
   readonly redialFirstMs: number;
   readonly redialMaxMs: number;
 }
@@ -85,19 +94,20 @@ export const ZMTP_LIMITS: ZmtpLimits = {
   redialMaxMs: 10_000,
 };
 
-/** Address to bind or connect: `tcp://host:port`, or `ipc://path` for a Unix socket. */
+/** Address to bind or to connect to: `tcp://host:port`, or `ipc://path` for a Unix socket. */
 export type ZmtpEndpoint =
   | { readonly kind: "tcp"; readonly host: string; readonly port: number }
   | { readonly kind: "ipc"; readonly path: string };
 
-/** The kernel's limit of a Unix socket path, without the terminating zero. */
+/** Maximum bytes of a Unix socket's path in the kernel, without the terminating zero. */
 const IPC_PATH_BYTES_MAX = 107;
 const TCP =
   /^tcp:\/\/(?:\[(?<v6>[0-9a-fA-F:.]+)\]|(?<host>[^[\]:/\s]+|::)):(?<port>[0-9]{1,5}|\*)$/;
 
 /**
- * Parses an endpoint in the syntax of ZeroMQ and the engines. Host `*` is `0.0.0.0`, port `*` is 0:
- * any free port; `[...]` encloses IPv6. Returns null if it is invalid.
+ * Parses an endpoint in the syntax of ZeroMQ and the engines. Host `*` is `0.0.0.0`; port `*` is 0,
+ * which selects any free port; `[...]` encloses an IPv6 address. Returns null if the text is
+ * invalid.
  */
 export function parseEndpoint(text: string): ZmtpEndpoint | null {
   if (text.startsWith("ipc://")) {
@@ -120,8 +130,9 @@ export function formatEndpoint(endpoint: ZmtpEndpoint): string {
 }
 
 /**
- * Whether an engine binds its publisher's endpoint; otherwise it connects, and its subscriber must
- * bind. vLLM checks for `*`, `::`, `ipc://` and `inproc://`, SGLang also for `0.0.0.0`.
+ * Returns true if an engine binds its publisher's endpoint, and false if it connects to it, so that
+ * its subscriber must bind. vLLM binds endpoints with `*`, `::`, `ipc://` or `inproc://`; SGLang
+ * also those with `0.0.0.0`.
  */
 export function engineBinds(endpoint: string, engine: "vllm" | "sglang"): boolean {
   if (endpoint.includes("*") || endpoint.includes("::")) return true;
@@ -130,11 +141,11 @@ export function engineBinds(endpoint: string, engine: "vllm" | "sglang"): boolea
 }
 
 export interface ZmtpOptions {
-  /** `tcp://host:port` or `ipc://path`. */
+  /** Endpoint to bind or connect: `tcp://host:port` or `ipc://path`. */
   readonly endpoint: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** Overrides of ZMTP_LIMITS. */
+  /** Limits that differ from ZMTP_LIMITS. */
   readonly limits?: Partial<ZmtpLimits>;
 }
 
@@ -142,7 +153,7 @@ export function limitsOf(options: ZmtpOptions): ZmtpLimits {
   return { ...ZMTP_LIMITS, ...options.limits };
 }
 
-/** Throws ZMTP_UNAVAILABLE if it is not a valid endpoint. */
+/** Returns the parsed endpoint of the options. Throws ZMTP_UNAVAILABLE if it is invalid. */
 export function endpointOf({ endpoint }: ZmtpOptions): ZmtpEndpoint {
   const parsed = parseEndpoint(endpoint);
   if (parsed !== null) return parsed;

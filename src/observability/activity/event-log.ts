@@ -2,7 +2,7 @@ import type { Clock, HolderKind } from "../../core/index.ts";
 
 const KEPT = 4_096;
 
-/** The last 4,096 events in order, for readers and listeners. */
+/** Keeps the last 4,096 events in order and passes new ones to listeners. */
 export class EventLog {
   readonly #clock: Clock;
   readonly #kept: NumberedEvent[] = [];
@@ -20,18 +20,18 @@ export class EventLog {
   emit(event: HearthEvent): void {
     const numbered = { sequence: ++this.#last, wallMs: this.#clock.wallMs(), event };
     this.#kept.push(numbered);
-    // Removing in bulk lets one copy pay for thousands of events.
+    // Removes events in bulk, so that the array is copied only once per thousands of events.
     if (this.#kept.length >= KEPT * 2) this.#kept.splice(0, KEPT);
     for (const listener of this.#listeners) listener(numbered);
   }
 
-  /** Calls the listener for each later event. A listener must not throw. */
+  /** Calls the listener for each event from now on. A listener must not throw. */
   listen(listener: (event: NumberedEvent) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => this.#listeners.delete(listener) };
   }
 
-  /** Returns at most `max` events after number `after`. */
+  /** Returns at most `max` events whose numbers are above `after`. */
   page(after: number, max: number): EventPage {
     const first = Math.max(this.#last - Math.min(this.#kept.length, KEPT), 0);
     const from = Math.max(after, first);
@@ -41,9 +41,12 @@ export class EventLog {
   }
 }
 
-/** Events about pins, leases, blocks, commands and peers; plain values, ready for JSON. */
+/**
+ * Events about pins, leases, blocks, commands and peers. They contain only values that JSON can
+ * represent.
+ */
 export type HearthEvent =
-  /** Pins made an admission impossible; the least valuable one was evicted. */
+  /** Pins left too little room for new blocks, so the pin of the lowest value was evicted. */
   | {
       readonly kind: "hold_relieved";
       readonly hold: HolderKind;
@@ -60,10 +63,10 @@ export type HearthEvent =
       readonly owner: string;
       readonly name: string | null;
       readonly blocks: number;
-      /** Blocks removed from the host because nothing else retained them. */
+      /** Number of blocks removed from the host because nothing else retained them. */
       readonly purged: number;
     }
-  /** Pinned or paused blocks were lost: unreadable, or missing after a restart. */
+  /** Pinned or paused blocks were lost: unreadable, or missing after a restart of the agent. */
   | {
       readonly kind: "hold_lost";
       readonly hold: HolderKind;
@@ -72,7 +75,7 @@ export type HearthEvent =
       readonly blocks: number;
       readonly why: string;
     }
-  /** The peer is not used for `cooldown_ms`; `peer_up`: it answers again. */
+  /** The peer failed and is not used for `cooldown_ms`. `peer_up`: the peer responds again. */
   | {
       readonly kind: "peer_down";
       readonly peer: string;
@@ -80,7 +83,7 @@ export type HearthEvent =
       readonly cooldown_ms: number;
     }
   | { readonly kind: "peer_up"; readonly peer: string }
-  /** One transport to the peer fails; others may work. */
+  /** One transport to the peer fails; other transports may work. */
   | {
       readonly kind: "peer_transport_down";
       readonly peer: string;
@@ -108,14 +111,14 @@ export type HearthEvent =
     };
 
 export interface NumberedEvent {
-  /** From 1, without gaps, within one incarnation of the agent. */
+  /** Number of the event. Starts at 1 and has no gaps within one run of the agent. */
   readonly sequence: number;
-  /** Milliseconds since 1970. */
+  /** Time of the event in milliseconds since 1970. */
   readonly wallMs: number;
   readonly event: HearthEvent;
 }
 
-/** An event as published over HTTP or NATS: its members with its number and time (UTC). */
+/** An event as published over HTTP or NATS: its own members, its number and its time (UTC). */
 export type PublishedEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
 
 export function publishedEvent({ sequence, wallMs, event }: NumberedEvent): PublishedEvent {
@@ -123,8 +126,8 @@ export function publishedEvent({ sequence, wallMs, event }: NumberedEvent): Publ
 }
 
 /**
- * A page of events. `lost`: number of events between `after` and the first one that are no longer
- * kept.
+ * A page of events. `lost` is the number of events between `after` and the page's first event that
+ * were discarded.
  */
 export interface EventPage {
   readonly events: readonly NumberedEvent[];

@@ -1,18 +1,18 @@
 import type { WorkerId } from "../../core/index.ts";
 
-/** Tiers in which a worker has a block: GPU memory, the RAM tier, the SSD tier; fastest first. */
+/** Tiers on which a worker can have a block, fastest first: GPU memory, RAM, SSD. */
 export const RESIDENCY_TIERS = ["device", "host", "disk"] as const;
 export type ResidencyTier = (typeof RESIDENCY_TIERS)[number];
 
 /**
- * A change of a worker's resident blocks. A block is named by its 64-bit **sequence hash**, which
- * identifies the block and all blocks before it: equal hashes are equal prefixes. `KeySpace`
+ * A change of the blocks that a worker has. A block is named by its 64-bit **sequence hash**, which
+ * identifies the block and all blocks before it: equal hashes mean equal prefixes. `KeySpace`
  * defines how it is computed.
  *
  * `stored`: the hashes are consecutive blocks of one prefix; `parent` is the block before the
- * first, or null at the start of a prompt. Residency never depends on the parent. Storing a stored
- * block and removing an absent one have no effect. `cleared`: the tier is empty; null: all tiers
- * are.
+ * first, or null at the start of a prompt. A block is resident whether or not its parent is.
+ * Storing a stored block and removing an absent one have no effect. `cleared`: all blocks of the
+ * tier are removed, or of all tiers if it is null.
  */
 export type ResidencyChange =
   | {
@@ -20,7 +20,7 @@ export type ResidencyChange =
       readonly tier: ResidencyTier;
       readonly parent: bigint | null;
       readonly hashes: BigUint64Array;
-      /** Hash of each block's own tokens (Dynamo's local hash); null if the tokens are unknown. */
+      /** Hash of each block's own tokens (Dynamo's local hash). Null if the tokens are unknown. */
       readonly tokenHashes: BigUint64Array | null;
     }
   | { readonly kind: "removed"; readonly tier: ResidencyTier; readonly hashes: BigUint64Array }
@@ -29,10 +29,10 @@ export type ResidencyChange =
 /**
  * How sequence hashes are computed.
  *
- * `tokens`: Dynamo's chain of XXH3 over the tokens, seeded by LoRA and salt, as derived from
- * engines' own events. `blocks`: the first eight bytes, little-endian, of the `BlockKey` (layer:
- * all) of Hearth's digest under that namespace, for blocks below the GPU. Digests cover the tokens,
- * or, with `chain`, an engine's chain keys (`BlockChain`).
+ * `tokens`: Dynamo's chain of XXH3 hashes over the tokens, seeded by LoRA adapter and salt, as
+ * derived from engines' own events. `blocks`: the first eight bytes, little-endian, of the
+ * `BlockKey` (layer: all) of Hearth's digest in that namespace, for blocks in RAM and on SSD.
+ * Digests cover the tokens, or with `chain` an engine's chain keys (`BlockChain`).
  */
 export type KeySpace =
   | { readonly kind: "tokens"; readonly model: string; readonly blockTokens: number }
@@ -40,60 +40,69 @@ export type KeySpace =
       readonly kind: "blocks";
       readonly model: string;
       readonly blockTokens: number;
-      /** 32 bytes. */
+      /** Key of the namespace, 32 bytes. */
       readonly namespaceKey: Uint8Array;
       readonly chain?: string;
     };
 
-/** One run of one rank's publisher. A restart is another incarnation, with numbers from 1. */
+/**
+ * Identifies one run of the publisher of one rank. After a restart it has another incarnation, and
+ * its change numbers start at 1 again.
+ */
 export interface ResidencySource {
   readonly worker: WorkerId;
-  /** Data-parallel rank. */
+  /** Data-parallel rank of the engine. */
   readonly rank: number;
-  /** Increases with every run; never 0. */
+  /** Number of the run: increases with every run; never 0. */
   readonly incarnation: bigint;
 }
 
-/** Consecutive changes; the first has the number `firstSequence`. */
+/**
+ * Consecutive changes. The first has the number `firstSequence`, each later one the next number.
+ */
 export interface ResidencyBatch {
   readonly source: ResidencySource;
-  /** From 1, without gaps within an incarnation. */
+  /** Number of the first change. Numbers start at 1 and have no gaps within one incarnation. */
   readonly firstSequence: number;
   readonly changes: readonly ResidencyChange[];
 }
 
 /**
- * Digest of a set of blocks, independent of order, to compare two copies of a worker's residency
- * without sending either. `mix` is the XOR of `mixHash` of each hash.
+ * Digest of a set of blocks, independent of their order. Comparing digests shows whether two copies
+ * of a worker's residency are equal, without sending either copy. `mix` is the XOR of `mixHash`
+ * over all hashes.
  */
 export interface ResidencyDigest {
   readonly blocks: number;
   readonly mix: bigint;
 }
 
-/** Sent at regular intervals, also without changes. */
+/** Message that a publisher sends at regular intervals, even without changes. */
 export interface ResidencyHeartbeat {
   readonly source: ResidencySource;
-  /** The latest change number; 0 before the first change. */
+  /** Number of the latest change; 0 before the first change. */
   readonly lastSequence: number;
-  /** `stream`: the broker stores the events too, and consumers may read them there. */
+  /** `stream`: the broker also stores the changes, and consumers may read them from the stream. */
   readonly mode: "ring" | "stream";
   readonly everyMs: number;
   readonly spaces: readonly KeySpace[];
-  /** State at `lastSequence`, in the order of RESIDENCY_TIERS. */
+  /** Digests of the state after change `lastSequence`, in the order of RESIDENCY_TIERS. */
   readonly digests: readonly ResidencyDigest[];
   /**
-   * Whether all blocks on the device are published. False: an engine holds blocks that its agent
-   * has not heard of.
+   * True if all blocks on the worker's GPU are published. False if an engine may have blocks that
+   * its agent does not know.
    */
   readonly isDeviceKnown: boolean;
-  /** The last heartbeat: the publisher is closing. */
+  /** True in the last heartbeat: the publisher is closing. */
   readonly isClosing: boolean;
 }
 
 const MASK = (1n << 64n) - 1n;
 
-/** The finalizer of MurmurHash3 (Austin Appleby, public domain), a bijection on 64 bits. */
+/**
+ * Returns the finalizer of MurmurHash3 (Austin Appleby, public domain) of a hash. It is a bijection
+ * on 64 bits.
+ */
 export function mixHash(hash: bigint): bigint {
   let mixed = hash ^ (hash >> 33n);
   mixed = (mixed * 0xff51afd7ed558ccdn) & MASK;
@@ -103,15 +112,15 @@ export function mixHash(hash: bigint): bigint {
 }
 
 /**
- * A `ResidencyDigest` updated with every change of the set. Computes `mixHash` in 32-bit halves:
- * about 20 ns per hash, a tenth of the time with 64-bit numbers.
+ * A `ResidencyDigest` that is updated with every change of the set. Computes `mixHash` in 32-bit
+ * halves, in about 20 ns per hash: a tenth of the time needed with 64-bit numbers.
  */
 export class RunningDigest {
   #blocks = 0;
   #lo = 0;
   #hi = 0;
 
-  /** Adds (1) or removes (-1) the hash with these low and high words. */
+  /** Adds (`by` 1) or removes (`by` -1) the hash with these low and high 32-bit words. */
   count(lo: number, hi: number, by: 1 | -1): void {
     this.#blocks += by;
     let [low, high] = [lo ^ (hi >>> 1), hi];
@@ -140,13 +149,13 @@ export class RunningDigest {
   }
 }
 
-/** The constants of `mixHash` in 32-bit words. */
+/** Constants of `mixHash`, as 32-bit words. */
 const FIRST_LO = 0xed558ccd;
 const FIRST_HI = 0xff51afd7;
 const SECOND_LO = 0x1a85ec53;
 const SECOND_HI = 0xc4ceb9fe;
 
-/** The upper 32 bits of the product of two words, as a signed number. */
+/** Returns the upper 32 bits of the product of two words, as a signed number. */
 function highOf(a: number, b: number): number {
   const aLo = a & 0xffff;
   const aHi = a >>> 16;
