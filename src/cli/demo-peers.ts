@@ -24,40 +24,47 @@ export interface PeersDemoContext {
   say(text: string): void;
 }
 
-/** Result of `hearth demo --peers --json`; its names are documented. */
+/** Result of `hearth demo --peers --json`. The documentation describes its member names. */
 export interface PeersDemo {
   readonly requests: number;
   readonly blocks_asked: number;
   readonly blocks_hit: number;
-  /** Both agents together. */
+  /** Hit ratio of both agents together. */
   readonly hit_ratio: number;
-  /** One agent that got all requests. */
+  /** Hit ratio of one agent that gets all requests. */
   readonly hit_ratio_single: number;
   readonly hits_ram: number;
   readonly hits_ssd: number;
   readonly hits_peer: number;
   readonly transport: string | null;
-  /** Bytes per second of the second agent's latest pulls; null if none was measured. */
+  /**
+   * Bytes per second of the second agent's most recent pulls from its peer; null if none was
+   * measured.
+   */
   readonly goodput: number | null;
-  /** Results with the first agent killed in the middle of the second half. */
+  /**
+   * Number of requests in the run in which the first agent is killed in the middle. The next
+   * members belong to this run too.
+   */
   readonly requests_around_kill: number;
   readonly hits_peer_before_kill: number;
   readonly hit_ratio_around_kill: number;
-  /** Wrong bytes in all runs. */
+  /** Number of bytes, over all runs, that differed from those stored. */
   readonly wrong_bytes: number;
   readonly seconds: number;
 }
 
 const CLUSTER = "demo";
 const DAYS_MS = 86_400_000;
-/** Interval of residency summaries between peers. */
+/** Interval at which peers exchange residency summaries, as a configuration value. */
 const SUMMARIES = '"200ms"';
 const KNOWN_MS = 30_000;
 const LOOK_MS = 20;
 
 /**
- * One agent gets the first half of the requests; another one the second half, with what the first
- * has pulled over the network; then a third one the second half, while the first is killed.
+ * Runs the demo of peers. A first agent serves the first half of the requests. A second agent
+ * serves the second half and pulls blocks from the first. A third agent repeats the second half
+ * while the first is killed.
  */
 export async function demoPeers(
   context: PeersDemoContext,
@@ -134,7 +141,7 @@ function summaryOf({ single, before, after, killed }: Runs) {
   };
 }
 
-/** The summary as text. */
+/** Formats the result of the peers demo as text. */
 export function peersDemoText(demo: PeersDemo): string {
   const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const goodput = demo.goodput === null ? "" : `, ${formatBytes(demo.goodput)}/s`;
@@ -152,7 +159,7 @@ export function peersDemoText(demo: PeersDemo): string {
   ].join("\n");
 }
 
-/** Certificates of a temporary cluster, in a folder that is removed with it. */
+/** Certificates of a temporary cluster, in a folder that disposing removes. */
 class DemoAuthority implements Disposable {
   readonly #folder = mkdtempSync(join(tmpdir(), "hearth-ca-"));
   readonly #authority: AuthorityFolder;
@@ -166,7 +173,7 @@ class DemoAuthority implements Disposable {
     this.#authority = openAuthority(dir);
   }
 
-  /** Settings of an agent with its own certificate, on free ports. */
+  /** Returns the configuration of an agent with its own certificate and free ports. */
   settings(worker: string, peers: Readonly<Record<string, string>>) {
     const options = { worker: worker as WorkerId, validity: this.#validity, renew: false };
     const issued = issueInto(join(this.#folder, worker), this.#authority, options);
@@ -197,7 +204,7 @@ async function withAgent<T>(
   return await use(agent);
 }
 
-/** The requests from number `from` to before number `to`. */
+/** Returns a trace of the requests from number `from` up to, but not including, number `to`. */
 function partOf(trace: Trace, from: number, to: number): Trace {
   return {
     ...trace,
@@ -219,7 +226,7 @@ interface PeersShown {
   }[];
 }
 
-/** The agent's entry in another agent's `peers.list`. */
+/** Returns the agent's entry for another agent's `peers.list`. */
 async function placeOf(agent: PrivateAgent): Promise<string> {
   const { listening } = await agent.get<PeersShown>("/v1/peers");
   const { stream, quic } = listening;
@@ -236,7 +243,10 @@ async function peerOf(agent: PrivateAgent) {
   return { transport, goodput: goodput === null ? null : Math.round(goodput) };
 }
 
-/** An engine connects, which makes the agent fetch its peer's summary at once. */
+/**
+ * Connects an engine, which makes the agent fetch its peer's summary at once, and waits until the
+ * agent knows the peer's blocks.
+ */
 async function knowsBlocks(
   agent: PrivateAgent,
   { trace, blockBytes }: RunReplayOptions,

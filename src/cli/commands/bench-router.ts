@@ -228,12 +228,12 @@ interface RouteOverHttpOptions {
   readonly workers: number;
   /** Tokens of each prompt. */
   readonly promptTokens: number;
-  /** How long it is measured. */
+  /** Duration of the measurement in milliseconds. */
   readonly ms: number;
   readonly signal: AbortSignal;
 }
 
-/** The names are those of the JSON that `hearth bench decide` prints. */
+/** Results of `POST /v1/route`, under the names that `hearth bench decide --json` prints. */
 interface RouteOverHttp {
   readonly http_prompt_tokens: number;
   readonly http_connections: number;
@@ -251,7 +251,8 @@ const VOCABULARY = 128_000;
 
 /**
  * Measures `POST /v1/route` of a router in a separate process with one thread. Each request counts
- * as load until its id is reused. The blocks of workers are predicted from routing.
+ * as load until its id is used again. The router assumes that a worker caches the prompts it was
+ * sent.
  */
 async function routeOverHttp(options: RouteOverHttpOptions): Promise<RouteOverHttp> {
   const { clock, workers, promptTokens, ms, signal } = options;

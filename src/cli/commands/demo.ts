@@ -34,7 +34,7 @@ import {
 
 const KIB = 1024;
 const REQUESTS = 1000;
-/** Maximum concurrent requests in a cluster. */
+/** Maximum concurrent requests in the demo of a cluster. */
 const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
@@ -143,7 +143,7 @@ export const command = defineCommand({
 interface Passes {
   readonly hit_ratio_after_restart: number;
   readonly hit_ratio_after_kill: number;
-  /** Milliseconds from the start of the process until it is ready. */
+  /** Milliseconds from the start of the agent's process until it is ready. */
   readonly restart_ms: number;
   readonly restart_after_kill_ms: number;
   readonly wrong_bytes: number;
@@ -157,7 +157,7 @@ interface RestartContext {
   say(text: string): void;
 }
 
-/** Repeats the requests after a stop and after a kill of the agent. */
+/** Repeats the requests twice: after a clean stop and after a kill of the agent. */
 async function restarts(context: RestartContext, options: RunReplayOptions): Promise<Passes> {
   const { agent, signal, say } = context;
   say("stopping the agent (SIGTERM) and starting it again");
@@ -200,36 +200,42 @@ interface ClusterDemoOptions {
   readonly trace: Trace;
   readonly requests: number;
   readonly workers: number;
-  /** RAM of each worker, in blocks. */
+  /** RAM of each worker in blocks. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
   /** Maximum concurrent requests. */
   readonly clients: number;
   readonly json: boolean;
-  /** Use the in-process bus even if there is a nats-server. */
+  /** Use an in-process bus even if the host has a nats-server. */
   readonly isLocal: boolean;
 }
 
 const MODES = ["random", "round-robin", "kv"] as const;
 type Mode = (typeof MODES)[number];
 
-/** Result of `hearth demo --cluster --json`; its names are documented. */
+/** Result of `hearth demo --cluster --json`. The documentation describes its member names. */
 interface ClusterDemo {
   readonly requests: number;
   readonly workers: number;
   readonly ram_blocks: number;
   readonly over: "nats" | "in-process";
-  /** Blocks hit / blocks asked, over all workers. */
+  /** Blocks hit divided by blocks requested, over all workers, for each routing mode. */
   readonly hit_ratio: Readonly<Record<Mode, number>>;
-  /** Hit ratio of one agent with the RAM of all, which got all requests. */
+  /** Hit ratio of one agent that has the RAM of all workers and gets all requests. */
   readonly pooled_hit_ratio: number;
   readonly kv_of_pooled: number;
-  /** Prompt tokens of the worker that got the most / of the average one. */
+  /**
+   * Prompt tokens of the worker with the most divided by the mean of all workers, for each routing
+   * mode.
+   */
   readonly load_spread: Readonly<Record<Mode, number>>;
-  /** Latency of a routing request over HTTP in kv mode, with all processes on this host. */
+  /**
+   * Median latency in microseconds of a routing request over HTTP in kv mode, with all processes on
+   * this host.
+   */
   readonly route_p50_us: number;
   readonly route_p99_us: number;
-  /** Wrong bytes in all runs. */
+  /** Number of bytes, over all runs, that differed from those stored. */
   readonly wrong_bytes: number;
   readonly seconds: number;
 }
@@ -237,7 +243,10 @@ interface ClusterDemo {
 const KNOWN_MS = 60_000;
 const LOOK_MS = 20;
 
-/** Sends the same requests to the same agents by three routing modes, and to one large cache. */
+/**
+ * Replays the same requests three times, once for each routing mode, and once against one agent
+ * with the RAM of all.
+ */
 async function demoCluster(
   context: ClusterDemoContext,
   options: ClusterDemoOptions,
@@ -307,7 +316,7 @@ interface WorkersShown {
   readonly workers: readonly { readonly known: boolean }[];
 }
 
-/** Waits until the router knows every agent and its (empty) residency. */
+/** Waits until the router knows every agent and has received its residency, which is empty. */
 async function untilKnown(
   router: ClusterRouter,
   workers: number,
@@ -334,7 +343,7 @@ function spreadOf({ tokens_by_worker }: ClusterSummary): number {
   return mean === 0 ? 0 : rounded(Math.max(...tokens) / mean);
 }
 
-/** The summary as text. */
+/** Formats the result of the cluster demo as text. */
 function clusterDemoText(demo: ClusterDemo): string {
   const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const line = (mode: Mode) =>
