@@ -6,7 +6,10 @@ const BLOCK_TOKENS = 64;
 const DIGEST_BYTES = 32;
 const WARM_UP_RUNS = 50;
 
-/** Medians of `runs` measurements of each, taken in turn so that a busy machine slows both. */
+/**
+ * Measures the block digests of a prompt, and a plain BLAKE3 of the same bytes. Reports medians of
+ * `runs` runs, in which the two alternate, so that a busy machine slows both.
+ */
 export function benchHash(native: Native, options: { readonly runs: number }) {
   const tokens = Uint32Array.from({ length: TOKENS }, (_, index) => (index * 2_654_435_761) >>> 0);
   const bytes = new Uint8Array(tokens.buffer);
@@ -28,14 +31,14 @@ export function benchHash(native: Native, options: { readonly runs: number }) {
   const promptUs = median(promptNs) / 1_000;
   const plainUs = median(plainNs) / 1_000;
   return {
-    /** One plain BLAKE3 on one core, 10^9 bytes a second. */
+    /** Rate of a plain BLAKE3 on one core, in 10^9 bytes per second. */
     blake3Gbps: rounded(bytes.length / (plainUs * 1_000)),
-    /** All block digests of the prompt, microseconds. */
+    /** Time of all block digests of the prompt, in microseconds. */
     promptUs,
     blocks: prompt(),
-    /** One plain BLAKE3 over the prompt's bytes, microseconds. */
+    /** Time of one plain BLAKE3 of the prompt's bytes, in microseconds. */
     plainUs,
-    /** `promptUs / plainUs`. */
+    /** `promptUs` divided by `plainUs`. */
     ratio: rounded(promptUs / plainUs),
   };
 }

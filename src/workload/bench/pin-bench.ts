@@ -14,7 +14,7 @@ export const PIN_TIERS = ["ram", "ssd"] as const;
 
 export type PinTier = (typeof PIN_TIERS)[number];
 
-/** Turns of a conversation, and tokens of the prompt at its end. */
+/** Depths that can be measured: turns of a conversation, and tokens of its prompt after them. */
 const PROMPTS = [
   { depth: 0, tokens: 3_158 },
   { depth: 2, tokens: 4_810 },
@@ -25,58 +25,58 @@ const PROMPTS = [
 
 export const PIN_DEPTHS: readonly number[] = PROMPTS.map(({ depth }) => depth);
 
-/** Bytes of KV a token, at scale 1. */
+/** Bytes of KV per token at scale 1. */
 const TOKEN_BYTES = 160 * 1024;
 
 const PAGE = 4096;
 
-/** The agent's default: operations on the SSD at the same time. */
+/** Concurrent operations on the SSD; the agent's default. */
 const SSD_DEPTH = 64;
 
 const NS_PER_MS = 1e6;
 
 export interface PinBenchOptions {
-  /** Where the SSD tier lies. */
+  /** Folder of the SSD tier. */
   readonly dir: string;
   readonly tiers: readonly PinTier[];
-  /** Some of `PIN_DEPTHS`. */
+  /** Turns of the conversations to measure; a subset of `PIN_DEPTHS`. */
   readonly depths: readonly number[];
-  /** Multiple of 160 KiB per token. */
+  /** Factor on 160 KiB of KV per token. */
   readonly scale: number;
   readonly runs: number;
   /** Eviction policy of RAM: a value of `kv.policy`. */
   readonly policy: string;
-  /** The program to compare with; null: no comparison on SSD. */
+  /** Path of fio, to compare with; null for no comparison on SSD. */
   readonly fio: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
 }
 
-/** Rates in 10^9 bytes a second; medians over the runs; null without a limit. */
+/** Rates in 10^9 bytes per second; medians over the runs. Null if no reference was measured. */
 export interface PinRow {
   readonly tier: PinTier;
   readonly depth: number;
   readonly tokens: number;
-  /** Full ones. */
+  /** Number of full blocks of the conversation. */
   readonly blocks: number;
   readonly block_bytes: number;
-  /** Share of the blocks that were there after the flood, the most of all runs. */
+  /** Maximum over the runs of the share of unpinned blocks that were cached after the flood. */
   readonly cached_share_unpinned: number;
-  /** The same where they were pinned, the least of all runs. */
+  /** Minimum over the runs of the share of pinned blocks that were cached after the flood. */
   readonly cached_share_pinned: number;
-  /** From the first acquire until the last block was copied out. */
+  /** Milliseconds from the first acquire until the last block was copied out. */
   readonly restore_ms: number;
   readonly restore_gbps: number;
   readonly limit_gbps: number | null;
   readonly ratio: number | null;
-  /** Other blocks stored between pin and restore. */
+  /** Number of other blocks stored between pin and restore. */
   readonly flood_blocks: number;
-  /** Blocks the agent holds, on all its tiers together. */
+  /** Number of blocks that all tiers of the agent hold together. */
   readonly capacity_blocks: number;
   readonly runs: number;
 }
 
-/** Length of a block of 64 tokens, in whole pages. */
+/** Returns the length of a block of 64 tokens in bytes, rounded up to whole pages. */
 export function pinBlockBytes(scale: number): number {
   return Math.max(1, Math.round((BLOCK_TOKENS * TOKEN_BYTES * scale) / PAGE)) * PAGE;
 }
@@ -86,9 +86,9 @@ const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
 const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
 
 /**
- * Measures how much of a conversation is cached after a flood of three times the agent's capacity,
- * pinned and unpinned, and how fast it is restored. Throws LIMIT if the flood did not evict the
- * unpinned blocks.
+ * Measures how much of a pinned and of an unpinned conversation is cached after a flood of three
+ * times the agent's capacity, and how fast it is restored. Throws LIMIT if the flood did not evict
+ * the unpinned blocks.
  */
 export async function benchPin(native: Native, options: PinBenchOptions): Promise<PinRow[]> {
   const rows: PinRow[] = [];
@@ -132,11 +132,11 @@ interface Sample {
 
 interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
   readonly blockBytes: number;
-  /** For SSD tiers and what stands beside them; null: RAM alone. */
+  /** Folder for SSD tiers and the files of the reference; null for RAM alone. */
   readonly dir: string | null;
 }
 
-/** Where samples are taken, each with a new agent, beside one limit. */
+/** Takes samples, each with a new agent, and measures the reference in between. */
 class PinGround implements AsyncDisposable {
   readonly #native: Native;
   readonly #options: GroundOptions;
@@ -149,8 +149,8 @@ class PinGround implements AsyncDisposable {
   }
 
   /**
-   * Takes a sample with a new agent, because an agent that has seen conversations return learns to
-   * keep the next.
+   * Takes one sample with a new agent, because an agent that has seen conversations return learns
+   * to keep the next one.
    */
   async sample(blocks: number, isLimitFirst: boolean): Promise<Sample> {
     const { dir } = this.#options;
@@ -182,7 +182,7 @@ class PinGround implements AsyncDisposable {
   }
 }
 
-/** One conversation pinned and a younger one of the same length not, and one flood over both. */
+/** Stores a pinned conversation, a younger unpinned one of the same length, and then one flood. */
 async function floodedSample(
   agent: FloodedAgent,
   limit: RestoreLimit | null,
@@ -239,11 +239,11 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
   };
 }
 
-/** The reference of restores, measured in the same run. */
+/** Measures the fastest possible restore, in the same run as the agent's. */
 interface RestoreLimit extends AsyncDisposable {
-  /** Name for messages. */
+  /** Name of the reference in messages. */
   readonly name: string;
-  /** 10^9 bytes per second, for `blocks` blocks. */
+  /** Returns the rate for `blocks` blocks, in 10^9 bytes per second. */
   gbps(blocks: number): Promise<number>;
 }
 
@@ -251,12 +251,15 @@ const WARM_UP_PASSES = 5;
 
 interface CopyOutOptions {
   readonly blockBytes: number;
-  /** The most blocks that are asked for. */
+  /** Maximum number of blocks of a measurement. */
   readonly blocksMax: number;
   readonly signal: AbortSignal;
 }
 
-/** Acquire, copy out, release, between two processes, as `bench engine` has it. */
+/**
+ * Opens the reference for RAM: acquire, copy out and release between two processes, as in `bench
+ * engine`.
+ */
 async function openCopyOutLimit(
   native: Native,
   { blockBytes, blocksMax, signal }: CopyOutOptions,
@@ -272,7 +275,7 @@ async function openCopyOutLimit(
   });
   opened.use(client);
   await probe.fillResident();
-  // Pages are touched and code is compiled before anything counts.
+  // The first passes cause page faults and JIT compilation, so they do not count.
   for (let pass = 0; pass < WARM_UP_PASSES; pass++) await probe.copyOutOnce(blocksMax);
   const held = opened.move();
   return {
@@ -286,7 +289,10 @@ async function openCopyOutLimit(
   };
 }
 
-/** fio reading one large file in the same folder, with the same length of blocks and depth. */
+/**
+ * Opens the reference for SSD: fio reads one large file in the same folder, with the same block
+ * length and depth.
+ */
 async function openFioLimit(
   program: string,
   options: FioOptions,

@@ -1,28 +1,30 @@
 import { refuse, show } from "./lines.ts";
 import { LIMITS } from "./trace.ts";
 
-/** Maps a trace's block names to dense numbers. */
+/** Maps the block names of a trace to numbers without gaps. */
 export interface PrefixIds {
-  /** Distinct blocks seen so far. */
+  /** Number of distinct blocks seen so far. */
   readonly size: number;
   /**
-   * The numbers of a prompt's blocks, in order of first occurrence. Refuses a block whose
-   * predecessor differs from its earlier one, because its name would not identify its prefix.
+   * Returns the numbers of a prompt's blocks, assigned in order of first occurrence. Throws if a
+   * block's predecessor differs from its earlier one, because the name would then not identify the
+   * prefix.
    */
   intern(names: ArrayLike<number | bigint>): Uint32Array;
 }
 
-/** Names below this are looked up in an array, others in a map. */
+/** Names below this number are looked up in an array, others in a map. */
 const DIRECT_MAX = 2 ** 22;
 
 /**
- * `base` is the number of the first new block: for files whose names restart, session by session.
+ * Creates an empty mapping. `base` is the number of the first new block, for files whose names
+ * restart with each session.
  */
 export function createPrefixIds(base = 0): PrefixIds {
-  /** name → number + 1, counted from 0 whatever the base. */
+  /** name → number + 1, with numbers counted from 0 even if `base` is not 0. */
   let direct = new Uint32Array(1_024);
   const sparse = new Map<number | bigint, number>();
-  /** number → number of the block before it, + 1; 0 at the start of a prompt. */
+  /** number → number + 1 of the preceding block; 0 if the block starts a prompt. */
   let parents = new Uint32Array(1_024);
   let size = 0;
 
