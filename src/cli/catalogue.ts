@@ -2,14 +2,17 @@ import type { Command } from "./command.ts";
 
 /** One subcommand. Its module is imported only when it runs or its help is printed. */
 export interface Entry {
-  /** One word, or two: `bench index`. */
+  /** Name of the subcommand: one word, or two such as `bench index`. */
   readonly name: string;
-  /** One line for the list of `hearth --help`. */
+  /** One-line summary for the list of `hearth --help`. */
   readonly summary: string;
   load(): Promise<Command>;
 }
 
-/** The commands of a module: the export and the summary of each, by its name. */
+/**
+ * Returns the catalogue entries of one module's commands. `commands` gives the export and the
+ * summary of each subcommand, by its name.
+ */
 function commandsOf<Module extends object>(
   load: () => Promise<Module>,
   commands: Readonly<Record<string, readonly [exported: keyof Module, summary: string]>>,

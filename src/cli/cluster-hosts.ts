@@ -17,20 +17,23 @@ import {
 } from "../workload/replay/index.ts";
 import { openOwnAgent, tableSize } from "./commands/replay.ts";
 
-/** A router with an HTTP API. */
+/** A temporary router with an HTTP API. */
 export interface ClusterRouter extends AsyncDisposable {
   get<T>(path: string): Promise<T>;
-  /** Throws ENGINE_REFUSED if the router answers with an error. */
+  /**
+   * Sends a POST request and returns the parsed reply. Throws ENGINE_REFUSED if the router answers
+   * with an error.
+   */
   post<T>(path: string, body: string): Promise<T>;
 }
 
-/** Temporary agents and an optional router. Disposing removes them and their files. */
+/** Temporary agents and an optional router. Disposing stops them and removes their files. */
 export interface ClusterHosts extends AsyncDisposable {
-  /** The bus between agents and router. */
+  /** The message bus between agents and router: a nats-server or a bus inside this process. */
   readonly over: "nats" | "in-process";
-  /** Engine sockets of the agents, by worker id. */
+  /** Path of each agent's engine socket, by worker id. */
   readonly sockets: ReadonlyMap<string, string>;
-  /** Empties every agent. */
+  /** Removes all blocks from every agent. */
   flush(): Promise<void>;
   openRouter(mode: string): Promise<ClusterRouter>;
 }
@@ -39,21 +42,21 @@ export interface HostsOptions {
   readonly workers: number;
   readonly ramBlocks: number;
   readonly blockBytes: number;
-  /** Tokens in a block of the trace. */
+  /** Tokens in one block of the trace. */
   readonly blockTokens: number;
   readonly signal: AbortSignal;
 }
 
 /**
- * Keys of the router's configuration. Mock engines read blocks from all tiers at the same speed and
- * generate no tokens, so cached blocks get full credit, above load.
+ * Returns the router's configuration keys. Mock engines read blocks from all tiers at the same
+ * speed and generate no tokens, so a cached block counts fully on every tier and outweighs load.
  */
 export function routerSettings(mode: string, blockTokens: number) {
   const cost = { prefill_load_scale: "8", host_credit: "1" };
   return { id: '"demo"', mode: JSON.stringify(mode), block_tokens: String(blockTokens), ...cost };
 }
 
-/** Queries a router over HTTP, as a client does. */
+/** Returns a dispatcher that asks the router for a worker over HTTP, as a client does. */
 export function dispatcherOf(router: ClusterRouter): Dispatcher {
   return {
     async route({ requestId, model, hashes, blockTokens, promptTokens }: RoutedPrompt) {
@@ -74,7 +77,7 @@ const PAGE = 4096;
 const BUS_CLOSE_MS = 100;
 
 /**
- * Starts all agents and the router in this process, over an in-process bus: for hosts without a
+ * Starts all agents and the router in this process, over an in-process bus. Used on hosts without a
  * nats-server.
  */
 export async function openLocalHosts(options: HostsOptions): Promise<ClusterHosts> {
@@ -182,7 +185,9 @@ async function openLocalRouter(
   };
 }
 
-/** Starts each agent and the router in a separate process, over a private nats-server. */
+/**
+ * Starts each agent and the router in a separate process, with a private nats-server between them.
+ */
 export async function openProcessHosts(
   natsServer: string,
   options: HostsOptions,
@@ -198,7 +203,7 @@ export async function openProcessHosts(
     const own = { ramBlocks, ssdBlocks: 0, blockBytes, policy: "hearth", settings };
     agents.set(worker, opening.use(await openOwnAgent(own, signal)));
   });
-  // Wait for all, so that started processes are stopped if another one failed.
+  // Wait for all processes, so that those that started are stopped if another one failed.
   const failed = (await Promise.allSettled(opened)).find(({ status }) => status === "rejected");
   if (failed?.status === "rejected") throw failed.reason;
   const all = opening.move();
@@ -217,7 +222,10 @@ export async function openProcessHosts(
   };
 }
 
-/** Uses a nats-server if this host has one, else an in-process bus. */
+/**
+ * Starts the agents and the router over a private nats-server, or over an in-process bus if
+ * `isLocal` is set or the host has no nats-server.
+ */
 export function openHosts(options: HostsOptions, isLocal: boolean): Promise<ClusterHosts> {
   const natsServer = isLocal ? null : PrivateBroker.find();
   return natsServer === null ? openLocalHosts(options) : openProcessHosts(natsServer, options);

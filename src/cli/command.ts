@@ -11,7 +11,7 @@ import type { BuildInfo } from "./run.ts";
 import type { Io } from "./terminal.ts";
 
 export interface Example {
-  /** The command line after `hearth `. */
+  /** The example's command line, without the leading `hearth `. */
   readonly words: string;
   readonly what: string;
 }
@@ -23,8 +23,9 @@ export interface CommandContext<Flags, Arguments> {
   readonly clock: Clock;
   readonly build: BuildInfo;
   /**
-   * Fires on the first SIGINT, SIGTERM or SIGHUP; a second signal ends the process at once. Before
-   * the first call, signals have their default effect, so only commands that clean up call this.
+   * Returns a signal that aborts on the first SIGINT, SIGTERM or SIGHUP; a second signal ends the
+   * process at once. Before the first call, signals end the process as usual, so only commands that
+   * must clean up call this.
    */
   interrupt(): AbortSignal;
 }
@@ -34,18 +35,23 @@ export interface Command<
   Flags extends FlagTable = FlagTable,
   Arguments extends ArgumentTable = ArgumentTable,
 > {
-  /** Paragraphs of the help page, under the summary. */
+  /** Paragraphs of the help page, printed below the summary. */
   readonly description: readonly string[];
   readonly flags: Flags;
   readonly arguments: Arguments;
   readonly examples: readonly Example[];
-  /** Exits in addition to `ok`, `failed` and `usage`. */
+  /** Exit codes of this command in addition to `ok`, `failed` and `usage`. */
   readonly exits: readonly ExitName[];
-  /** Runs the command. A HearthError is printed and determines the exit code. */
+  /**
+   * Runs the command and returns its exit code's name. A thrown HearthError is printed and
+   * determines the exit code.
+   */
   run(context: CommandContext<Flags, Arguments>): Promise<ExitName>;
 }
 
-/** Infers the types of flags and arguments for `run`. */
+/**
+ * Returns the command unchanged; infers the types of the flags and arguments that `run` receives.
+ */
 export function defineCommand<const Flags extends FlagTable, const Arguments extends ArgumentTable>(
   command: Command<Flags, Arguments>,
 ): Command<Flags, Arguments> {
@@ -58,22 +64,22 @@ export function defineCommand<const Flags extends FlagTable, const Arguments ext
  */
 export interface Flag<T> {
   readonly help: string;
-  /** Null: a switch, which takes no value. */
+  /** How the flag's value is parsed; null for a switch, which takes no value. */
   readonly kind: Kind<unknown> | null;
-  /** Value if the flag is not given; null: the flag is required. */
+  /** Value if the flag is not given; null if the flag is required. */
   readonly defaultValue: { readonly value: T } | null;
-  /** The default as text for the help; null if it is not shown. */
+  /** The default as shown on the help page; null if it is not shown. */
   readonly defaultText: string | null;
-  /** May be given several times; the value is a list. */
+  /** True if the flag may be given several times; its value is then a list. */
   readonly repeated: boolean;
 }
 
-/** A positional argument. */
+/** A positional argument of a command. */
 export interface Argument<T> {
   readonly help: string;
   readonly kind: Kind<unknown>;
   readonly presence: "required" | "optional" | "rest";
-  /** Carries the type; never set at run time. */
+  /** Carries the value's type for the compiler; never set at run time. */
   readonly type?: T;
 }
 
@@ -106,17 +112,17 @@ export function required<T>(kind: Kind<T>, help: string): Flag<T> {
   return { help, kind, defaultValue: null, defaultText: null, repeated: false };
 }
 
-/** A flag that may be given several times. The value is a list. */
+/** Declares a flag that may be given several times. Its value is the list of all given values. */
 export function repeated<T>(kind: Kind<T>, help: string): Flag<readonly T[]> {
   return { help, kind, defaultValue: { value: [] }, defaultText: null, repeated: true };
 }
 
-/** A switch: true if given. */
+/** Declares a switch: true if given, else false. */
 export function toggle(help: string): Flag<boolean> {
   return { help, kind: null, defaultValue: { value: false }, defaultText: null, repeated: false };
 }
 
-/** Kinds of text that several commands take. */
+/** Kinds of text values that the flags of several commands take. */
 export const fileKind = textKind("FILE");
 export const folderKind = textKind("DIR");
 export const urlKind = textKind("URL");
@@ -141,17 +147,22 @@ export function optionalArgument<T>(kind: Kind<T>, help: string): Argument<T | n
   return { help, kind, presence: "optional" };
 }
 
-/** All remaining arguments. Must be the last argument of a command. */
+/**
+ * Declares an argument that takes all remaining words. It must be the last argument of a command.
+ */
 export function restArguments<T>(kind: Kind<T>, help: string): Argument<readonly T[]> {
   return { help, kind, presence: "rest" };
 }
 
-/** `blockBytes` → `--block-bytes`. */
+/** Returns a flag as written on the command line: `blockBytes` → `--block-bytes`. */
 export function flagName(name: string): string {
   return `--${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
-/** How `hearth` can end. The numbers are stable: scripts and service managers rely on them. */
+/**
+ * Exit codes of `hearth`. The numbers never change, because scripts and service managers rely on
+ * them.
+ */
 export const EXIT_CODES = {
   ok: { code: 0, meaning: "done" },
   failed: { code: 1, meaning: "failed; standard error says why" },
@@ -167,7 +178,7 @@ export const EXIT_CODES = {
 
 export type ExitName = keyof typeof EXIT_CODES;
 
-/** Exit of each error code. */
+/** The exit code's name for each error code. */
 export const EXIT_OF_ERROR = {
   CONFIG_INVALID: "configRefused",
   USAGE: "usage",

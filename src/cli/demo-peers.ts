@@ -21,14 +21,15 @@ import {
 
 const CLUSTER = "demo";
 const DAYS_MS = 86_400_000;
-/** Interval of residency summaries between peers. */
+/** Interval at which peers exchange residency summaries, as a configuration value. */
 const SUMMARIES = '"200ms"';
 const KNOWN_MS = 30_000;
 const LOOK_MS = 20;
 
 /**
- * One agent gets the first half of the requests; another one the second half, with what the first
- * has pulled over the network; then a third one the second half, while the first is killed.
+ * Runs the demo of peers. A first agent serves the first half of the requests. A second agent
+ * serves the second half and pulls blocks from the first. A third agent repeats the second half
+ * while the first is killed.
  */
 export async function demoPeers(
   context: DemoContext,
@@ -116,7 +117,7 @@ function summaryOf({ single, before, after, killed }: Runs) {
   };
 }
 
-/** The summary as text. */
+/** Formats the result of the peers demo as text. */
 export function peersDemoText(demo: PeersDemo): string {
   const goodput = demo.goodput === null ? "" : `, ${formatBytes(demo.goodput)}/s`;
   const { hits_peer: pulled, hits_peer_before_kill: pulledBefore } = demo;
@@ -133,7 +134,7 @@ export function peersDemoText(demo: PeersDemo): string {
   ].join("\n");
 }
 
-/** Certificates of a temporary cluster, in a folder that is removed with it. */
+/** Certificates of a temporary cluster, in a folder that disposing removes. */
 class DemoAuthority implements Disposable {
   readonly #folder = mkdtempSync(join(tmpdir(), "hearth-ca-"));
   readonly #authority: AuthorityFolder;
@@ -147,7 +148,7 @@ class DemoAuthority implements Disposable {
     this.#authority = openAuthority(dir);
   }
 
-  /** Settings of an agent with its own certificate, on free ports. */
+  /** Returns the configuration of an agent with its own certificate and free ports. */
   settings(worker: string, peers: Readonly<Record<string, string>>) {
     const options = { worker: worker as WorkerId, validity: this.#validity, renew: false };
     const issued = issueInto(join(this.#folder, worker), this.#authority, options);
@@ -178,7 +179,7 @@ async function withAgent<T>(
   return await use(agent);
 }
 
-/** The requests from number `from` to before number `to`. */
+/** Returns a trace of the requests from number `from` up to, but not including, number `to`. */
 function partOf(trace: Trace, from: number, to: number): Trace {
   return {
     ...trace,
@@ -200,7 +201,7 @@ interface PeersShown {
   }[];
 }
 
-/** The agent's entry in another agent's `peers.list`. */
+/** Returns the agent's entry for another agent's `peers.list`. */
 async function placeOf(agent: PrivateAgent): Promise<string> {
   const { listening } = await agent.get<PeersShown>("/v1/peers");
   const { stream, quic } = listening;
@@ -218,7 +219,10 @@ async function peerOf(agent: PrivateAgent) {
   return { transport, goodput: goodput === null ? null : Math.round(goodput) };
 }
 
-/** An engine connects, which makes the agent fetch its peer's summary at once. */
+/**
+ * Connects an engine, which makes the agent fetch its peer's summary at once, and waits until the
+ * agent knows the peer's blocks.
+ */
 async function knowsBlocks(
   agent: PrivateAgent,
   { trace, blockBytes }: RunReplayOptions,

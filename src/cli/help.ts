@@ -6,7 +6,7 @@ import { EXIT_CODES, type ExitName, flagName } from "./command.ts";
 const LINE_CHARACTERS_MAX = 100;
 const INDENT = "  ";
 
-/** Words of `text` in lines of at most `width` characters. */
+/** Wraps the words of `text` into lines of at most `width` characters. */
 function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   let line = "";
@@ -21,7 +21,7 @@ function wrap(text: string, width: number): string[] {
   return lines;
 }
 
-/** Two columns: names, and their wrapped meanings. */
+/** Formats two columns: names, and their wrapped descriptions. */
 function twoColumns(rows: readonly (readonly [string, string])[], columns: number): string[] {
   const left = Math.max(...rows.map(([name]) => name.length)) + 2 * INDENT.length;
   const width = Math.max(30, Math.min(columns, LINE_CHARACTERS_MAX) - left);
@@ -37,7 +37,7 @@ function exitRows(names: readonly ExitName[]): [string, string][] {
   return names.map((name) => [String(EXIT_CODES[name].code), EXIT_CODES[name].meaning]);
 }
 
-/** `hearth --help`. */
+/** Returns the text of `hearth --help`. */
 export function generalHelp(
   entries: readonly Entry[],
   versionLine: string,
@@ -73,7 +73,7 @@ export function generalHelp(
   return `${lines.join("\n")}\n`;
 }
 
-/** `hearth bench --help`: the commands of a group. */
+/** Returns the help page of a group of commands, such as `hearth bench --help`. */
 export function groupHelp(group: string, entries: readonly Entry[], columns: number): string {
   const lines = [
     `usage: hearth ${group} COMMAND [flags] [arguments]`,
@@ -116,7 +116,7 @@ function flagRows(command: Command): [string, string][] {
   return [...rows, ["--help, -h", "print this"]];
 }
 
-/** `hearth NAME --help`. */
+/** Returns the text of `hearth NAME --help`. */
 export function commandHelp(entry: Entry, command: Command, columns: number): string {
   const args = Object.values(command.arguments);
   const exits: ExitName[] = ["ok", "failed", "usage", ...command.exits];

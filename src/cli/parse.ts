@@ -15,7 +15,7 @@ export type ParsedWords =
       readonly arguments: Readonly<Record<string, unknown>>;
     };
 
-/** Given flags: each text in order, or true for a switch. */
+/** The flags on the command line: for each name its texts in order, or true for a switch. */
 type Given = Map<string, (string | true)[]>;
 
 const WORDS_MAX = 4096;
@@ -45,7 +45,7 @@ export function parseWords(words: readonly string[], takes: Takes): ParsedWords 
     last = index;
     const word = words[index]!;
     if (word === "--help" || word === "-h") return { kind: "help" };
-    // A negative number, which the parser takes for a group of short flags.
+    // A negative number is an argument, although the parser reads it as a group of short flags.
     if (/^-[0-9]/.test(word)) plain.push(word);
     else takeFlag(token, takes.flags, names, given);
   }
@@ -111,7 +111,7 @@ function readFlag(shown: string, flag: Flag<unknown>, texts: readonly (string | 
   return flag.repeated ? values : values[0];
 }
 
-/** Throws USAGE if the value was refused. */
+/** Returns the parsed value. Throws USAGE if the flag or argument does not accept it. */
 function accepted(shown: string, read: Read<unknown>): unknown {
   if (read.ok) return read.value;
   throw new HearthError("USAGE", `${shown} ${read.what}`, { fix: read.instead });

@@ -54,7 +54,10 @@ function findEntry(words: readonly string[], catalogue: readonly Entry[]): Entry
   return catalogue.find(({ name }) => name === two || name === words[0]) ?? null;
 }
 
-/** Handles words that name no command: prints the list of a group (`bench`), or a suggestion. */
+/**
+ * Handles words that name no command: prints the list of a group (`bench`), or an error with a
+ * suggestion.
+ */
 function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entry[]): ExitName {
   const [first = "", second] = words;
   const inGroup = catalogue.filter(({ name }) => name.startsWith(`${first} `));
@@ -83,7 +86,7 @@ async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise
       return "ok";
     }
     let signal: AbortSignal | undefined;
-    // The parser has checked the names, and each value was parsed by the kind of its flag.
+    // The parser has checked all names, and the kind of each flag has parsed its value.
     const context = {
       flags: parsed.flags,
       arguments: parsed.arguments,
@@ -101,7 +104,10 @@ async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise
   }
 }
 
-/** Prints an error: one line for a known error, the stack trace for a bug. */
+/**
+ * Prints an error: one line for a known error, the stack trace for an unexpected one. Returns the
+ * exit code's name.
+ */
 function report(io: Io, name: string, thrown: unknown): ExitName {
   if (isSystemError(thrown)) {
     io.err.write(`${name}: ${thrown.message}\n`);
@@ -119,7 +125,8 @@ function report(io: Io, name: string, thrown: unknown): ExitName {
 }
 
 /**
- * Whether the error comes from a system call (no space, no such file): its message is sufficient.
+ * Returns whether the error comes from a system call (no space, no such file), so that its message
+ * suffices.
  */
 function isSystemError(thrown: unknown): thrown is NodeJS.ErrnoException {
   return thrown instanceof Error && "syscall" in thrown && "errno" in thrown;
@@ -129,13 +136,14 @@ function isSystemError(thrown: unknown): thrown is NodeJS.ErrnoException {
 export interface BuildInfo {
   readonly version: string;
   /**
-   * Twelve hex digits, with `-dirty` if the sources had changes; `checkout` if run from sources.
+   * Commit of the sources: twelve hex digits, with `-dirty` if the sources had changes; `checkout`
+   * if run from sources.
    */
   readonly commit: string;
   readonly runtime: string;
 }
 
-// Replaced by text when the executable is built.
+// The build replaces this name by the version text.
 declare const HEARTH_VERSION: string;
 declare const HEARTH_COMMIT: string;
 
@@ -152,7 +160,7 @@ function buildInfo(): BuildInfo {
   };
 }
 
-/** `hearth 0.1.0 (0123456789ab, Bun 1.4.5)` */
+/** Returns the version line, such as `hearth 0.1.0 (0123456789ab, Bun 1.4.5)`. */
 function versionLine(build: BuildInfo): string {
   return `hearth ${build.version} (${build.commit}, ${build.runtime})`;
 }
@@ -160,14 +168,14 @@ function versionLine(build: BuildInfo): string {
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
 /**
- * A terminal signals its whole process group, and wrappers forward signals. Signals within this
- * time count as one.
+ * Signals within this many milliseconds of the first count as one: a terminal signals its whole
+ * process group, and wrapper programs forward the signal again.
  */
 const SAME_WISH_MS = 500;
 
 /**
- * A signal that aborts with ABORTED on SIGINT, SIGTERM or SIGHUP. A second signal ends the process
- * at once, without cleanup.
+ * Returns a signal that aborts with ABORTED on SIGINT, SIGTERM or SIGHUP. A second signal ends the
+ * process at once, without cleanup.
  */
 function interruptSignal(): AbortSignal {
   const controller = new AbortController();

@@ -2,16 +2,16 @@ import { writeSync } from "node:fs";
 import { isatty } from "node:tty";
 import { assert, type Clock, stringifyJson } from "../core/index.ts";
 
-/** One of the process's two outputs. */
+/** Standard output or standard error of the process. */
 export interface Sink {
-  /** Returns when the text is written; throws the system's error if it cannot be. */
+  /** Writes the text before it returns. Throws the system's error if the write fails. */
   write(text: string): void;
   readonly isTerminal: boolean;
-  /** Characters in a line. */
+  /** Width of the terminal in characters. */
   readonly columns: number;
 }
 
-/** Results go to `out`, everything else (progress, logs, errors) to `err`. */
+/** The outputs of a command: results go to `out`; progress, logs and errors go to `err`. */
 export interface Io {
   readonly out: Sink;
   readonly err: Sink;
@@ -24,7 +24,10 @@ function codeOf(thrown: unknown): string | undefined {
   return (thrown as NodeJS.ErrnoException).code;
 }
 
-/** Blocks for a moment. Only for a full pipe that another process made non-blocking. */
+/**
+ * Blocks the thread for a moment. Used only if a pipe is full that another process made
+ * non-blocking.
+ */
 function waitABit(): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_WAIT_MS);
 }
@@ -41,7 +44,10 @@ function writeAll(fd: number, bytes: Uint8Array): void {
   }
 }
 
-/** Writes synchronously: the runtime's own streams lose queued text when the process ends. */
+/**
+ * Returns a sink that writes synchronously, because the runtime's streams lose queued text when the
+ * process ends.
+ */
 function sinkOf(fd: 1 | 2): Sink {
   const encoder = new TextEncoder();
   const isTerminal = isatty(fd);
@@ -52,7 +58,8 @@ function sinkOf(fd: 1 | 2): Sink {
       try {
         writeAll(fd, encoder.encode(text));
       } catch (thrown) {
-        // A reader that closes the pipe early (`| head`) is not an error; the rest is discarded.
+        // A reader that closes the pipe early (`| head`) is not an error. The rest of the output is
+        // discarded.
         if (codeOf(thrown) !== "EPIPE") throw thrown;
         gone = true;
       }
@@ -80,17 +87,17 @@ function shown(value: Value): string {
   return String(Number(value.toPrecision(5)));
 }
 
-/** One document on one line. */
+/** Prints one JSON document on one line. */
 export function printJson(io: Io, document: unknown): void {
   io.out.write(`${stringifyJson(document)}\n`);
 }
 
-/** The line, truncated to one row on a terminal. */
+/** Returns the line, shortened to one row if the sink is a terminal. */
 export function fitted({ isTerminal, columns }: Sink, line: string): string {
   return isTerminal && line.length > columns ? `${line.slice(0, columns - 1)}…` : line;
 }
 
-/** The rows without those of `columns` that are zero in every row. */
+/** Returns the rows without those of the named columns that are zero in every row. */
 export function withoutZeros(rows: readonly Row[], columns: readonly string[]): Row[] {
   const idle = columns.filter((name) => rows.every((row) => row[name] === 0));
   return rows.map((row) =>
@@ -99,8 +106,8 @@ export function withoutZeros(rows: readonly Row[], columns: readonly string[]): 
 }
 
 /**
- * A table with the columns of the first row, numbers to the right; with `json` a document for each
- * row. Text in the last column is truncated at the width of the terminal.
+ * Prints a table with the columns of the first row and numbers aligned to the right; with `json`,
+ * one document per row. Text in the last column is shortened to the width of the terminal.
  */
 export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   if (json) {
@@ -135,7 +142,7 @@ export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   io.out.write(shortened.map((one) => `${one}\n`).join(""));
 }
 
-/** One result: a line for each of its fields, or with `json` one document. */
+/** Prints one record: a line for each field, or with `json` one document. */
 export function printRecord(io: Io, record: Row, json: boolean): void {
   if (json) {
     printJson(io, record);
@@ -167,11 +174,11 @@ export async function printMeasured(
 
 const REDRAW_MS = 100;
 
-/** A few lines on a terminal that are redrawn in place. */
+/** Some lines on a terminal that are redrawn in place. */
 interface LiveView {
-  /** Draws the lines if a redraw is due; `make` is called only then. */
+  /** Redraws the lines if enough time has passed; only then calls `make`. */
   draw(make: () => readonly string[]): void;
-  /** Removes the lines. */
+  /** Removes the lines from the terminal. */
   clear(): void;
 }
 
@@ -189,7 +196,7 @@ export function createLiveView(sink: Sink, clock: Clock): LiveView {
       drawnMs = nowMs;
       const lines = make();
       erase();
-      // A line that wraps cannot be erased.
+      // A line that wraps cannot be erased, so lines are shortened.
       for (const line of lines) sink.write(`${line.slice(0, sink.columns - 1)}\n`);
       drawn = lines.length;
     },
@@ -197,7 +204,7 @@ export function createLiveView(sink: Sink, clock: Clock): LiveView {
   };
 }
 
-/** `[#####.....]`, `width` characters between the brackets. */
+/** Returns a progress bar, such as `[#####.....]`, with `width` characters between the brackets. */
 export function bar(share: number, width: number): string {
   const filled = Math.round(Math.min(1, Math.max(0, share)) * width);
   return `[${"#".repeat(filled)}${".".repeat(width - filled)}]`;
@@ -205,9 +212,9 @@ export function bar(share: number, width: number): string {
 
 /** Progress of a long command on standard error. */
 export interface Progress {
-  /** Sets the progress line. Cheap to call often: most calls print nothing. */
+  /** Sets the progress line. Cheap to call often, because most calls print nothing. */
   update(text: string): void;
-  /** Ends the updating line; `text`, if given, stays on the screen. */
+  /** Removes the progress line; if `text` is given, prints it in its place. */
   end(text?: string): void;
 }
 
@@ -217,11 +224,14 @@ const CLEAR_LINE = "\r\x1b[2K";
 interface ProgressOptions {
   readonly io: Io;
   readonly clock: Clock;
-  /** Results are printed as JSON: no progress unless standard error is a terminal. */
+  /**
+   * True if results are printed as JSON. Progress is then shown only if standard error is a
+   * terminal.
+   */
   readonly json: boolean;
 }
 
-/** One updating line on a terminal, a plain line every 10 s elsewhere. */
+/** Creates a progress display: one updated line on a terminal, elsewhere a line every 10 s. */
 export function createProgress({ io, clock, json }: ProgressOptions): Progress {
   const { err } = io;
   if (json && !err.isTerminal) return { update: () => undefined, end: () => undefined };
@@ -235,7 +245,7 @@ function redrawn(err: Io["err"], clock: Clock): Progress {
       const nowMs = clock.monotonicMs();
       if (nowMs - drawnMs < REDRAW_MS) return;
       drawnMs = nowMs;
-      // A line that wraps cannot be erased.
+      // A line that wraps cannot be erased, so it is shortened.
       err.write(`${CLEAR_LINE}${text.slice(0, err.columns - 1)}`);
     },
     end(text) {

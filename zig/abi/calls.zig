@@ -1,5 +1,5 @@
-//! The functions behind the exports. Each checks its request for null pointers and ranges, then
-//! calls the library function that does the work.
+//! The functions behind the exports. Each checks the pointers and ranges of its request, then calls
+//! the library function that does the work.
 
 const std = @import("std");
 const builtin = @import("builtin");
@@ -305,8 +305,8 @@ pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
     return tune.tuneUdp(@intCast(port), buffer_bytes);
 }
 
-/// Largest number of descriptors that one call examines: it takes the event loop a few
-/// milliseconds.
+/// Largest number of file descriptors examined in one call; that many take a few milliseconds of
+/// the event loop.
 const descriptors_max = 16 * 1024;
 
 pub fn endSilent(port: u32, first: u32, count: u32, silent_ms: u32) Error!u32 {
@@ -327,7 +327,7 @@ pub fn monotonicUs(out: ?*u64) Error!void {
     microseconds.* = @as(u64, @intCast(now.sec)) * 1_000_000 + @as(u64, @intCast(now.nsec)) / 1_000;
 }
 
-/// Processor time of the calling thread.
+/// Writes the processor time that the calling thread has used, in microseconds.
 pub fn threadCpuUs(out: ?*u64) Error!void {
     const microseconds = try required(out);
     var used: std.os.linux.timespec = undefined;

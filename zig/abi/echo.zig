@@ -1,5 +1,6 @@
-//! Round trip of the structs. The library reads every field by name and writes it back inverted, so
-//! a test detects a field whose offset or size differs between Zig and TypeScript.
+//! Round-trip test of the structs. The library reads every field by name and writes it back with
+//! inverted bits, so a test detects a field whose offset or size differs between Zig and
+//! TypeScript.
 
 const std = @import("std");
 const types = @import("types.zig");

@@ -1,5 +1,6 @@
-//! The exported functions except those of the router, GPUs, RDMA and MACs. They hold no logic: each
-//! casts, calls and maps the error.
+//! The exported functions except those of the router, GPUs, RDMA and MACs. They contain no logic:
+//! each converts its arguments, calls a function of calls.zig or lane_calls.zig, and maps the error
+//! to a status.
 
 const memory = @import("../mem/root.zig");
 const unix = @import("../net/unix.zig");
@@ -12,14 +13,14 @@ const echo = @import("echo.zig");
 const code = status.code;
 const codeOrCount = status.codeOrCount;
 
-/// Functions by exported name. The generator derives the bindings from their parameters.
+/// Functions by exported name. The generator derives the TypeScript bindings from their parameters.
 pub const exports = struct {
     pub fn hearth_abi(out: ?*types.AbiInfo) callconv(.c) i32 {
         return code(calls.abi(out));
     }
 
-    /// Round-trip test of the structs: reads struct number `index` from `in` and writes it to `out`
-    /// with every bit inverted.
+    /// Round-trip test of the structs: reads the struct with number `index` from `in` and writes it
+    /// to `out` with every bit inverted.
     pub fn hearth_abi_echo(index: u32, in: ?[*]const u8, out: ?[*]u8) callconv(.c) i32 {
         return code(echo.run(index, in, out));
     }
@@ -55,8 +56,8 @@ pub const exports = struct {
         return code(calls.regionInfo(handle, info));
     }
 
-    /// Allocates pages of the span that do not exist yet on this NUMA node while the node has
-    /// memory.
+    /// Makes the kernel allocate the span's pages on this NUMA node while the node has memory.
+    /// Pages that are already allocated do not move.
     pub fn hearth_region_bind(handle: u64, offset: u64, bytes: u64, node: u32) callconv(.c) i32 {
         return code(calls.regionBind(handle, offset, bytes, node));
     }
@@ -77,13 +78,13 @@ pub const exports = struct {
         return code(calls.regionChecksum(request, sum));
     }
 
-    /// Fills the span with the pattern of its seed.
+    /// Fills the span with the test pattern of the request's seed.
     pub fn hearth_region_fill(request: ?*const types.SpanRequest) callconv(.c) i32 {
         return code(calls.regionFill(request));
     }
 
-    /// `wrong_at` receives the first offset that differs from the pattern, or 2^64-1 if none
-    /// differs.
+    /// Compares the span with its test pattern. `wrong_at` receives the offset of the first
+    /// difference, or 2^64-1 if there is none.
     pub fn hearth_region_check(
         request: ?*const types.SpanRequest,
         wrong_at: ?*u64,
@@ -145,7 +146,7 @@ pub const exports = struct {
         return codeOrCount(calls.diskReap(handle, done, count));
     }
 
-    /// Closes the handle. `busy`: jobs are in flight, and their memory is not freed.
+    /// Closes the disk. Returns `busy` while jobs are in progress; their memory is then not freed.
     pub fn hearth_disk_close(handle: u64) callconv(.c) i32 {
         return code(calls.diskClose(handle));
     }
@@ -157,12 +158,12 @@ pub const exports = struct {
         return code(lane_calls.create(request, info));
     }
 
-    /// Starts to accept lanes and returns the port.
+    /// Starts to accept lane connections and returns the port.
     pub fn hearth_lanes_listen(handle: u64, address: ?*const types.LaneAddress) callconv(.c) i32 {
         return codeOrCount(lane_calls.listen(handle, address));
     }
 
-    /// `out` receives the handle of a session that accepts lanes from the other side.
+    /// Begins a session whose lanes the other side dials; `out` receives its handle.
     pub fn hearth_lanes_expect(
         handle: u64,
         session: ?*const types.LaneSession,
@@ -171,7 +172,7 @@ pub const exports = struct {
         return code(lane_calls.expect(handle, session, out));
     }
 
-    /// `out` receives the handle of a session that dials its lanes.
+    /// Begins a session whose lanes this side dials; `out` receives its handle.
     pub fn hearth_lanes_dial(
         handle: u64,
         session: ?*const types.LaneSession,
@@ -185,13 +186,13 @@ pub const exports = struct {
         return codeOrCount(lane_calls.reap(handle, done, count));
     }
 
-    /// `busy`, with nothing freed, while a session has not reported its end.
+    /// Closes all lanes. Returns `busy` and frees nothing while a session has not reported its end.
     pub fn hearth_lanes_close(handle: u64) callconv(.c) i32 {
         return code(lane_calls.close(handle));
     }
 
-    /// Sends the span or announces where a transfer goes, depending on the session's role. The
-    /// library owns the span until the completion.
+    /// Begins a transfer: the sending side sends the span, the receiving side expects a transfer
+    /// into it. The library owns the span until the completion.
     pub fn hearth_session_begin(
         handle: u64,
         transfer: ?*const types.LaneTransfer,
@@ -203,17 +204,17 @@ pub const exports = struct {
         return code(lane_calls.cancel(handle, number));
     }
 
-    /// `out` receives how many bytes of the transfer have arrived; 0 for an unknown transfer.
+    /// Writes to `out` how many bytes of the transfer have arrived; 0 if the transfer is unknown.
     pub fn hearth_session_arrived(handle: u64, number: u32, out: ?*u64) callconv(.c) i32 {
         return code(lane_calls.arrived(handle, number, out));
     }
 
-    /// Closes the handle and ends its session. Completions of the session still arrive.
+    /// Closes the handle and ends its session, whose remaining completions still arrive.
     pub fn hearth_session_end(handle: u64) callconv(.c) i32 {
         return code(lane_calls.end(handle));
     }
 
-    /// Seals records that follow each other in memory, each a header and its payload.
+    /// Seals adjacent records, each a header and its payload.
     pub fn hearth_records_seal(
         place: ?*const types.RecordPlace,
         plain: ?[*]const u8,
@@ -224,7 +225,8 @@ pub const exports = struct {
         return codeOrCount(lane_calls.seal(place, plain, length, out, room));
     }
 
-    /// Opens what `hearth_records_seal` sealed; `forged` or `short` if it cannot.
+    /// Opens records that `hearth_records_seal` sealed. Returns `forged` if a record is not
+    /// authentic, `short` if the last one is incomplete.
     pub fn hearth_records_open(
         place: ?*const types.RecordPlace,
         sealed: ?[*]const u8,
@@ -235,38 +237,41 @@ pub const exports = struct {
         return codeOrCount(lane_calls.open(place, sealed, length, out, room));
     }
 
-    /// Opens a listening socket without the lane protocol, for benchmarks.
+    /// Opens a listening socket for the benchmark that compares lanes with plain TCP.
     pub fn hearth_plain_listen(out: ?*types.PlainListener) callconv(.c) i32 {
         return code(calls.plainListen(out));
     }
 
-    /// Blocks until `connections` connections were accepted and have ended.
+    /// Serves blocks over plain TCP for a benchmark. Blocks until `connections` connections were
+    /// accepted and have ended.
     pub fn hearth_plain_serve(region: u64, listener: i32, connections: u32) callconv(.c) i32 {
         return code(calls.plainServe(region, listener, connections));
     }
 
-    /// Blocks until all requested blocks have arrived.
+    /// Pulls blocks over plain TCP for a benchmark. Blocks until all have arrived.
     pub fn hearth_plain_pull(request: ?*const types.PlainPull) callconv(.c) i32 {
         return code(calls.plainPull(request));
     }
 
-    /// Returns a descriptor with the exclusive lock of the file; `try_again` if another process has
+    /// Locks the file exclusively and returns its descriptor; `try_again` if another process has
     /// the lock.
     pub fn hearth_file_lock(path: ?[*]const u8, path_length: u32) callconv(.c) i32 {
         return codeOrCount(calls.fileLock(path, path_length));
     }
 
-    /// Sets the plan of failures (zig/base/faults.zig). An empty plan ends the current one.
+    /// Sets the plan of injected failures (zig/base/faults.zig). An empty plan removes the current
+    /// one.
     pub fn hearth_faults(plan: ?[*]const u8, length: u32) callconv(.c) i32 {
         return code(calls.faults(plan, length));
     }
 
-    /// Counts one hit of the named fault point. Returns 0 or the errno that the plan wants.
+    /// Counts one hit of the named TypeScript call. Returns 0, or the errno with which the plan
+    /// makes the call fail.
     pub fn hearth_fault_point(name: ?[*]const u8, length: u32) callconv(.c) i32 {
         return codeOrCount(calls.faultPoint(name, length));
     }
 
-    /// Writes a line `name count` for each point that was hit since the plan was set.
+    /// Writes a line `name count` for each call that was hit since the fault plan was set.
     pub fn hearth_fault_counts(out: ?[*]u8, length: u32) callconv(.c) i32 {
         return codeOrCount(calls.faultCounts(out, length));
     }
@@ -275,7 +280,7 @@ pub const exports = struct {
         return codeOrCount(calls.prefixDigests(request));
     }
 
-    /// Writes one digest per item of `item_bytes`: keyed BLAKE3 of the item alone.
+    /// Writes one digest for each item of `item_bytes`: keyed BLAKE3 of that item alone.
     pub fn hearth_chain_digests(
         key: ?*const [32]u8,
         items: ?[*]const u8,
@@ -326,7 +331,7 @@ pub const exports = struct {
         return code(calls.xxh3_64(data, length, out));
     }
 
-    /// Writes the hash in canonical form: 16 bytes, big-endian.
+    /// Writes XXH3-128 of the data in canonical form: 16 bytes, big-endian.
     pub fn hearth_xxh3_128(data: ?[*]const u8, length: u64, out: ?*[16]u8) callconv(.c) i32 {
         return code(calls.xxh3_128(data, length, out));
     }
@@ -335,7 +340,8 @@ pub const exports = struct {
         return code(calls.socketPeer(socket, out));
     }
 
-    /// Returns the number of supplementary groups of the peer; the first `max` ids go to `out`.
+    /// Writes up to `max` supplementary group ids of the process at the other end of the socket,
+    /// and returns their number.
     pub fn hearth_socket_peer_groups(socket: i32, out: ?[*]u32, max: u32) callconv(.c) i32 {
         return codeOrCount(calls.socketPeerGroups(socket, out, max));
     }
@@ -358,7 +364,8 @@ pub const exports = struct {
         return codeOrCount(calls.socketReceiveFd(socket, data, length, fd));
     }
 
-    /// `out` receives two sockets that are connected to each other (SOCK_SEQPACKET).
+    /// Creates two sockets that are connected to each other (SOCK_SEQPACKET) and writes their
+    /// descriptors to `out`.
     pub fn hearth_socket_pair(out: ?*[2]i32) callconv(.c) i32 {
         return code(calls.socketPair(out));
     }
@@ -378,31 +385,32 @@ pub const exports = struct {
         return code(calls.notify(path, path_length, state, state_length, fds, fd_count));
     }
 
-    /// Closes connections of the TCP server on `port` that never sent a byte. Returns the number of
-    /// its other connections.
+    /// Closes connections of the TCP server on `port` that have sent no byte for `silent_ms`
+    /// milliseconds. Returns the number of its other connections among the descriptors examined.
     pub fn hearth_end_silent(port: u32, first: u32, count: u32, silent_ms: u32) callconv(.c) i32 {
         return codeOrCount(calls.endSilent(port, first, count, silent_ms));
     }
 
-    /// Limits what the process's TCP listeners on `port` accept and receive in one turn of the
-    /// event loop. Returns their number.
+    /// Limits how many connections and bytes this process's TCP listeners on `port` accept in one
+    /// turn of the event loop. Returns the number of listeners.
     pub fn hearth_tune_listener(port: u32, backlog: u32, receive_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneListener(port, backlog, receive_bytes));
     }
 
-    /// Disables the error queue and enlarges the buffers of the process's UDP sockets on `port`.
-    /// Returns their number.
+    /// Disables the error queue and enlarges the buffers of this process's UDP sockets on `port`.
+    /// Returns the number of sockets.
     pub fn hearth_tune_udp(port: u32, buffer_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneUdp(port, buffer_bytes));
     }
 
-    /// CLOCK_MONOTONIC in microseconds: systemd compares it, and Bun has no clock for it.
+    /// Writes CLOCK_MONOTONIC in microseconds. systemd compares this value at a reload, and Bun
+    /// cannot read this clock.
     pub fn hearth_monotonic_us(out: ?*u64) callconv(.c) i32 {
         return code(calls.monotonicUs(out));
     }
 
-    /// CLOCK_THREAD_CPUTIME_ID in microseconds. The runtime's own counter is up to a scheduler tick
-    /// (4 ms) late.
+    /// Writes CLOCK_THREAD_CPUTIME_ID in microseconds. The runtime's own counter is up to a
+    /// scheduler tick (4 ms) late.
     pub fn hearth_thread_cpu_us(out: ?*u64) callconv(.c) i32 {
         return code(calls.threadCpuUs(out));
     }

@@ -1,4 +1,4 @@
-//! The functions behind the GPU exports.
+//! The functions behind the GPU exports: each checks its request and calls gpu/gpus.zig.
 
 const std = @import("std");
 const types = @import("gpu_types.zig");

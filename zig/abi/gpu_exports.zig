@@ -1,4 +1,5 @@
-//! The exported functions for GPUs. They hold no logic: each casts, calls and maps the error.
+//! The exported functions for GPUs. They contain no logic: each converts its arguments, calls a
+//! function of gpu_calls.zig and maps the error to a status.
 
 const types = @import("gpu_types.zig");
 const gpu_calls = @import("gpu_calls.zig");
@@ -7,8 +8,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Succeeds on every host: `info` reports whether a GPU can be used, and the reason if none
-    /// can.
+    /// Opens the host's GPUs. Succeeds on every host: `info` reports whether a GPU can be used, and
+    /// the reason if none can.
     pub fn hearth_gpus_create(
         request: ?*const types.GpusRequest,
         info: ?*types.GpusInfo,
@@ -36,7 +37,8 @@ pub const exports = struct {
         return codeOrCount(gpu_calls.reap(handle, done, count));
     }
 
-    /// `busy` while a job is in flight or not reaped. Frees and closes all remaining objects.
+    /// Frees and closes everything. Returns `busy` while a job is in progress or its completion is
+    /// not reaped.
     pub fn hearth_gpus_close(handle: u64) callconv(.c) i32 {
         return code(gpu_calls.close(handle));
     }

@@ -1,4 +1,4 @@
-//! The functions behind the exports that hash the blocks of a prompt for routing.
+//! The functions behind the exports that hash the token blocks of a prompt for the router.
 
 const std = @import("std");
 const hash = @import("../hash/root.zig");

@@ -1,20 +1,20 @@
-//! Types of the boundary for message authentication codes of blocks.
+//! Types of the library's C interface for message authentication codes (MACs) of blocks.
 
 const mac = @import("../hash/root.zig").mac;
 
-/// A block in a region and the key of its namespace.
+/// A block in a region, its identity, and the MAC key of its namespace.
 pub const MacRequest = extern struct {
     region: u64,
     offset: u64,
-    /// Length of the block.
+    /// Length of the block in bytes.
     bytes: u64,
-    /// Address of the caller's memory to copy from or to; 0 for a check in place.
+    /// Address of the caller's memory to copy from or to; 0 to check the block in the region.
     buffer: u64,
     digest: [32]u8,
     layer: u32,
     reserved: u32,
     key: [16]u8,
-    /// The MAC: a copy into the region writes it, the other calls compare it.
+    /// The block's MAC. A copy into the region writes it; the other calls compare it.
     mac: [16]u8,
 
     pub fn begin(self: *const MacRequest) mac.Mac {
@@ -26,7 +26,7 @@ pub const MacRequest = extern struct {
         return .init(&self.key, name);
     }
 
-    /// Whether these bytes, of the block's length, match the MAC.
+    /// Returns whether `payload`, which has the block's length, matches the MAC.
     pub fn matches(self: *const MacRequest, payload: []const u8) bool {
         var state = self.begin();
         state.update(payload);

@@ -1,11 +1,12 @@
-//! The boundary as text, derived from the types. Library and loader compare the hash of this text.
+//! A text that describes all exported functions and types. The library and the TypeScript loader
+//! compare a hash of it.
 
 const std = @import("std");
 const types = @import("types.zig");
 const status = @import("status.zig");
 const sets = @import("export_sets.zig").sets;
 
-/// SHA-256 of `manifest_text`, cut to 16 bytes.
+/// The first 16 bytes of SHA-256 of `manifest_text`.
 pub const abi_hash: [16]u8 = blk: {
     @setEvalBranchQuota(4_000_000);
     var full: [32]u8 = undefined;
@@ -45,14 +46,14 @@ pub const manifest_text: []const u8 = blk: {
     break :blk text;
 };
 
-/// The name without its path.
+/// Returns the type's name without its namespace path.
 pub fn shortName(comptime T: type) []const u8 {
     const full = @typeName(T);
     const dot = std.mem.lastIndexOfScalar(u8, full, '.').?;
     return full[dot + 1 ..];
 }
 
-/// The wire type of a parameter or field, as the bindings name it.
+/// Returns the name that the TypeScript bindings use for the type of a parameter or field.
 pub fn typeName(comptime T: type) []const u8 {
     return switch (@typeInfo(T)) {
         .int => @typeName(T),

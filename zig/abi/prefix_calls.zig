@@ -1,4 +1,5 @@
-//! The functions behind the exports of the prefix index.
+//! The functions behind the exports of the prefix index: each checks its request and calls
+//! prefix/index.zig.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -78,7 +79,7 @@ pub fn match(
     return answer.count;
 }
 
-/// Returns how many places of the columns were filled.
+/// Looks up `prompts` prompts and returns how many elements of each column were filled.
 pub fn matchMany(
     handle: u64,
     columns: ?*const types.PrefixColumns,
@@ -110,8 +111,8 @@ pub fn matchMany(
     return @intCast(filled orelse return error.Full);
 }
 
-/// Writes for each hash the number of its targets, then one word per target with the tiers in the
-/// high bits. Returns the number of words.
+/// For each hash, writes the number of targets that have its block, then one word for each of these
+/// targets with the tiers in the high bits. Returns the number of words.
 pub fn holders(
     handle: u64,
     hashes: ?[*]align(1) const u64,

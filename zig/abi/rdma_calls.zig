@@ -1,4 +1,4 @@
-//! The functions behind the RDMA exports.
+//! The functions behind the RDMA exports: each checks its request and calls rdma/hub.zig.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");

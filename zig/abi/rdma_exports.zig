@@ -1,4 +1,5 @@
-//! The exported functions for RDMA. They hold no logic: each casts, calls and maps the error.
+//! The exported functions for RDMA. They contain no logic: each converts its arguments, calls a
+//! function of rdma_calls.zig and maps the error to a status.
 
 const types = @import("rdma_types.zig");
 const rdma_calls = @import("rdma_calls.zig");
@@ -7,8 +8,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Succeeds on every host: `info` reports whether a device can be used, and the reason if none
-    /// can.
+    /// Opens the host's RDMA devices. Succeeds on every host: `info` reports whether a device can
+    /// be used, and the reason if none can.
     pub fn hearth_rdma_create(
         request: ?*const types.RdmaRequest,
         info: ?*types.RdmaInfo,
@@ -24,7 +25,7 @@ pub const exports = struct {
         return codeOrCount(rdma_calls.reap(handle, done, count));
     }
 
-    /// Tests whether a NIC can write to a GPU's memory; returns within a few seconds.
+    /// Tests whether a NIC can write to a GPU's memory. Returns within a few seconds.
     pub fn hearth_rdma_direct(
         request: ?*const types.RdmaDirectRequest,
         out: ?*types.RdmaDirect,
@@ -32,13 +33,13 @@ pub const exports = struct {
         return code(rdma_calls.tryDirect(request, out));
     }
 
-    /// `busy` while links exist.
+    /// Closes RDMA and frees everything. Returns `busy` while links exist.
     pub fn hearth_rdma_close(handle: u64) callconv(.c) i32 {
         return code(rdma_calls.close(handle));
     }
 
-    /// Creates a queue pair without a remote side; `out` receives its handle, `address` the data
-    /// that the remote side needs.
+    /// Creates an unconnected queue pair. `out` receives the handle of its link, `address` the data
+    /// that the other host needs to connect.
     pub fn hearth_rdma_link_create(
         handle: u64,
         request: ?*const types.RdmaLinkRequest,
@@ -48,7 +49,8 @@ pub const exports = struct {
         return code(rdma_calls.linkCreate(handle, request, out, address));
     }
 
-    /// Returns before the device has connected. A refusal of the device ends the link.
+    /// Connects the link to the other host's queue pair. Returns before the device has connected
+    /// it; if the device refuses, the link ends.
     pub fn hearth_rdma_link_connect(
         link: u64,
         address: ?*const types.RdmaAddress,
@@ -56,14 +58,14 @@ pub const exports = struct {
         return code(rdma_calls.linkConnect(link, address));
     }
 
-    /// Makes a span readable for the other side; the event `lent` carries its address and key. The
-    /// rest of the region stays unreadable.
+    /// Makes a span of the region readable by the other host. The event `lent` carries its address
+    /// and key; the rest of the region stays unreadable.
     pub fn hearth_rdma_lend(link: u64, span: ?*const types.RdmaSpan) callconv(.c) i32 {
         return code(rdma_calls.lend(link, span));
     }
 
-    /// Revokes the span lent under `token`; the event `returned` reports when it can no longer be
-    /// read.
+    /// Revokes the span that was lent with `token`. The event `returned` arrives when the other
+    /// host can no longer read it.
     pub fn hearth_rdma_return(link: u64, token: u64) callconv(.c) i32 {
         return code(rdma_calls.giveBack(link, token));
     }
@@ -72,17 +74,18 @@ pub const exports = struct {
         return code(rdma_calls.read(link, span));
     }
 
-    /// Starts no further part of a read; its event arrives when the parts under way have ended.
+    /// Cancels a read: starts no further part of it. Its event arrives when the parts in progress
+    /// have ended.
     pub fn hearth_rdma_cancel(link: u64, token: u64) callconv(.c) i32 {
         return code(rdma_calls.cancel(link, token));
     }
 
-    /// Bytes of a read that have arrived; 0 for a read that is over.
+    /// Writes to `out` how many bytes of a read have arrived; 0 if the read has ended.
     pub fn hearth_rdma_arrived(link: u64, token: u64, out: ?*u64) callconv(.c) i32 {
         return code(rdma_calls.arrived(link, token, out));
     }
 
-    /// Ends the link: everything under way fails, lent spans are revoked, `ended` is the last
+    /// Ends the link: reads in progress fail, lent spans are revoked, and `ended` is the last
     /// event. The handle is invalid after the call.
     pub fn hearth_rdma_link_end(link: u64) callconv(.c) i32 {
         return code(rdma_calls.linkEnd(link));

@@ -1,15 +1,15 @@
-//! Types of the boundary for RDMA.
+//! Types of the library's C interface for RDMA.
 
-/// Whether RDMA can be used on this host.
+/// Whether RDMA can be used on this host, or the reason if it cannot.
 pub const RdmaState = enum(u32) {
     ready = 0,
     /// libibverbs.so.1 does not exist.
     no_library = 1,
     no_device = 2,
-    /// The limit of locked memory is too small to register memory.
+    /// The limit of locked memory (RLIMIT_MEMLOCK) is too small to register memory.
     memlock = 3,
     not_permitted = 4,
-    /// The library lacks a required function.
+    /// libibverbs.so.1 lacks a required function.
     too_old = 5,
     failed = 6,
 };
@@ -17,20 +17,21 @@ pub const RdmaState = enum(u32) {
 pub const RdmaPortState = enum(u32) {
     active = 0,
     down = 1,
-    /// The port has no address that other hosts can use.
+    /// The port has no address that other hosts can reach.
     no_address = 2,
-    /// The device failed and stays unusable in this process.
+    /// The device has failed and stays unusable in this process.
     fatal = 3,
 };
 
 pub const RdmaEvent = enum(u32) {
-    /// A span is lent: `result` is its address for the other side, `key` its remote key.
+    /// A span is lent, so the other host can read it: `result` is its address for the other host,
+    /// `key` its remote key.
     lent = 0,
-    /// The span can no longer be read by the other side.
+    /// The other host can no longer read the lent span.
     returned = 1,
-    /// A read is over: `result` is XXH3-64 of its span.
+    /// A read has ended; if it succeeded, `result` is XXH3-64 of its span.
     read = 2,
-    /// The last event of a link.
+    /// The link has ended. No further event of this link follows.
     ended = 3,
     /// The state of a port has changed; `token` is its index.
     port = 4,
@@ -38,102 +39,104 @@ pub const RdmaEvent = enum(u32) {
 
 pub const RdmaFault = enum(u32) {
     none = 0,
-    /// The queue pair failed; `code` is the status of the completion (ibv_wc_status), or negative:
-    /// the errno with which the device refused to connect it.
+    /// The queue pair failed. `code` is the status of the completion (ibv_wc_status) or, if
+    /// negative, the negated errno with which the device refused to connect.
     broken = 1,
     /// This side ended the link or cancelled the read.
     cancelled = 2,
-    /// The window or a table is full.
+    /// The limit of lent bytes is reached, or a table is full.
     full = 3,
-    /// The memory could not be registered; `code` is the errno.
+    /// The memory could not be registered with the device; `code` is the errno.
     unregistered = 4,
-    /// The device or its port is gone.
+    /// The device or its port failed, or its address changed.
     port = 5,
 };
 
-/// The reason why a NIC could not write to a GPU's memory.
+/// The step at which the test whether a NIC can write to a GPU's memory failed.
 pub const RdmaDirectStep = enum(u32) {
-    /// Nothing: the READ has ended well. Whether its bytes arrived is another question.
+    /// No step failed: the READ completed. The caller must still check that its bytes arrived in
+    /// the GPU's memory.
     works = 0,
-    /// The library is missing, or lacks a call that is needed.
+    /// libibverbs.so.1 is missing or lacks a required function.
     library = 1,
     device = 2,
     port = 3,
-    /// The region's memory could not be registered.
+    /// The region's memory could not be registered with the NIC.
     memory = 4,
-    /// The GPU's could not.
+    /// The GPU's memory could not be registered with the NIC.
     dma_buf = 5,
     pair = 6,
-    /// The read failed; `code` is the status of the completion.
+    /// The READ failed; `code` is the status of the completion (ibv_wc_status).
     read = 7,
-    /// The read did not end before the deadline.
+    /// The READ did not complete before the deadline.
     late = 8,
 };
 
 pub const RdmaRequest = extern struct {
-    /// The arena that reads and writes use; it cannot close before RDMA does.
+    /// Handle of the region (arena) that RDMA uses; it cannot close before RDMA.
     region: u64,
-    /// Address of the library's path, terminated by a zero byte; 0 for libibverbs.so.1.
+    /// Address of the path of the verbs library, terminated by a zero byte; 0 for libibverbs.so.1.
     library: u64,
-    /// Largest number of bytes lent at the same time.
+    /// Largest number of bytes that other hosts can read at the same time.
     window_bytes: u64,
-    /// Largest number of spans lent at the same time.
+    /// Largest number of spans that other hosts can read at the same time.
     window_spans: u32,
     links: u32,
-    /// Largest number of reads that are not reaped, over all links.
+    /// Largest number of reads whose events are not reaped, over all links.
     reads: u32,
-    /// Address of device names, each terminated by a zero byte and the list by another; without
-    /// names all devices are used.
+    /// Size in bytes of the list of device names at address `devices`. Each name ends with a zero
+    /// byte, and an empty name ends the list. Without names all devices are used.
     devices_bytes: u32,
     devices: u64,
-    /// Index in the GID table of ports that have it; 2^32-1 lets the library choose.
+    /// Index in the GID table for all ports whose table has it; 2^32-1 lets the library choose.
     gid_index: u32,
     reserved: u32,
 };
 
 pub const RdmaInfo = extern struct {
-    /// 0 unless the state is `ready`.
+    /// Handle of RDMA; 0 unless the state is `ready`.
     handle: u64,
     event_fd: i32,
-    /// A `RdmaState`.
+    /// A `RdmaState` as a number.
     state: u32,
     ports: u32,
-    /// The errno behind the state, or 0.
+    /// The errno that caused the state; 0 if there is none.
     errno: i32,
 };
 
 pub const RdmaPort = extern struct {
-    /// Terminated by a zero byte.
+    /// Name of the device, terminated by a zero byte.
     device: [64]u8,
     gid: [16]u8,
-    /// Largest message, in bytes.
+    /// Largest RDMA message of the port, in bytes.
     message_bytes_max: u64,
     /// Current speed of the port in Mbit/s; 0: unknown.
     speed: u64,
     number: u32,
-    /// A `RdmaPortState`.
+    /// A `RdmaPortState` as a number.
     state: u32,
     gid_index: u32,
-    /// 0 InfiniBand or RoCE v1, 2 RoCE v2.
+    /// GID type: 0 InfiniBand or RoCE v1, 2 RoCE v2.
     gid_type: u32,
     lid: u32,
     /// Path MTU in bytes.
     mtu: u32,
-    /// READs that a queue pair may have in flight, as requester and as responder.
+    /// `reads_out`: READs that a queue pair can have in flight as requester. The next field is the
+    /// same as responder.
     reads_out: u32,
     reads_in: u32,
-    /// 1 InfiniBand, 2 Ethernet.
+    /// Link layer: 1 InfiniBand, 2 Ethernet.
     link_layer: u32,
     numa_node: i32,
     has_relaxed_ordering: u32,
     has_dma_buf: u32,
 };
 
-/// The data of a queue pair that the other side needs to connect.
+/// Address and parameters of a queue pair, which the other host needs to connect to it.
 pub const RdmaAddress = extern struct {
     gid: [16]u8,
     queue_pair: u32,
-    /// First packet sequence number, 24 bits.
+    /// First packet sequence number; 24 bits.
     psn: u32,
     lid: u32,
     mtu: u32,
@@ -142,43 +145,46 @@ pub const RdmaAddress = extern struct {
 };
 
 pub const RdmaLinkRequest = extern struct {
-    /// The token of the link's event `ended`.
+    /// Token that the link's event `ended` carries.
     token: u64,
-    /// Index of the port.
+    /// Index of the port that the link uses.
     port: u32,
-    /// 4.096 us * 2^timeout: a packet without an answer is sent again after this time. 1 to 31.
+    /// Exponent of the packet timeout: an unanswered packet is sent again after 4.096 us *
+    /// 2^timeout. 1 to 31.
     timeout: u32,
-    /// Number of retries, 1 to 6: soft-RoCE retries for ever with 7.
+    /// Number of times that an unanswered packet is sent again, 1 to 6. With 7, soft-RoCE never
+    /// stops.
     retries: u32,
     traffic_class: u32,
     service_level: u32,
-    /// Largest size of one READ; a multiple of 4096.
+    /// Largest size of one READ in bytes; a multiple of 4096.
     piece_bytes: u32,
 };
 
-/// A span of the region to lend or to read into.
+/// A span of the region that the other host may read, or into which a read goes.
 pub const RdmaSpan = extern struct {
     token: u64,
     offset: u64,
     bytes: u64,
-    /// For a read: the address that the other side's `lent` event carried.
+    /// Remote address to read from, as the other host's `lent` event reported it. Unused when
+    /// lending.
     address: u64,
     key: u32,
     reserved: u32,
 };
 
-/// A READ from the region into a buffer that a GPU driver exported.
+/// A test READ from the region into a dma-buf that the GPU driver exported.
 pub const RdmaDirectRequest = extern struct {
     region: u64,
     offset: u64,
     bytes: u64,
-    /// As in `RdmaRequest`.
+    /// Address of the path of the verbs library, as in `RdmaRequest`.
     library: u64,
-    /// Terminated by a zero byte.
+    /// Name of the device, terminated by a zero byte.
     device: [64]u8,
-    /// Offset in the buffer.
+    /// Offset in the dma-buf to write to.
     buffer_offset: u64,
-    /// Descriptor of the buffer; the caller still owns it.
+    /// Descriptor of the dma-buf; the caller still owns it.
     fd: i32,
     port: u32,
     gid_index: u32,
@@ -186,9 +192,9 @@ pub const RdmaDirectRequest = extern struct {
 };
 
 pub const RdmaDirect = extern struct {
-    /// A `RdmaDirectStep`.
+    /// A `RdmaDirectStep` as a number.
     step: u32,
-    /// The errno behind the step, or 0.
+    /// The errno or completion status with which the step failed; 0 if there is none.
     code: i32,
 };
 
@@ -196,9 +202,9 @@ pub const RdmaDone = extern struct {
     token: u64,
     result: u64,
     key: u32,
-    /// A `RdmaEvent`.
+    /// A `RdmaEvent` as a number.
     event: u32,
-    /// A `RdmaFault`.
+    /// A `RdmaFault` as a number.
     fault: u32,
     code: i32,
 };

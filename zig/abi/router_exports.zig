@@ -1,4 +1,5 @@
-//! The exported functions for the router. They hold no logic: each casts, calls and maps the error.
+//! The exported functions for the router. They contain no logic: each converts its arguments, calls
+//! a function of hash_calls.zig or prefix_calls.zig and maps the error to a status.
 
 const types = @import("router_types.zig");
 const hash_calls = @import("hash_calls.zig");
@@ -8,8 +9,8 @@ const code = status.code;
 const codeOrCount = status.codeOrCount;
 
 pub const exports = struct {
-    /// Writes two hashes for each full block of a prompt and returns their number. Writes nothing
-    /// if the output is too small.
+    /// Writes two hashes for each full block of a prompt and returns the number of blocks. Writes
+    /// nothing if the output is too small.
     pub fn hearth_sequence_hashes(
         request: ?*const types.ChainRequest,
         tokens: ?[*]const u8,
@@ -20,8 +21,8 @@ pub const exports = struct {
         return codeOrCount(hash_calls.sequenceHashes(request, tokens, local, sequence, room));
     }
 
-    /// Writes the first eight bytes of each block's key (layer "all"), little-endian. Returns their
-    /// number.
+    /// Writes the first eight bytes of each block's key (layer "all") as a little-endian number.
+    /// Returns the number of keys.
     pub fn hearth_key_hashes(
         key: ?*const [32]u8,
         tokens: ?[*]const u8,
@@ -50,7 +51,7 @@ pub const exports = struct {
         return code(prefix_calls.close(handle));
     }
 
-    /// Applies changes in order, or none of them if one is invalid.
+    /// Applies changes to the index in order, or none of them if one is invalid.
     pub fn hearth_prefix_apply(
         handle: u64,
         changes: ?[*]align(1) const types.PrefixChange,
@@ -61,8 +62,8 @@ pub const exports = struct {
         return code(prefix_calls.apply(handle, changes, change_count, hashes, hash_count));
     }
 
-    /// Returns how many targets have a prefix of the prompt. The columns must have room for all
-    /// targets.
+    /// Looks up one prompt. Returns how many targets have at least its first block. The columns
+    /// must have room for all targets.
     pub fn hearth_prefix_match(
         handle: u64,
         columns: ?*types.PrefixColumns,
@@ -72,8 +73,8 @@ pub const exports = struct {
         return codeOrCount(prefix_calls.match(handle, columns, hashes, count));
     }
 
-    /// Prompt `i` ends before `ends[i]`. Returns how many places of the columns were filled; `full`
-    /// if there are too few.
+    /// Looks up many prompts; the hashes of prompt `i` end before `ends[i]`. Returns how many
+    /// elements of each column were filled, or `full` if the columns are too short.
     pub fn hearth_prefix_match_many(
         handle: u64,
         columns: ?*const types.PrefixColumns,
@@ -87,9 +88,9 @@ pub const exports = struct {
         );
     }
 
-    /// Writes for each hash a word with the number of targets that have it, at most `max`, and a
-    /// word for each of these targets: its number, and a bit for each tier from bit 16 on. Returns
-    /// the number of words.
+    /// For each hash, writes a word with the number of targets that have its block (at most `max`),
+    /// then a word for each of these targets: its number in the low 16 bits and a bit for each tier
+    /// above. Returns the number of words.
     pub fn hearth_prefix_holders(
         handle: u64,
         hashes: ?[*]align(1) const u64,
@@ -109,23 +110,23 @@ pub const exports = struct {
         return code(prefix_calls.digests(handle, target, out));
     }
 
-    /// Starts a dump of one target, or of all targets (2^32-1).
+    /// Starts a dump of the content of one target, or of all targets (2^32-1).
     pub fn hearth_prefix_dump(handle: u64, target: u32) callconv(.c) i32 {
         return code(prefix_calls.dump(handle, target));
     }
 
-    /// Writes whole runs, parents before children. Returns their bytes, 0 at the end. `busy`: the
-    /// index has changed since the start.
+    /// Writes the next whole runs of blocks of the dump, parents before children. Returns the
+    /// number of bytes, 0 at the end. `busy`: the index has changed since the dump started.
     pub fn hearth_prefix_dump_next(handle: u64, out: ?[*]u8, room: u32) callconv(.c) i32 {
         return codeOrCount(prefix_calls.dumpNext(handle, out, room));
     }
 
-    /// Starts to save the index in its current state; changes are allowed meanwhile.
+    /// Starts to save the index as it is now. Changes during the save are allowed and not saved.
     pub fn hearth_prefix_save(handle: u64) callconv(.c) i32 {
         return code(prefix_calls.save(handle));
     }
 
-    /// Writes the next saved bytes and returns their number, 0 at the end.
+    /// Writes the next bytes of the save and returns their number; 0 at the end.
     pub fn hearth_prefix_save_next(handle: u64, out: ?[*]u8, room: u32) callconv(.c) i32 {
         return codeOrCount(prefix_calls.saveNext(handle, out, room));
     }
@@ -140,7 +141,7 @@ pub const exports = struct {
         return code(prefix_calls.load(handle, data, length));
     }
 
-    /// Ends a load; `forged` if the saved bytes are incomplete or damaged.
+    /// Ends a load. `forged`: the saved bytes are incomplete or damaged.
     pub fn hearth_prefix_load_end(handle: u64) callconv(.c) i32 {
         return code(prefix_calls.loadEnd(handle));
     }

@@ -1,33 +1,33 @@
-//! Return values of the exports: zero or positive is success, negative a `Status`.
+//! Return values of the exported functions: 0 or positive means success, negative is a `Status`.
 
 const std = @import("std");
 
-/// Stable numbers; `src/native/abi.gen.ts` carries the same table.
+/// Status numbers. They never change; `src/native/abi.gen.ts` contains the same table.
 pub const Status = enum(i32) {
     ok = 0,
-    /// A pointer that must not be null was null.
+    /// A required pointer was null.
     null_argument = -1,
-    /// The handle was never issued, is of another kind, or was closed before.
+    /// The handle was never issued, belongs to another kind of object, or is closed.
     stale_handle = -2,
-    /// Something in flight still uses the object.
+    /// An operation in progress still uses the object.
     busy = -3,
     /// An offset or length lies outside the object.
     out_of_range = -4,
-    /// A ring, table or buffer has no room; the call changed nothing.
+    /// A queue, table or buffer has no room; the call changed nothing.
     full = -5,
-    /// This kernel, device or build does not offer the function.
+    /// This kernel, device or build does not support the function.
     unsupported = -6,
-    /// The kernel has no memory, or a limit forbids the allocation.
+    /// Memory is exhausted, or a limit forbids the allocation.
     no_memory = -7,
     /// The kernel forbids the call to this process.
     not_permitted = -8,
-    /// The socket or resource would block; try again later.
+    /// The call would block; try again later.
     try_again = -9,
     /// The other side has closed the connection.
     closed = -10,
     /// A field of the request has an invalid value.
     bad_request = -11,
-    /// Any other errno; `hearth_last_errno` returns it.
+    /// The call failed with another errno, which `hearth_last_errno` returns.
     system = -12,
     /// The name already exists.
     exists = -13,
@@ -39,19 +39,19 @@ pub const Status = enum(i32) {
     no_space = -16,
     /// The file system is mounted read-only.
     read_only = -17,
-    /// The device failed to read or write.
+    /// The device reported an error while reading or writing.
     io_error = -18,
-    /// Sealed data was changed or belongs to another place.
+    /// Sealed or saved data is damaged, or belongs to another position or key.
     forged = -19,
-    /// The device is lost: it stays unusable until this process ends.
+    /// The GPU is lost: it stays unusable until this process ends.
     lost = -20,
-    /// The driver or the device refused; the code of the driver gives the reason.
+    /// The GPU driver or the device refused; the `code` of the completion gives the reason.
     device_failed = -21,
     /// This process, or the host, has no file descriptor left (RLIMIT_NOFILE, fs.file-max).
     no_descriptors = -22,
 };
 
-/// Every error that the library's functions return.
+/// All errors that functions of the library return.
 pub const Error = error{
     NullArgument,
     StaleHandle,
@@ -104,12 +104,12 @@ pub fn fromError(err: Error) Status {
     };
 }
 
-/// The status of a `!void` result.
+/// Returns 0, or the negative status of the error.
 pub fn code(result: Error!void) i32 {
     if (result) |_| return 0 else |err| return @intFromEnum(fromError(err));
 }
 
-/// The count of a `!u32` result, or its negative status.
+/// Returns the count, or the negative status of the error.
 pub fn codeOrCount(result: Error!u32) i32 {
     if (result) |count| return @intCast(count) else |err| return @intFromEnum(fromError(err));
 }

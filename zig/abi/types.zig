@@ -1,5 +1,5 @@
-//! Types of the boundary. All have explicit widths and no implicit padding, which `assertNoPadding`
-//! checks.
+//! Types of the library's C interface. All have explicit widths and no implicit padding, which
+//! `assertNoPadding` checks.
 
 const std = @import("std");
 const gpu = @import("gpu_types.zig");
@@ -8,30 +8,30 @@ const rdma = @import("rdma_types.zig");
 const router = @import("router_types.zig");
 
 pub const AbiInfo = extern struct {
-    /// First 16 bytes of SHA-256 over the manifest text (see manifest.zig).
+    /// First 16 bytes of SHA-256 of the manifest text (see manifest.zig).
     abi_hash: [16]u8,
-    /// 0 Debug, 1 ReleaseSafe, 2 ReleaseFast, 3 ReleaseSmall.
+    /// Build mode of the library: 0 Debug, 1 ReleaseSafe, 2 ReleaseFast, 3 ReleaseSmall.
     optimize_mode: u32,
     /// 1 if the code was compiled for AES instructions.
     has_aes: u32,
 };
 
-/// How to allocate the memory of an arena. Each option: 0 off, 1 try, 2 require.
+/// Size of an arena and how to allocate its memory. Each option: 0 off, 1 try, 2 require.
 pub const RegionRequest = extern struct {
     bytes: u64,
     huge_pages: u32,
     lock_memory: u32,
 };
 
-/// The arena of an earlier process, with its content.
+/// A request to take over the arena of an earlier process, with its content.
 pub const AdoptRequest = extern struct {
     bytes: u64,
     fd: i32,
-    /// An option as in `RegionRequest`.
+    /// Whether to lock the memory, as in `RegionRequest`: 0 off, 1 try, 2 require.
     lock_memory: u32,
 };
 
-/// A mapping of another process's arena.
+/// A request to map another process's arena.
 pub const MapRequest = extern struct {
     bytes: u64,
     fd: i32,
@@ -43,31 +43,32 @@ pub const RegionInfo = extern struct {
     address: u64,
     bytes: u64,
     fd: i32,
-    /// 4096, or the huge page size if the arena has huge pages.
+    /// Page size of the region in bytes: 4096, or the huge page size if it has huge pages.
     page_bytes: u32,
-    /// Bytes whose pages were populated through the queue, in total.
+    /// Total bytes whose pages were allocated by `populate` operations.
     populated_bytes: u64,
-    /// Bytes of these pages that are locked in memory.
+    /// Bytes of the populated pages that are locked in memory.
     locked_bytes: u64,
-    /// Bit 0: the kernel refused to lock at least once. Bit 1: transparent huge pages were advised.
+    /// Bit 0: the kernel refused to lock memory at least once. Bit 1: transparent huge pages were
+    /// requested.
     flags: u32,
-    /// Number of transparent huge pages of 2 MiB.
+    /// Number of transparent huge pages of 2 MiB in use.
     huge_pages: u32,
 };
 
-/// A copy between a region and private memory of the caller.
+/// A copy between a region and other memory of the calling process.
 pub const CopyRequest = extern struct {
     region: u64,
     offset: u64,
     bytes: u64,
-    /// Address of the caller's memory.
+    /// Address of the caller's memory to copy from or to.
     buffer: u64,
-    /// 1: `out` receives XXH3-64 of the bytes.
+    /// 1: the call writes XXH3-64 of the copied bytes to `out`. 0: no checksum.
     checksum: u32,
     reserved: u32,
 };
 
-/// A span of a region and the seed of its pattern.
+/// A span of a region and the seed of its test pattern.
 pub const SpanRequest = extern struct {
     region: u64,
     offset: u64,
@@ -91,14 +92,14 @@ pub const QueueInfo = extern struct {
 };
 
 pub const Operation = enum(u32) {
-    /// Completes at once; `result` is `argument`.
+    /// Does nothing and completes at once; `result` is `argument`.
     nop = 0,
-    /// Populates the pages of the span, and locks them if the region was created with locking.
+    /// Allocates the pages of the span, and locks them if the region was created with locking.
     populate = 1,
-    /// `result` is XXH3-64 of the span.
+    /// Computes XXH3-64 of the span, which is the `result`.
     checksum = 2,
-    /// `argument` is the address of a `MacRequest`, valid until the completion; `result` is 1 if
-    /// the span matches its MAC, else 0.
+    /// Checks the MAC of a span. `argument` is the address of a `MacRequest`, valid until the
+    /// completion; `result` is 1 if the span matches, else 0.
     mac = 3,
 };
 
@@ -108,7 +109,7 @@ pub const Submission = extern struct {
     offset: u64,
     bytes: u64,
     argument: u64,
-    /// An `Operation`.
+    /// An `Operation` as a number.
     operation: u32,
     reserved: u32,
 };
@@ -116,25 +117,26 @@ pub const Submission = extern struct {
 pub const Completion = extern struct {
     token: u64,
     result: u64,
-    /// Zero or a `Status`.
+    /// 0 or a `Status`.
     status: i32,
-    /// The errno behind the status, or 0.
+    /// The errno that caused the status; 0 if there is none.
     errno: i32,
 };
 
-/// How a disk moves bytes. 0 lets the library choose.
+/// The system calls with which a disk moves bytes. `auto` lets the library choose.
 pub const DiskMethod = enum(u32) { auto = 0, io_uring = 1, threads = 2 };
 
 pub const DiskRequest = extern struct {
-    /// Address of `depth` headers of 4096 bytes, aligned to 4096, valid as long as the disk.
+    /// Address of `depth` headers of 4096 bytes, aligned to 4096. The memory must stay valid while
+    /// the disk is open.
     headers: u64,
-    /// The region to register with the ring, or 0.
+    /// Handle of the region to register with io_uring; 0 for none.
     arena: u64,
-    /// Largest number of jobs in flight.
+    /// Largest number of jobs in progress.
     depth: u32,
-    /// Threads for file system calls and checksums; 0 lets the library choose.
+    /// Number of threads for file system calls and checksums; 0 lets the library choose.
     threads: u32,
-    /// A `DiskMethod`.
+    /// A `DiskMethod` as a number.
     method: u32,
     reserved: u32,
 };
@@ -142,61 +144,62 @@ pub const DiskRequest = extern struct {
 pub const DiskRegistration = enum(u32) {
     none = 0,
     registered = 1,
-    /// The registration has not ended yet.
+    /// The arena is being registered.
     under_way = 2,
 };
 
 pub const DiskInfo = extern struct {
     handle: u64,
     event_fd: i32,
-    /// The `DiskMethod` in use: never `auto`.
+    /// The `DiskMethod` in use; never `auto`.
     method: u32,
-    /// The errno with which io_uring failed, or 0.
+    /// The errno with which io_uring failed; 0 if it did not fail.
     method_errno: i32,
-    /// 1 if files are opened with O_DIRECT. Known after the folder is open.
+    /// 1 if files are opened with O_DIRECT. Valid after the job `open` has completed.
     direct: u32,
-    /// A `DiskRegistration`: whether the arena is registered with the ring.
+    /// A `DiskRegistration` as a number: whether the arena is registered with io_uring.
     registered: u32,
-    /// The errno with which the registration failed, or 0.
+    /// The errno with which registering the arena failed; 0 if it did not fail.
     registered_errno: i32,
 };
 
 pub const DiskOperation = enum(u32) {
-    /// Opens the disk's folder, whose path is in `buffer`; the first job of a disk.
+    /// Opens the disk's folder, whose path is in `buffer`. Must be the first job of a disk.
     open = 0,
-    /// Writes header and span to a new file; `result` is the bytes allocated for it.
+    /// Writes header and span to a new file; `result` is the number of bytes allocated for it.
     store = 1,
-    /// Reads header and span; `result` is XXH3-64 of the span, `extra` the size of the file.
+    /// Reads header and span; `result` is XXH3-64 of the span, `extra` the file's size in bytes.
     load = 2,
-    /// Reads the header; `extra` is the size of the file.
+    /// Reads only the header; `extra` is the file's size in bytes.
     peek = 3,
     remove = 4,
-    /// Moves `path` to `target` without replacing an existing file.
+    /// Renames `path` to `target` without replacing an existing file.
     rename = 5,
-    /// Fills `buffer` with entries of the folder from the position `offset`; `result` is the bytes
-    /// filled (0 at the end), `extra` the next position. An entry is the file's bytes, its
-    /// allocated bytes (u64 each), the length of its name (u8) and its name.
+    /// Fills `buffer` with entries of the folder, starting at the position `offset`; `result` is
+    /// the number of bytes filled (0 at the end), `extra` the next position. An entry consists of
+    /// the file's size, its allocated bytes (u64 each), the length of its name (u8) and its name.
     list = 6,
-    /// Runs syncfs on the file system.
+    /// Writes all data of the file system to stable storage (syncfs).
     sync = 7,
-    /// `result` is the free bytes of the file system, `extra` its size.
+    /// Measures the file system: `result` is its free bytes, `extra` its total bytes.
     space = 8,
 };
 
-/// A job for a disk. The library owns the span, the header and the buffer until the completion.
+/// A job for a disk. The library owns the span, the header and the buffer until the job's
+/// completion.
 pub const DiskJob = extern struct {
     token: u64,
     region: u64,
     offset: u64,
     bytes: u64,
-    /// Address of memory for text that the job needs or returns.
+    /// Address of the memory for paths and folder entries that the operation reads or writes.
     buffer: u64,
     buffer_bytes: u64,
-    /// A `DiskOperation`.
+    /// A `DiskOperation` as a number.
     operation: u32,
-    /// Index of the header.
+    /// Index of the header in `headers` that the job reads or writes.
     header: u32,
-    /// Relative to the disk's folder, terminated by a zero byte.
+    /// Path relative to the disk's folder, terminated by a zero byte.
     path: [64]u8,
     target: [64]u8,
 };
@@ -205,9 +208,9 @@ pub const DiskDone = extern struct {
     token: u64,
     result: u64,
     extra: u64,
-    /// Zero or a `Status`.
+    /// 0 or a `Status`.
     status: i32,
-    /// The errno behind the status, or 0.
+    /// The errno that caused the status; 0 if there is none.
     errno: i32,
 };
 
@@ -215,59 +218,60 @@ pub const PeerInfo = extern struct {
     pid: u32,
     uid: u32,
     gid: u32,
-    /// A pidfd of the process, which the caller closes; -1 if the kernel does not offer one.
+    /// A pidfd of the process, which the caller must close; -1 if the kernel does not support it.
     pid_fd: i32,
 };
 
 pub const DigestRequest = extern struct {
     key: [32]u8,
-    /// Address of `token_count` little-endian u32.
+    /// Address of `token_count` tokens, little-endian u32.
     tokens: u64,
-    /// Address of 32 bytes for each full block.
+    /// Address of the output: 32 bytes for each full block.
     out: u64,
     token_count: u32,
     block_tokens: u32,
 };
 
-/// How a lane seals its bytes. `none` seals its hello and welcome only.
+/// The cipher of a lane's payload. `none` seals only the hello and welcome records.
 pub const LaneCipher = enum(u32) { aegis_128l = 0, aes_128_gcm = 1, none = 2 };
 
-/// Why a session or a transfer failed.
+/// The reason why a session or a transfer failed.
 pub const LaneFault = enum(u32) {
     none = 0,
     /// The connection failed or ended early.
     broken = 1,
-    /// A record was changed, repeated, left out, or belongs to another place.
+    /// A record was changed, repeated, left out, or belongs to another lane or session.
     forged = 2,
-    /// More bytes arrived than were announced.
+    /// More bytes arrived than the receiving side expected.
     too_long = 3,
     cancelled = 4,
-    /// It was not complete before its deadline.
+    /// The lanes were not connected before the deadline.
     expired = 5,
     /// One of the two sides ended the session.
     closed = 6,
-    /// The other side does not know the session or its secret.
+    /// The other side does not know the session, or has a different secret.
     refused = 7,
     @"unreachable" = 8,
     full = 9,
 };
 
 pub const LaneEvent = enum(u32) {
-    /// All lanes of a session are connected.
+    /// All lanes of the session are connected.
     opened = 0,
-    /// The last event of a session.
+    /// The session has ended. No further event of this session follows.
     ended = 1,
     sent = 2,
     received = 3,
 };
 
 pub const LanesRequest = extern struct {
-    /// The region of all spans; it cannot close before the lanes.
+    /// Handle of the region (arena) with all spans; it cannot close before the lanes.
     region: u64,
-    /// Largest number of bytes sealed with one key; 0 for the default of the cipher.
+    /// Largest number of bytes sealed with one key; 0 for the cipher's default.
     rekey_bytes: u64,
     threads: u32,
-    /// SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel.
+    /// Send and receive buffer of each socket in bytes (SO_SNDBUF, SO_RCVBUF); 0 lets the kernel
+    /// choose.
     socket_bytes: u32,
 };
 
@@ -286,13 +290,13 @@ pub const LaneAddress = extern struct {
 
 pub const LaneSession = extern struct {
     token: u64,
-    /// Identifies the session; sent unencrypted.
+    /// Identifies the session to the other side; sent unencrypted.
     id: [16]u8,
     secret: [32]u8,
-    /// A `LaneCipher`.
+    /// A `LaneCipher` as a number.
     cipher: u32,
     lanes: u32,
-    /// Deadline for opening, in milliseconds from now.
+    /// Milliseconds from now within which all lanes must be connected.
     timeout_ms: u32,
     reserved: u32,
 };
@@ -301,54 +305,54 @@ pub const LaneTransfer = extern struct {
     token: u64,
     offset: u64,
     bytes: u64,
-    /// The number of the transfer on both sides.
+    /// Number by which both sides identify the transfer.
     number: u32,
     reserved: u32,
 };
 
 pub const LaneDone = extern struct {
-    /// The token of the session or the transfer.
+    /// Token that the caller gave to the session or the transfer.
     token: u64,
     /// XXH3-64 of a received span.
     checksum: u64,
-    /// A `LaneEvent`.
+    /// A `LaneEvent` as a number.
     event: u32,
-    /// A `LaneFault`.
+    /// A `LaneFault` as a number.
     fault: u32,
 };
 
-/// The listening socket of a benchmark server.
+/// The listening socket of the plain-TCP benchmark server.
 pub const PlainListener = extern struct {
     fd: i32,
     port: u32,
 };
 
-/// Blocks that a benchmark client pulls.
+/// A request of the plain-TCP benchmark client to pull blocks.
 pub const PlainPull = extern struct {
     region: u64,
     blocks: u64,
     block_bytes: u64,
     port: u32,
     connections: u32,
-    /// Largest number of blocks requested and not received, over all connections.
+    /// Largest number of blocks requested and not yet received, over all connections.
     in_flight: u32,
     reserved: u32,
 };
 
-/// The place of records in a session, for sealing and opening them without a socket.
+/// Session, lane, direction and cipher of records that are sealed and opened without a socket.
 pub const RecordPlace = extern struct {
     id: [16]u8,
     secret: [32]u8,
     rekey_bytes: u64,
     lane: u32,
-    /// 0 from the side that dialled, 1 to it.
+    /// 0: sent by the side that dialled. 1: sent to it.
     direction: u32,
-    /// A `LaneCipher`.
+    /// A `LaneCipher` as a number.
     cipher: u32,
     reserved: u32,
 };
 
-/// Enums by their names in the bindings.
+/// Enums, by their names in the TypeScript bindings.
 pub const enums = .{
     .{ .name = "OPERATION", .type = Operation },
     .{ .name = "DISK_METHOD", .type = DiskMethod },
@@ -359,7 +363,7 @@ pub const enums = .{
     .{ .name = "LANE_EVENT", .type = LaneEvent },
 } ++ gpu.enums ++ rdma.enums;
 
-/// Structs in the order of their numbers for the round-trip test.
+/// Structs, in the order of their numbers in `hearth_abi_echo`.
 pub const all = .{
     AbiInfo,       RegionRequest, MapRequest,  RegionInfo,   CopyRequest,  SpanRequest,
     QueueRequest,  QueueInfo,     Submission,  Completion,   PeerInfo,     DigestRequest,

@@ -1,5 +1,5 @@
-//! Maps errnos to errors. The library names each errno that has a meaning for callers and keeps the
-//! others for `hearth_last_errno`.
+//! Maps errnos to `Error` values. Each errno that callers must distinguish has its own error; all
+//! others become `error.System`, and `hearth_last_errno` returns their number.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -7,12 +7,12 @@ const Error = @import("../abi/status.zig").Error;
 
 threadlocal var last: i32 = 0;
 
-/// The errno behind the last `error.System`, or other system error, of this thread.
+/// Returns the errno of the last call that failed on this thread; 0 after `forget`.
 pub fn lastErrno() i32 {
     return last;
 }
 
-/// The value of a raw system call, or the error that its errno maps to.
+/// Returns the value of a raw system call, or the error to which its errno maps.
 pub fn check(result: usize) Error!usize {
     const errno = linux.errno(result);
     if (errno == .SUCCESS) return result;
@@ -29,17 +29,17 @@ pub fn check(result: usize) Error!usize {
     };
 }
 
-/// Keeps the errno of a call into a library for `lastErrno`.
+/// Stores the errno of a failed library call, so that `lastErrno` returns it.
 pub fn keep(code: i32) void {
     last = code;
 }
 
-/// Clears the errno: `lastErrno` then reports later calls only.
+/// Clears this thread's stored errno, so that `lastErrno` reports only later failures.
 pub fn forget() void {
     last = 0;
 }
 
-/// Like `check`, for calls on files, where some errnos have other meanings.
+/// Like `check`, for calls on files, where some errnos map to other errors (EIO to `IoError`).
 pub fn checkFile(result: usize) Error!usize {
     const code = linux.errno(result);
     const meaning: Error = switch (code) {
@@ -47,8 +47,8 @@ pub fn checkFile(result: usize) Error!usize {
         .NOENT => error.Missing,
         .NOSPC, .DQUOT => error.NoSpace,
         .ROFS => error.ReadOnly,
-        // A block device reports media errors under the later names; a damaged file system reports
-        // UCLEAN.
+        // Block devices report media errors as REMOTEIO, NODATA, ILSEQ, NOLINK, TIMEDOUT or NXIO; a
+        // damaged file system reports UCLEAN.
         .IO, .REMOTEIO, .NODATA, .ILSEQ, .NOLINK, .TIMEDOUT, .UCLEAN, .NXIO => error.IoError,
         else => return check(result),
     };
@@ -56,7 +56,7 @@ pub fn checkFile(result: usize) Error!usize {
     return meaning;
 }
 
-/// Like `check`, for a call that a signal may interrupt; repeats such a call.
+/// Like `check`, but repeats the call while a signal interrupts it (EINTR).
 pub fn checkRepeat(comptime function: anytype, args: anytype) Error!usize {
     while (true) {
         const result: usize = @call(.auto, function, args);

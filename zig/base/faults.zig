@@ -1,5 +1,6 @@
-//! Planned failures for tests. The system calls of disks and lanes have names here, and a plan
-//! selects which of them fail, when, and how. Without a plan a call costs one relaxed load more.
+//! Planned failures for tests. The system calls of disks and lanes (data connections) have names
+//! here. A plan selects which of these calls fail, when, and how. Without a plan, each call costs
+//! one extra relaxed atomic load.
 //!
 //! A plan consists of items separated by `;`, each `name:nth:action`:
 //!   name    of a call (`store.write`), or a prefix and `*` (`store.*`, `*`)
@@ -7,18 +8,19 @@
 //!   action  the name of an errno (`EIO`): the call is not made and fails with it
 //!           `short`      half of the moved bytes are reported
 //!           `flip`       one bit of the bytes read is inverted
-//!           `delay=MS`   the call is made late
+//!           `delay=MS`   the call is made `MS` milliseconds late
 //!           `freeze`     the call is not made before the plan changes
 //!           `kill`, `kill-after`  SIGKILL to this process before or after the call
 //!
-//! The item `count` fails nothing: while a plan is set, hits are counted.
+//! The item `count` injects no failure. It makes the plan non-empty, so that hits are counted.
 
 const std = @import("std");
 const linux = std.os.linux;
 const sync = @import("mutex.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// The calls of the native side. The TypeScript side uses names of its own, known at run time.
+/// The native calls in which a plan can inject failures. TypeScript calls use names that this enum
+/// does not list; `hitForeign` takes them as text.
 pub const Point = enum {
     @"disk.memory",
     @"disk.eventfd",
@@ -76,21 +78,22 @@ pub const Point = enum {
     @"lane.receive",
 };
 
-/// The effect of the plan on one call.
+/// Effects of the plan that the caller of `hit` must apply to one call.
 pub const Verdict = struct {
-    /// The errno to fail with instead of calling.
+    /// The errno with which the call fails. If set, the caller must not make the system call.
     errno: ?linux.E = null,
     short: bool = false,
     flip: bool = false,
     kill_after: bool = false,
 
-    /// Must be called when the call has ended.
+    /// The caller runs this when the system call has ended: kills the process if the plan says
+    /// `kill-after`.
     pub fn after(verdict: Verdict) void {
         if (verdict.kill_after) kill();
     }
 
-    /// How many of the `count` bytes that were read into `parts`, or written, to report. For writes
-    /// `parts` is empty.
+    /// Returns how many of `count` bytes the caller reports as moved, and flips a bit in `parts` if
+    /// the plan says so. `parts` holds the bytes read; it is empty for writes.
     pub fn moved(verdict: Verdict, count: usize, parts: []const std.posix.iovec) usize {
         if (verdict.flip) flipBit(parts, count);
         return if (verdict.short) count / 2 else count;
@@ -150,7 +153,7 @@ const points = std.meta.tags(Point);
 
 var armed: std.atomic.Value(bool) = .init(false);
 var mutex: sync.Mutex = .{};
-/// Wakes the frozen calls.
+/// Signals a change of the plan to the threads that `freeze` has stopped.
 var changed: sync.Condition = .{};
 var generation: u64 = 0;
 var items: [items_max]Item = undefined;
@@ -160,8 +163,8 @@ var foreign_names: [foreign_max]Name = undefined;
 var foreign_counts: [foreign_max]u64 = @splat(0);
 var foreign_count: usize = 0;
 
-/// Replaces the plan and resets the counts; an empty text ends it. `BadRequest`, with no change,
-/// for an invalid text.
+/// Replaces the plan and resets the hit counts; an empty text removes the plan. Returns
+/// `BadRequest` and changes nothing if the text is invalid.
 pub fn set(text: []const u8) Error!void {
     var parsed: [items_max]Item = undefined;
     var count: usize = 0;
@@ -216,8 +219,8 @@ fn parseAction(text: []const u8) Error!Action {
     return .{ .errno = errno };
 }
 
-/// Counts one hit of a native call. Sleeps, freezes or kills here; the caller applies the rest of
-/// the verdict.
+/// Counts one hit of a native call. Sleeps, freezes or kills the process here if the plan says so;
+/// the caller applies the returned verdict.
 pub fn hit(point: Point) Verdict {
     if (!armed.load(.monotonic)) return .{};
     mutex.lock();
@@ -225,8 +228,8 @@ pub fn hit(point: Point) Verdict {
     return decide(@tagName(point), true);
 }
 
-/// Counts one hit of a TypeScript call and returns the number of the errno, or 0. It never freezes:
-/// the event loop could not change the plan then.
+/// Counts one hit of a TypeScript call. Returns the number of the planned errno, or 0. Ignores
+/// `freeze`, because a frozen event loop could not change the plan.
 pub fn hitForeign(name: []const u8) Error!u32 {
     if (!armed.load(.monotonic)) return 0;
     const copy: Name = try .of(name);
@@ -249,7 +252,7 @@ pub fn hitForeign(name: []const u8) Error!u32 {
     return if (verdict.errno) |errno| @intFromEnum(errno) else 0;
 }
 
-/// Must be called with the mutex locked; unlocks it.
+/// Finds the plan's effect on this hit. The caller holds the mutex; this function unlocks it.
 fn decide(name: []const u8, may_freeze: bool) Verdict {
     var verdict: Verdict = .{};
     var delay_ms: u32 = 0;
@@ -276,7 +279,7 @@ fn decide(name: []const u8, may_freeze: bool) Verdict {
     return verdict;
 }
 
-/// Makes a system call unless the plan says otherwise.
+/// Makes a system call, or applies the failure that the plan sets for it.
 pub fn call(point: Point, comptime function: anytype, arguments: anytype) usize {
     const verdict = hit(point);
     if (verdict.errno) |errno| return failure(errno);
@@ -285,7 +288,7 @@ pub fn call(point: Point, comptime function: anytype, arguments: anytype) usize 
     return result;
 }
 
-/// Like `call`, and repeats a call that a signal interrupted, up to 100 times.
+/// Like `call`, but repeats a call that a signal interrupted (EINTR), up to 100 times.
 pub fn repeat(point: Point, comptime function: anytype, arguments: anytype) usize {
     const attempts_max = 100;
     for (1..attempts_max) |_| {
@@ -295,26 +298,27 @@ pub fn repeat(point: Point, comptime function: anytype, arguments: anytype) usiz
     return call(point, function, arguments);
 }
 
-/// Closes a descriptor. Linux releases it whatever close(2) returns, so no error is reported.
+/// Closes a descriptor and ignores errors: Linux releases the descriptor even if close(2) fails.
 pub fn close(point: Point, fd: i32) void {
     const verdict = hit(point);
     _ = linux.close(fd);
     verdict.after();
 }
 
-/// Fails if the plan wants the allocation to fail.
+/// Returns an error if the plan says that the allocation at `point` fails.
 pub fn gate(point: Point) Error!void {
     const verdict = hit(point);
     verdict.after();
     if (verdict.errno != null) return error.OutOfMemory;
 }
 
-/// The return value of a raw system call that fails.
+/// Encodes an errno as the return value of a failed raw system call.
 pub fn failure(errno: linux.E) usize {
     return @bitCast(-@as(isize, @intFromEnum(errno)));
 }
 
-/// Writes a line `name count` for each point hit since the plan was set; `Full` if they do not fit.
+/// Writes a line `name count` for each call hit since the plan was set and returns the bytes
+/// written. Returns `Full` if the lines do not fit.
 pub fn report(out: []u8) Error!u32 {
     mutex.lock();
     defer mutex.unlock();
@@ -339,13 +343,13 @@ fn kill() noreturn {
     while (true) pause(1000);
 }
 
-/// Sleeps this thread.
+/// Sleeps for `ms` milliseconds on this thread.
 pub fn pause(ms: u32) void {
     var left: linux.timespec = .{ .sec = ms / 1000, .nsec = @as(i64, ms % 1000) * 1_000_000 };
     while (linux.errno(linux.nanosleep(&left, &left)) == .INTR) continue;
 }
 
-/// Inverts one bit in the middle of the `count` bytes in `parts`.
+/// Inverts one bit in the middle of the first `count` bytes of `parts`.
 fn flipBit(parts: []const std.posix.iovec, count: usize) void {
     var at = count / 2;
     for (parts) |part| {

@@ -1,4 +1,5 @@
-//! A queue of fixed size, first in, first out. Its owner ensures that it never overflows.
+//! A first-in, first-out queue of fixed size. The caller must not push to a full queue or pop from
+//! an empty one; both are asserted.
 
 const std = @import("std");
 

@@ -1,12 +1,13 @@
-//! Handles: slot plus generation in one u64. A closed handle never becomes valid again, so stale,
-//! double-freed and null handles are always detected.
+//! Handles: u64 values made of a slot and a generation. A closed handle never becomes valid again,
+//! so a stale, null or twice-closed handle is always detected.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 const Mutex = @import("mutex.zig").Mutex;
 
-/// Low bits of a handle that select the slot; the rest is the generation. A handle exceeds the
-/// exact range of a JavaScript number (2^53) only after 2^37 generations of one slot.
+/// Number of low bits of a handle that hold the slot and the kind; the other bits are the
+/// generation. A handle exceeds the exact range of a JavaScript number (2^53) only after 2^37
+/// generations of one slot.
 const slot_bits = 16;
 
 /// A table of at most `capacity` live objects of one kind. `kind` differs per table, so a handle of
@@ -34,14 +35,14 @@ pub fn HandleTable(comptime T: type, comptime capacity: u16, comptime kind: u4) 
             return error.Full;
         }
 
-        /// The live object behind a handle.
+        /// Returns the live object of a handle, or `StaleHandle`.
         pub fn get(self: *Self, handle: u64) Error!*T {
             self.mutex.lock();
             defer self.mutex.unlock();
             return self.objects[try self.find(handle)].?;
         }
 
-        /// Ends the handle; the caller then owns the object.
+        /// Invalidates the handle and returns its object, which the caller then owns.
         pub fn remove(self: *Self, handle: u64) Error!*T {
             self.mutex.lock();
             defer self.mutex.unlock();

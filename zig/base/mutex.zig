@@ -1,5 +1,5 @@
-//! Mutex and condition for native threads, from libc: those of `std.Io` need an event loop to wait
-//! in.
+//! Mutex and condition variable of libc for native threads. `std.Io` has its own, but they need an
+//! event loop to wait in.
 
 const std = @import("std");
 const c = std.c;
@@ -19,7 +19,7 @@ pub const Mutex = struct {
 pub const Condition = struct {
     inner: c.pthread_cond_t = .{},
 
-    /// Waits with `mutex` held; wakes may be spurious.
+    /// Releases `mutex`, waits for a signal and locks `mutex` again. May return without a signal.
     pub fn wait(self: *Condition, mutex: *Mutex) void {
         std.debug.assert(c.pthread_cond_wait(&self.inner, &mutex.inner) == .SUCCESS);
     }

@@ -1,8 +1,8 @@
-//! fstatfs(2), which the standard library lacks.
+//! fstatfs(2), which Zig's standard library lacks.
 
 const linux = @import("std").os.linux;
 
-/// `struct statfs` of the 64-bit kernels.
+/// `struct statfs` of 64-bit Linux.
 pub const StatFs = extern struct {
     kind: i64,
     block_bytes: u64,
@@ -20,7 +20,7 @@ pub const StatFs = extern struct {
 
 /// `kind` of ext2, ext3 and ext4.
 pub const ext4 = 0xef53;
-/// `kind` of a memfd made of huge pages; its blocks are its pages.
+/// `kind` of a memfd with huge pages; `block_bytes` is then the huge page size.
 pub const hugetlbfs = 0x958458f6;
 
 pub fn fstatfs(fd: i32, out: *StatFs) usize {

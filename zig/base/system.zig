@@ -1,5 +1,5 @@
-//! The system calls of the memory code. `testing/failing_system.zig` implements the same interface
-//! with failures.
+//! The system calls of the memory code. Tests replace this type by `testing/failing_system.zig`,
+//! whose calls can fail.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -21,7 +21,7 @@ pub const System = struct {
         _ = try errno.checkRepeat(linux.ftruncate, .{ fd, @as(i64, @intCast(bytes)) });
     }
 
-    /// The size of an open file.
+    /// Returns the size of an open file in bytes.
     pub fn sizeOf(fd: i32) Error!u64 {
         return @intCast(try errno.check(linux.lseek(fd, 0, linux.SEEK.END)));
     }
@@ -40,14 +40,15 @@ pub const System = struct {
         _ = try errno.check(linux.fcntl(fd, linux.F.SETFD, linux.FD_CLOEXEC));
     }
 
-    /// 4096, or the size of the huge pages of a memfd.
+    /// Returns the page size of a memfd: 4096, or its huge page size.
     pub fn pageBytesOf(fd: i32) Error!u32 {
         var stat: statfs.StatFs = undefined;
         _ = try errno.check(statfs.fstatfs(fd, &stat));
         return if (stat.kind == statfs.hugetlbfs) @intCast(stat.block_bytes) else 4096;
     }
 
-    /// Maps at a huge page boundary if the size allows one: the kernel maps huge pages only there.
+    /// Maps the file. From 2 MiB on the address is a multiple of 2 MiB, because the kernel uses
+    /// huge pages only at such addresses.
     pub fn map(fd: i32, bytes: u64, writable: bool) Error![*]align(4096) u8 {
         const prot: linux.PROT = .{ .READ = true, .WRITE = writable };
         if (bytes < huge_page_bytes) return mapAt(null, bytes, prot, fd);
@@ -72,8 +73,8 @@ pub const System = struct {
     }
 
     pub fn unmap(address: [*]align(4096) u8, bytes: u64) void {
-        // munmap fails only for an address that was never mapped. That is a bug, and a leak is
-        // better than a crash.
+        // munmap fails only for an address that was never mapped. That would be a bug, and leaking
+        // memory is better than crashing.
         _ = linux.munmap(address, bytes);
     }
 
@@ -85,19 +86,20 @@ pub const System = struct {
         _ = try errno.check(linux.madvise(address, bytes, linux.MADV.DONTDUMP));
     }
 
-    /// Allocates memory for the pages now, so a shortage is an error here and not a SIGBUS later.
+    /// Allocates memory for the pages now, so a shortage is an error here and not a SIGBUS at first
+    /// access.
     pub fn populate(address: [*]u8, bytes: u64) Error!void {
         _ = errno.checkRepeat(linux.madvise, .{ address, bytes, madv_populate_write }) catch |err| {
             const einval = @intFromEnum(linux.E.INVAL);
-            // Kernels before 5.14 do not know the advice; tmpfs then allocates pages on first
-            // touch.
+            // Kernels before 5.14 lack MADV_POPULATE_WRITE. tmpfs then allocates pages on first
+            // access.
             if (err == error.System and errno.lastErrno() == einval) return error.Unsupported;
             return err;
         };
     }
 
-    /// Replaces the pages of whole huge pages by huge ones. Most hosts disable transparent huge
-    /// pages for shared memory but allow them on request; each needs one small page first.
+    /// Replaces small pages by 2 MiB huge pages. Most hosts disable automatic huge pages for shared
+    /// memory but allow this request, which needs one allocated small page per huge page.
     pub fn collapse(address: [*]u8, bytes: u64) Error!void {
         var at: u64 = 0;
         while (at < bytes) : (at += huge_page_bytes) try populate(address + at, 4096);
@@ -108,16 +110,16 @@ pub const System = struct {
         _ = try errno.check(linux.mlock(address, bytes));
     }
 
-    /// Allocates pages of the span on this NUMA node while it has memory. For shared memory the
-    /// kernel stores this in the file, not in the mapping, so it applies to each process that
-    /// touches the pages first.
+    /// Makes the kernel allocate pages of the span on this NUMA node while the node has free
+    /// memory. The policy belongs to the shared file, not to the mapping, so it applies to
+    /// whichever process touches a page first.
     pub fn prefer(address: [*]u8, bytes: u64, node: u32) Error!void {
         const mpol_preferred = 1;
         var nodes: [nodes_max / 64]u64 = @splat(0);
         if (node >= nodes_max) return error.BadRequest;
         nodes[node / 64] = @as(u64, 1) << @intCast(node % 64);
         const at = @intFromPtr(address);
-        // The kernel uses one bit less than the count it receives.
+        // The kernel reads one bit less than the count it receives.
         const bits = nodes_max + 1;
         const mask = @intFromPtr(&nodes);
         _ = try errno.check(

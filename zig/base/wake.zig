@@ -1,4 +1,4 @@
-//! An eventfd with which a native thread notifies another thread, or the event loop, of work.
+//! Eventfds: a native thread writes to one to wake another thread or the event loop.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,7 +10,7 @@ pub fn create() Error!i32 {
     return @intCast(try errno.check(linux.eventfd(0, flags)));
 }
 
-/// Wakes the reader of the eventfd. It fails only at 2^64 unread wakes.
+/// Wakes the reader of the eventfd. The write fails only at 2^64 unread wakes.
 pub fn ring(fd: i32) void {
     const one: u64 = 1;
     _ = linux.write(fd, std.mem.asBytes(&one), 8);

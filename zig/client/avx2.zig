@@ -1,10 +1,10 @@
-//! The calls, compiled for processors with AVX2 and AES. The library contains them beside the calls
-//! for every x86-64 processor.
+//! The library's functions compiled for processors with AVX2 and AES. The library also contains
+//! them compiled for every x86-64 processor.
 
 const std = @import("std");
 const calls = @import("calls.zig");
 
-/// The same as in root.zig.
+/// A failed assertion traps, as in root.zig.
 pub const panic = std.debug.no_panic;
 
 comptime {

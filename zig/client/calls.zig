@@ -1,20 +1,21 @@
-//! The calls of the library behind their C signatures. The build compiles this file once for each
-//! processor level; root.zig chooses.
+//! The exported functions of the library without their C signatures. The build compiles this file
+//! once for each processor level; root.zig chooses a level at run time.
 
 const std = @import("std");
 const hash = @import("hash");
 const mac = hash.mac;
 const moves = @import("moves.zig");
 
-/// Part of the format: another text gives the same manifests other namespaces.
+/// Key derivation context. Part of the stored format: a different text changes every namespace key.
 const namespace_context = "hearth 2026-08 namespace key v1";
 
-/// Part of the format; `src/identity/namespace-secret.ts` has the same texts.
+/// Key derivation contexts for MACs. Part of the stored format; `src/identity/namespace-secret.ts`
+/// has the same texts.
 const mac_key_context = "hearth 2026-11 block mac key v1";
 const mac_id_context = "hearth 2026-11 block mac key id v1";
 
 const ok = 0;
-/// An argument is missing or out of range.
+/// Returned if an argument is missing or out of range.
 const bad_argument = -1;
 
 const Bytes = ?[*]const u8;
@@ -23,14 +24,15 @@ const Pieces = ?[*]const moves.Piece;
 const Numbers = ?[*]const u32;
 const Words = ?[*]const u64;
 
-/// The MACs of the blocks of one call, with key and digests. Fields are addresses; Python packs the
+/// Keys, digests and MACs of the blocks of one call. The fields are addresses; Python packs the
 /// same layout.
 pub const Macs = extern struct {
-    /// Address of 16 bytes.
+    /// Address of the 16-byte MAC key.
     key: u64,
-    /// Address of 32 bytes per block.
+    /// Address of the blocks' digests, 32 bytes each.
     digests: u64,
-    /// Address of 16 bytes per block: a gather writes them, the other calls compare them.
+    /// Address of the blocks' MACs, 16 bytes each. A gather writes them; the other calls compare
+    /// them.
     macs: u64,
     layer: u32,
     reserved: u32,
@@ -50,11 +52,10 @@ comptime {
     std.debug.assert(@sizeOf(Macs) == 32);
 }
 
-/// Null: checksums alone verify the blocks.
+/// Null: the call uses only checksums, no MACs.
 const Keyed = ?*const Macs;
 
-/// The calls of one processor level. They write `checksums`, `out` and a gather's MACs and only
-/// read all other memory.
+/// Functions compiled for one processor level.
 pub const Table = extern struct {
     xxh3: *const fn (Bytes, u64) callconv(.c) u64 = xxh3,
     chain_digests: *const fn (Bytes, Bytes, u32, u32, ?[*][32]u8) callconv(.c) i32 = chainDigests,
@@ -88,7 +89,7 @@ pub fn xxh3Wide(data: Bytes, len: u64) u128 {
     return hash.xxh3Wide(bytesAt(data, len));
 }
 
-/// Key and key id of a namespace, 16 bytes each, derived from its secret.
+/// Derives the MAC key and the key id of a namespace, 16 bytes each, from its secret.
 pub fn macKey(secret: Bytes, len: u32, out: *[32]u8) void {
     var derived: [32]u8 = undefined;
     hash.deriveKey(mac_key_context, bytesAt(secret, len), &derived);
@@ -136,7 +137,7 @@ fn prefixDigests(
     return count;
 }
 
-/// The blocks of paged memory in one call.
+/// Blocks of one call that are in paged engine memory.
 const PagedBlocks = struct {
     regions: []const moves.Region,
     ids: [*]const u32,
@@ -153,7 +154,7 @@ const PagedBlocks = struct {
     }
 };
 
-/// The pieces of each block: `starts[i]` is the first piece of block i.
+/// Blocks of one call as lists of pieces: `starts[i]` is the index of the first piece of block i.
 const ListedBlocks = struct {
     pieces: [*]const moves.Piece,
     starts: []const u32,

@@ -1,22 +1,22 @@
 //! Copies between engine memory and slots of the arena, with checksums.
 //!
-//! A block is a list of pieces; its slot holds them one after another. Both directions hash the
-//! bytes while they pass through registers: the checksum covers exactly the stored bytes, and
-//! memory is read once.
+//! A block consists of pieces of engine memory; its slot holds them one after another. Each byte is
+//! hashed while it is in a register for the copy: memory is read once, and the checksum covers
+//! exactly the copied bytes.
 
 const std = @import("std");
 const hash = @import("hash");
 const populate = @import("populate.zig");
 
-/// `count` spans at equal distances: block b is at `base + b * stride`. Python packs the same
-/// layout.
+/// Engine memory that contains one piece of each block: the piece of block b has `bytes` bytes at
+/// `base + b * stride`. Python packs the same layout.
 pub const Region = extern struct {
     base: u64,
     stride: u64,
     bytes: u64,
 };
 
-/// A span of memory. Python packs the same layout.
+/// A span of engine memory. Python packs the same layout.
 pub const Piece = extern struct {
     address: u64,
     bytes: u64,
@@ -26,17 +26,17 @@ comptime {
     std.debug.assert(@sizeOf(Region) == 24 and @sizeOf(Piece) == 16);
 }
 
-/// Slots of at least this size are written past the caches: the engine does not read them again
-/// soon, and loading the cache lines first would waste memory bandwidth.
+/// Slots of at least this many bytes are written with stores that bypass the caches: the engine
+/// does not read them soon, and ordinary stores would first load the cache lines.
 const streamed_min = 64 * 1024;
-/// A call that writes at least this many bytes of engine memory writes past the caches: fewer bytes
+/// A call that writes at least this many bytes of engine memory bypasses the caches. Smaller writes
 /// may still be cached when the engine reads them.
 const scatter_streamed_min = 8 * 1024 * 1024;
 
-/// How many bytes of the next piece are prefetched during the copy of one.
+/// Number of bytes of the next piece that are prefetched while one piece is copied.
 const piece_ahead_bytes = 1024;
 
-/// The pieces of a block of paged memory.
+/// The pieces of one block in paged engine memory.
 pub const Paged = struct {
     regions: []const Region,
     block: u64,
@@ -52,7 +52,7 @@ pub const Paged = struct {
     }
 };
 
-/// The pieces of a block as a list.
+/// The pieces of one block as a list.
 pub const Listed = struct {
     pieces: []const Piece,
 
@@ -73,8 +73,8 @@ pub fn lengthOf(block: anytype) u64 {
     return length;
 }
 
-/// Copies a block to its slot and returns the checksum. `fence` must follow before another process
-/// learns of the bytes.
+/// Copies a block to its slot and returns the checksum. Call `fence` before another process may
+/// read the bytes.
 pub fn gather(block: anytype, slot: u64) u64 {
     const length = lengthOf(block);
     populate.forWriting(slot, length);
@@ -94,20 +94,22 @@ fn gatherWith(comptime store: hash.Store, block: anytype, length: u64, slot: u64
     return checksum.finish();
 }
 
-/// Prefetches the first lines of a piece: the hardware prefetcher restarts at each piece.
+/// Prefetches the first cache lines of a piece, because the hardware prefetcher starts again at
+/// each piece.
 fn prefetch(piece: []const u8) void {
     const bytes = @min(piece.len, piece_ahead_bytes);
     var at: usize = 0;
     while (at < bytes) : (at += 64) @prefetch(piece.ptr + at, .{ .locality = 0 });
 }
 
-/// Whether a scatter of this many bytes writes past the caches.
+/// Returns whether a scatter of this many bytes bypasses the caches.
 pub fn scatterStreams(bytes: u64) bool {
     return bytes >= scatter_streamed_min;
 }
 
-/// Copies a slot to a block and returns the checksum of the copied bytes. A flipped bit in the slot
-/// or a slot that changes during the copy gives another checksum. `fence` must follow.
+/// Copies a slot to a block and returns the checksum of the copied bytes, which differs from the
+/// stored checksum if the slot was damaged or changed during the copy. Call `fence` before another
+/// thread may read the bytes.
 pub fn scatter(streamed: bool, block: anytype, slot: u64) u64 {
     const length = lengthOf(block);
     populate.forReading(slot, length);
@@ -133,7 +135,7 @@ pub fn verify(block: anytype) u64 {
     return checksum.finish();
 }
 
-/// Like `gather`; `mac` also absorbs the block's bytes.
+/// Like `gather`, and adds the block's bytes to `mac`.
 pub fn gatherWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) u64 {
     const length = lengthOf(block);
     populate.forWriting(slot, length);
@@ -159,7 +161,7 @@ fn gatherTagged(
     return checksum.finish();
 }
 
-/// Copies a slot to a block; `mac` absorbs the copied bytes.
+/// Copies a slot to a block and adds the copied bytes to `mac`.
 pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
     populate.forReading(slot, lengthOf(block));
     var from: [*]const u8 = @ptrFromInt(slot);
@@ -170,10 +172,10 @@ pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
     }
 }
 
-/// `mac` absorbs the bytes of a block.
+/// Adds the bytes of a block to `mac`.
 pub fn verifyWithMac(block: anytype, mac: *hash.mac.Mac) void {
     for (0..block.count()) |i| mac.update(block.at(i));
 }
 
-/// Orders all streamed bytes before later writes of this thread.
+/// Makes all bytes written past the caches visible before later writes of this thread.
 pub const fence = hash.fence;

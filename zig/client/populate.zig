@@ -1,5 +1,5 @@
-//! Maps the pages of a slot with one system call before the first copy. Otherwise each page costs a
-//! fault, which takes longer than copying the page.
+//! Maps the pages of a slot with one system call before the first copy to it. Without this call
+//! each page costs a page fault, which takes longer than copying the page.
 
 const builtin = @import("builtin");
 const std = @import("std");
@@ -7,15 +7,16 @@ const linux = std.os.linux;
 
 const madv_populate_read = 22;
 const madv_populate_write = 23;
-/// The largest page size that a kernel for this processor may use as its smallest.
+/// The largest base page size of a kernel for this processor.
 const page_bytes: u64 = if (builtin.cpu.arch == .x86_64) 4096 else 65_536;
-/// Below this size the faults cost less than this table.
+/// Spans of fewer bytes are not mapped in advance: their page faults cost less than the lookup in
+/// `mapped`.
 const bytes_min = 16 * 1024;
 const slots_remembered = 1 << 15;
 
-/// Mapped slots, each as its first page and its number of pages. Two slots with the same hash
-/// replace each other, which costs one system call. An entry that outlives its arena costs the page
-/// faults of the new arena.
+/// Slots whose pages were mapped, each as its first page and number of pages. Two slots with the
+/// same hash replace each other, which costs one repeated system call. If an entry is older than a
+/// new arena at the same address, that slot is mapped by page faults.
 var mapped: [slots_remembered]std.atomic.Value(u64) = @splat(.init(0));
 
 pub fn forWriting(address: u64, bytes: u64) void {
@@ -33,8 +34,8 @@ fn populate(address: u64, bytes: u64, advice: u32) void {
     const entry = &mapped[(first *% 0x9e3779b97f4a7c15) >> (64 - 15)];
     const wanted = first << 20 | @min(end - first, (1 << 20) - 1);
     if (entry.load(.monotonic) == wanted) return;
-    // Kernels before 5.14 refuse: page faults then map the pages. A slot whose arena has no memory
-    // left faults in the copy, as it would without this call.
+    // Kernels before 5.14 refuse this advice; page faults then map the pages. If the arena has no
+    // memory left, the copy faults as it would without this call.
     _ = linux.madvise(@ptrFromInt(first * page_bytes), (end - first) * page_bytes, advice);
     entry.store(wanted, .monotonic);
 }

@@ -1,4 +1,4 @@
-//! Detects the features of this processor.
+//! Detects the vector and AES instructions of this processor.
 
 const builtin = @import("builtin");
 
@@ -20,7 +20,7 @@ fn cpuid(leaf: u32) Registers {
     return .{ .a = a, .b = b, .c = c, .d = d };
 }
 
-/// The registers that the kernel saves (XCR0).
+/// Returns the mask of registers that the kernel saves at a context switch (XCR0).
 fn savedRegisters() u32 {
     return asm volatile ("xgetbv"
         : [low] "={eax}" (-> u32),
@@ -28,7 +28,7 @@ fn savedRegisters() u32 {
         : .{ .edx = true });
 }
 
-/// True if the processor has AVX2 and AES and the kernel saves the registers.
+/// Returns true if the processor has AVX2 and AES and the kernel saves the AVX registers.
 pub fn hasAvx2() bool {
     if (builtin.cpu.arch != .x86_64) return false;
     const aes_osxsave_and_avx = 1 << 25 | 1 << 27 | 1 << 28;

@@ -1,9 +1,9 @@
 //! libhearth_client: functions that the Python client calls through ctypes, which releases the GIL
-//! meanwhile. The library depends on no other library. Addresses are those of the calling process,
-//! which guarantees that they are valid. Calls may run in any number of threads.
+//! during the call. The library needs no other library. Addresses belong to the calling process,
+//! which guarantees that they are valid. Any number of threads may call at the same time.
 //!
-//! `python/hearth_client/native.py` declares the same signatures. Changing an existing signature
-//! requires a new `abi` number.
+//! `python/hearth_client/native.py` declares the same signatures. Changing a signature requires a
+//! new `abi` number.
 
 const builtin = @import("builtin");
 const std = @import("std");
@@ -13,10 +13,11 @@ const processor = @import("processor.zig");
 
 const abi = 2;
 
-/// A failed assertion traps: a message would need a C library.
+/// A failed assertion traps, because printing a message would need a C library.
 pub const panic = std.debug.no_panic;
 
-/// Tests compile to one module without the second level.
+/// True if the library also contains the functions compiled for AVX2. Tests compile as one module
+/// without them.
 const has_levels = builtin.cpu.arch == .x86_64 and !builtin.is_test;
 
 const levels = struct {
@@ -34,22 +35,22 @@ fn active() *const calls.Table {
     return if (level.load(.monotonic) == .avx2) &levels.hearth_client_avx2 else &calls.table;
 }
 
-/// The version of this interface.
+/// Returns the version of this interface.
 pub export fn hearth_client_abi() u32 {
     return abi;
 }
 
-/// XXH3-64 with seed 0.
+/// Writes XXH3-64 of the data, seed 0.
 pub export fn hearth_client_xxh3(data: ?[*]const u8, bytes: u64, out: *u64) void {
     out.* = active().xxh3(data, bytes);
 }
 
-/// XXH3-128 with seed 0 in canonical form: big-endian.
+/// Writes XXH3-128 of the data, seed 0, in canonical (big-endian) form.
 pub export fn hearth_client_xxh3_128(data: ?[*]const u8, bytes: u64, out: *[16]u8) void {
     std.mem.writeInt(u128, out, calls.xxh3Wide(data, bytes), .big);
 }
 
-/// Keyed BLAKE3 of each of `count` items of `item_bytes` (4 to 64, a multiple of 4).
+/// Writes keyed BLAKE3 of each of `count` items of `item_bytes` (4 to 64, a multiple of 4).
 pub export fn hearth_client_chain_digests(
     key: ?[*]const u8,
     items: ?[*]const u8,
@@ -60,7 +61,8 @@ pub export fn hearth_client_chain_digests(
     return active().chain_digests(key, items, item_bytes, count, out);
 }
 
-/// Keyed BLAKE3 of each prefix of whole blocks; returns the number of blocks. Tokens are u32.
+/// Writes keyed BLAKE3 of each prefix of a prompt that ends with a full block, and returns the
+/// number of these prefixes. Tokens are u32.
 pub export fn hearth_client_prefix_digests(
     key: ?[*]const u8,
     tokens: ?[*]const u8,
@@ -78,14 +80,15 @@ pub export fn hearth_client_namespace_key(manifest: ?[*]const u8, bytes: u32, ou
     return 0;
 }
 
-/// Derives key and key id of a namespace, 16 bytes each, from its secret.
+/// Derives the MAC key and the key id of a namespace, 16 bytes each, from its secret.
 pub export fn hearth_client_mac_key(secret: ?[*]const u8, bytes: u32, out: *[32]u8) i32 {
     if (secret == null) return -1;
     calls.macKey(secret, bytes, out);
     return 0;
 }
 
-/// Copies blocks of paged memory to slots and writes their checksums; with `keyed` also their MACs.
+/// Copies blocks of paged engine memory to slots and writes their checksums; with `keyed` also
+/// writes their MACs.
 pub export fn hearth_client_gather(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -98,8 +101,8 @@ pub export fn hearth_client_gather(
     return active().gather(regions, region_count, block_ids, count, slots, checksums, keyed);
 }
 
-/// Copies slots to blocks of paged memory; `out[i]` is 1 if the copied bytes match `checksums[i]`
-/// or, with `keyed`, its MAC.
+/// Copies slots to blocks of paged engine memory. `out[i]` is 1 if the copied bytes of block i
+/// match `checksums[i]` or, with `keyed`, the block's MAC; else 0.
 pub export fn hearth_client_scatter(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -113,7 +116,8 @@ pub export fn hearth_client_scatter(
     return active().scatter(regions, region_count, block_ids, count, slots, checksums, out, keyed);
 }
 
-/// Like `hearth_client_gather`; block i has the pieces `starts[i] .. starts[i + 1]`.
+/// Like `hearth_client_gather`, for blocks given as lists of pieces: block i has the pieces from
+/// `starts[i]` up to, but not including, `starts[i + 1]`.
 pub export fn hearth_client_gather_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -125,7 +129,7 @@ pub export fn hearth_client_gather_pieces(
     return active().gather_pieces(pieces, starts, count, slots, checksums, keyed);
 }
 
-/// Like `hearth_client_scatter`, to pieces.
+/// Like `hearth_client_scatter`, for blocks given as lists of pieces.
 pub export fn hearth_client_scatter_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -138,7 +142,8 @@ pub export fn hearth_client_scatter_pieces(
     return active().scatter_pieces(pieces, starts, count, slots, checksums, out, keyed);
 }
 
-/// `out[i]` is 1 if the pieces of block i match `checksums[i]` or, with `keyed`, its MAC.
+/// Checks blocks in engine memory: `out[i]` is 1 if the pieces of block i match `checksums[i]` or,
+/// with `keyed`, the block's MAC; else 0.
 pub export fn hearth_client_verify_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
@@ -150,7 +155,7 @@ pub export fn hearth_client_verify_pieces(
     return active().verify_pieces(pieces, starts, count, checksums, out, keyed);
 }
 
-/// Writes the MACs of blocks that consist of pieces of memory.
+/// Writes the MACs of blocks given as lists of pieces.
 pub export fn hearth_client_mac_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,

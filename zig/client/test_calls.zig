@@ -1,4 +1,4 @@
-//! Tests of the library's calls with the arguments that Python passes.
+//! Tests of the library's functions with the arguments that Python passes.
 
 const std = @import("std");
 const root = @import("root.zig");
@@ -9,7 +9,7 @@ const testing = std.testing;
 
 const blocks = 5;
 
-/// Memory of `blocks` blocks with three regions, and a slot for each block.
+/// Engine memory for `blocks` blocks in three regions, and one slot for each block.
 const Fixture = struct {
     memory: []align(4096) u8,
     slots: []align(4096) u8,
@@ -101,7 +101,7 @@ const shapes = [_][3]u64{
     .{ 1000, 24, 4097 },
     .{ 32_768, 32_768, 8 },
     .{ 65_536, 131_072, 1 },
-    // Together these exceed the size that one call keeps in the caches.
+    // The total exceeds the size up to which one call keeps the bytes in the caches.
     .{ 1 << 20, 1 << 19, 1 << 18 },
 };
 

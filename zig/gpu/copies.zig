@@ -1,4 +1,4 @@
-//! Copies between the region and the memory of a device.
+//! Copies between the region (arena) and the memory of a device.
 
 const std = @import("std");
 const monotonic = @import("../base/monotonic.zig");
@@ -16,26 +16,29 @@ const Job = worker_file.Job;
 const Outcome = worker_file.Outcome;
 const Error = status.Error;
 
-/// Copies under way in one direction: enough that the device never waits for this thread.
+/// Largest number of copies in progress per direction: enough that the device never waits for this
+/// thread.
 pub const flights_max = 32;
-/// Largest number of pieces in one call: some drivers crash at tens of thousands.
+/// Largest number of pieces in one driver call: some drivers crash at tens of thousands.
 pub const batch_max = 1024;
-/// The slowest rate that is not a stall: 100 MB/s.
+/// Slowest accepted copy rate, 100 MB/s. A slower copy counts as stalled.
 const ns_per_byte = 10;
 
-/// A job that was issued.
+/// A copy job that was issued to the device and is not completed.
 pub const Flight = struct {
     token: u64,
     memory: *Memory,
     bytes: u64,
     issued_at: u64,
-    /// The outcome to report when the device has finished the issued copies.
+    /// The result that the job reports when the device has finished its copies.
     outcome: Outcome,
-    /// True if an event marks the end; otherwise the flight ends with the whole stream.
+    /// True if an event marks the end of the copy. Otherwise the copy ends when the whole stream is
+    /// idle.
     is_recorded: bool,
 };
 
-/// A direction: a stream, and an event for each flight. The flights of a stream end in order.
+/// One copy direction: a CUDA stream, and an event for each copy in progress. The copies of a
+/// stream end in the order of issue.
 pub const Way = struct {
     stream: ?cuda.Stream = null,
     events: [flights_max]?cuda.Event = @splat(null),
@@ -69,7 +72,8 @@ pub const Way = struct {
         return way.events[(way.flights.head + way.flights.count) % flights_max].?;
     }
 
-    /// Whether the oldest flight has ended.
+    /// Returns `success` if the oldest copy of this direction has ended, `not_ready` if it has not,
+    /// or the error of the device.
     pub fn query(way: *Way, caller: *Caller) cuda.Result {
         const flight = &way.flights.items[way.flights.head];
         if (flight.is_recorded) {
@@ -77,7 +81,8 @@ pub const Way = struct {
             const code = caller.driver.cuEventQuery(event);
             if (code == caller_file.success or code == caller_file.not_ready) return code;
             if (caller_file.isFatal(code)) return code;
-            // The event is unusable, which does not mean that the copy failed.
+            // The event is unusable, but the copy may have succeeded: wait for the whole stream
+            // instead.
             flight.is_recorded = false;
             flight.outcome = .{ .status = .device_failed, .code = code };
         }
@@ -96,7 +101,7 @@ pub const Way = struct {
         return monotonic.now() -| since > limit_ns + oldest.bytes * ns_per_byte;
     }
 
-    /// The event of the newest flight of `memory`.
+    /// Returns the event of the newest copy in progress from or to `memory`; null if there is none.
     fn eventOf(way: *const Way, memory: *const Memory) ?cuda.Event {
         var index = way.flights.count;
         while (index > 0) {
@@ -109,18 +114,18 @@ pub const Way = struct {
     }
 };
 
-/// The arrays of a call that copies many pieces.
+/// Argument arrays of the driver call that copies many pieces (cuMemcpyBatchAsync).
 pub const Batch = struct {
     to: []cuda.Pointer,
     from: []cuda.Pointer,
     bytes: []usize,
     count: usize = 0,
-    /// False once the driver has reported that it lacks the call.
+    /// False if the driver lacks this call.
     is_offered: bool,
 };
 
-/// Issues a copy, which completes when the device has finished it. On error the copy is not issued,
-/// and nothing of it is under way unless the device is lost.
+/// Issues a copy job, which completes when the device has finished it. If this function returns an
+/// error, no copy of the job is in progress, unless the device is lost.
 pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     const is_to_gpu = job.operation == .to_gpu;
     const bytes = try checkPieces(worker, job.pieces, memory, is_to_gpu);
@@ -132,12 +137,12 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     if (other.eventOf(memory)) |event| {
         try caller.check(driver.cuStreamWaitEvent(way.stream.?, event, 0));
     }
-    // If the device is lost from here on, all of its copies are subtracted together.
+    // If the device is lost after this point, `lose` ends the count of all its copies together.
     while (!worker.hub.mayTouch(worker)) try worker.wait();
     var outcome: Outcome = .{};
     issue(worker, job.pieces, memory, is_to_gpu) catch |err| {
         if (err == error.Lost) return err;
-        // Copies issued before this error are under way and must end first.
+        // Copies issued before this error are in progress; the job fails after they have ended.
         outcome = .{ .status = status.fromError(err), .code = caller.code };
     };
     const recorded = driver.cuEventRecord(way.nextEvent(), way.stream.?);
@@ -152,14 +157,14 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
         .is_recorded = recorded == caller_file.success,
     });
     worker.looks = 0;
-    // Without an event the end of the copy cannot be awaited.
+    // Without an event the thread must wait until the whole stream is idle.
     while (recorded != caller_file.success and way.flights.count > 0) {
-        // The wait completed this flight with all others.
+        // On error `wait` has already completed this copy with all others of the device.
         worker.wait() catch return;
     }
 }
 
-/// Checks that all pieces are inside the region and the memory.
+/// Checks that all pieces are inside the region and the memory, and returns their total bytes.
 fn checkPieces(
     worker: *Worker,
     pieces: []const types.GpuPiece,
@@ -192,7 +197,7 @@ fn issue(
         const host = @intFromPtr(worker.hub.region.?.base) + run.region_offset;
         const device = memory.pointer + run.memory_offset;
         if (!run.is_registered) {
-            // For unregistered memory the driver finishes the copy before the call returns.
+            // For unregistered memory the driver call returns only after the copy has ended.
             try flush(worker, is_to_gpu);
             _ = worker.pageable.fetchAdd(1, .monotonic);
         }
@@ -216,7 +221,7 @@ fn flush(worker: *Worker, is_to_gpu: bool) Error!void {
             return worker.caller.check(code);
         }
         if (code == caller_file.not_supported) batch.is_offered = false;
-        // The valid pieces are then copied one by one; a second copy of a piece does no harm.
+        // The valid pieces are then copied again one by one, which does no harm.
     }
     const driver = worker.caller.driver;
     for (batch.to[0..batch.count], batch.from[0..batch.count], batch.bytes[0..batch.count]) //

@@ -1,16 +1,16 @@
-//! The required calls of the CUDA driver, as a table that is filled at run time by exact names.
-//! Some calls have a `_v2`; the plain name is then an older ABI, which this table never uses.
+//! The required functions of the CUDA driver, in a table that is filled at run time by exact names.
+//! For a function with a `_v2` name, the plain name is an older ABI that this table never uses.
 //! `dlsym` finds one ABI for each exact name, whereas `cuGetProcAddress` would choose by version.
 
 const std = @import("std");
 
-/// CUresult. Zero is success.
+/// CUresult; 0 is success.
 pub const Result = c_int;
 pub const Device = c_int;
 pub const Context = *opaque {};
 pub const Stream = *opaque {};
 pub const Event = *opaque {};
-/// CUdeviceptr: an address that the host cannot access.
+/// CUdeviceptr: an address in GPU memory, which the host cannot access.
 pub const Pointer = u64;
 /// CUmemGenericAllocationHandle.
 pub const Allocation = u64;
@@ -72,7 +72,7 @@ pub const range_dma_buf: c_int = 1;
 pub const Attribute = enum(c_int) {
     capability_major = 75,
     capability_minor = 76,
-    /// Registered memory has the same address for the device as for the host.
+    /// 1 if registered host memory has the same address for the device as for the host.
     host_pointers = 91,
     gpudirect_with_vmm = 110,
     dma_buf = 124,
@@ -138,9 +138,9 @@ pub const Driver = struct {
     ) callconv(.c) Result,
     cuIpcCloseMemHandle: *const fn (pointer: Pointer) callconv(.c) Result,
 
-    /// Identifies one part of a partitioned device (MIG), which the plain call does not.
+    /// Identifies one partition (MIG) of a device; the plain cuDeviceGetUuid does not.
     cuDeviceGetUuid_v2: ?*const fn (uuid: *Uuid, device: Device) callconv(.c) Result = null,
-    /// Since 12.8: `failed` is the index of the copy that was refused.
+    /// Available since CUDA 12.8. On error `failed` is the index of the rejected copy.
     cuMemcpyBatchAsync: ?*const fn (
         to: [*]Pointer,
         from: [*]Pointer,
@@ -152,7 +152,7 @@ pub const Driver = struct {
         failed: *usize,
         stream: Stream,
     ) callconv(.c) Result = null,
-    /// Since 13.0.
+    /// Available since CUDA 13.0.
     cuMemcpyBatchAsync_v2: ?*const fn (
         to: [*]Pointer,
         from: [*]Pointer,
@@ -173,7 +173,7 @@ pub const Driver = struct {
     cuMemGetAllocationGranularity: ?*const fn (
         bytes: *usize,
         properties: *const AllocationProperties,
-        /// 0: the minimum granularity.
+        /// `option` 0 requests the minimum granularity.
         option: c_int,
     ) callconv(.c) Result = null,
     cuMemAddressReserve: ?*const fn (
@@ -198,14 +198,14 @@ pub const Driver = struct {
         access: *const Access,
         count: usize,
     ) callconv(.c) Result = null,
-    /// `handle` is the address of a descriptor.
+    /// `handle` is the address at which the driver stores the descriptor.
     cuMemExportToShareableHandle: ?*const fn (
         handle: *anyopaque,
         allocation: Allocation,
         handle_type: c_int,
         flags: c_ulonglong,
     ) callconv(.c) Result = null,
-    /// `handle` is the descriptor itself, not its address.
+    /// `handle` is the descriptor number itself, cast to a pointer.
     cuMemImportFromShareableHandle: ?*const fn (
         allocation: *Allocation,
         handle: ?*anyopaque,
@@ -222,11 +222,11 @@ pub const Driver = struct {
     pub const Found = union(enum) {
         driver: Driver,
         no_library,
-        /// The name of a required call that the library lacks.
+        /// Name of the required function that the library lacks.
         lacks: [:0]const u8,
     };
 
-    /// Opens the library and never closes it: driver threads run its code.
+    /// Opens the library and never closes it, because threads of the driver keep running its code.
     pub fn open(path: [*:0]const u8) Found {
         const library = std.c.dlopen(path, .{ .NOW = true }) orelse return .no_library;
         var driver: Driver = undefined;
@@ -243,7 +243,7 @@ pub const Driver = struct {
         return .{ .driver = driver };
     }
 
-    /// Whether one call can make many copies.
+    /// Returns whether the driver can copy many pieces in one call.
     pub fn hasBatches(driver: *const Driver) bool {
         return driver.cuMemcpyBatchAsync != null or driver.cuMemcpyBatchAsync_v2 != null;
     }

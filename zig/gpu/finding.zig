@@ -1,5 +1,5 @@
-//! Finds the devices of the host. The driver is called on a separate thread, because a kernel
-//! module in a bad state can block the caller for ever.
+//! Finds the GPUs of the host. A separate thread calls the driver, because a kernel module in a bad
+//! state can block the caller for ever.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -17,9 +17,9 @@ pub const devices_max = 64;
 pub const Found = struct {
     identities: [devices_max]Identity = undefined,
     count: usize = 0,
-    /// The driver's version number, or 0.
+    /// The driver's version number; 0 if unknown.
     version: u32 = 0,
-    /// The CUresult that ended the search, or 0.
+    /// The CUresult that ended the search; 0 if it succeeded.
     code: cuda.Result = 0,
 };
 
@@ -37,12 +37,13 @@ const Asking = struct {
         var caller: Caller = .{ .driver = &asking.driver };
         const found = &asking.found;
         found.count = ask(&caller, found) catch |err| none: {
-            // The driver's answers are codes.
+            // All errors of the driver have codes.
             std.debug.assert(err == error.DeviceFailed or err == error.Lost);
             found.code = caller.code;
             break :none 0;
         };
-        // The waiting thread may free all memory once `phase` is `answered`.
+        // Once `phase` is `answered`, the waiting thread may free `asking`; so the descriptor is
+        // read before.
         const fd = asking.wake_fd;
         if (asking.phase.swap(.answered, .acq_rel) == .left) return asking.free();
         wakes.ring(fd);
@@ -53,7 +54,7 @@ const Asking = struct {
         asking.allocator.destroy(asking);
     }
 
-    /// Waits for the answer; false if the limit has passed.
+    /// Waits until the search thread has finished. Returns false if `limit_ns` has passed.
     fn wait(asking: *Asking, limit_ns: u64) bool {
         const end = monotonic.now() + limit_ns;
         while (asking.phase.load(.acquire) == .asking) {
@@ -71,13 +72,14 @@ const Asking = struct {
     }
 };
 
-/// Names the thread, so that process listings show which thread hangs.
+/// Names the calling thread, so that process listings show which thread hangs.
 pub fn nameThread(name: [*:0]const u8) void {
     // prctl cannot fail for a readable name.
     _ = linux.prctl(@intFromEnum(linux.PR.SET_NAME), @intFromPtr(name), 0, 0, 0);
 }
 
-/// Returns the code `timeout` if the driver does not answer.
+/// Finds the GPUs of the host. Sets the code `timeout` if the driver does not return within
+/// `limit_ns`.
 pub fn find(allocator: std.mem.Allocator, driver: cuda.Driver, limit_ns: u64) Error!Found {
     const asking = try allocator.create(Asking);
     errdefer allocator.destroy(asking);

@@ -1,9 +1,9 @@
-//! GPUs. The event loop submits jobs, a thread for each device executes them, and one eventfd
-//! reports completions. Jobs that are not reaped and their pieces are bounded in number.
+//! The GPUs of this host. The event loop submits jobs, one thread per device executes them, and one
+//! eventfd reports completions. The numbers of jobs and of their pieces are limited.
 //!
-//! A driver may hang in any call. A watch thread detects a device thread that makes no progress,
-//! gives the device up and ends its jobs. It abandons the hung thread with all memory that thread
-//! may still touch, and the region stays open for ever.
+//! Any driver call may hang. A watch thread detects a device thread that makes no progress, marks
+//! its device as lost and completes its jobs. The hung thread is abandoned with all memory that it
+//! may still access, and the region never closes.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -41,21 +41,21 @@ pub const Gpus = struct {
     watch: ?std.Thread = null,
     mutex: sync.Mutex = .{},
     workers: []Worker = &.{},
-    /// The allocation that holds the workers.
+    /// The allocation of which `workers` is the used part.
     room: []Worker = &.{},
     done: Fifo(types.GpuDone) = .{ .items = &.{} },
-    /// The eventfd was written and not all completions are reaped.
+    /// True from the write to the eventfd until all completions are reaped.
     woken: bool = false,
-    /// Jobs submitted and not reaped.
+    /// Number of jobs whose completions are not reaped.
     unreaped: u32 = 0,
-    /// Jobs submitted and not completed.
+    /// Number of jobs submitted and not completed.
     outstanding: u32 = 0,
-    /// Pieces of jobs that are not completed.
+    /// Total number of pieces of jobs that are not completed.
     pieces: u32 = 0,
     stopping: bool = false,
-    /// A device may still write to the region, which then never closes.
+    /// True if a device may still write to the region, which then must never close.
     keeps_region: bool = false,
-    /// Number of devices that wait until no other device issues copies.
+    /// Number of device threads in `quieten`, during which no device issues copies.
     quiet: std.atomic.Value(u32) = .init(0),
 
     pub fn info(gpus: *const Gpus, index: u32) Error!types.GpuDevice {
@@ -63,7 +63,7 @@ pub const Gpus = struct {
         return gpus.workers[index].describe();
     }
 
-    /// Whether one call of a device copies many pieces.
+    /// Returns whether any device can copy many pieces in one call.
     pub fn hasBatches(gpus: *const Gpus) bool {
         return for (gpus.workers) |*worker| {
             if (worker.batch.is_offered) break true;
@@ -114,7 +114,8 @@ pub const Gpus = struct {
         gpus.allocator.free(pieces);
     }
 
-    /// Jobs that concern all devices go to the first device that works.
+    /// Returns the device thread for a job. A job that concerns all devices goes to the first
+    /// usable device.
     fn workerOf(
         gpus: *Gpus,
         operation: types.GpuOperation,
@@ -139,7 +140,8 @@ pub const Gpus = struct {
         return null;
     }
 
-    /// Called by a device's thread, which counts as busy if it has work or receives a job.
+    /// Takes the next job for a device's thread. The watch checks the thread's progress while it
+    /// has a job or `is_busy` is set.
     pub fn takeJob(gpus: *Gpus, worker: *Worker, is_busy: bool) Next {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -168,7 +170,8 @@ pub const Gpus = struct {
         worker.taken[index] = worker.taken[worker.taken_count];
     }
 
-    /// Requires the mutex. One wake covers all completions until they are reaped.
+    /// Completes a job and wakes the reader unless it was already woken. The caller holds the
+    /// mutex.
     fn settle(gpus: *Gpus, taken: worker_file.Taken, outcome: Outcome) void {
         gpus.done.push(.{
             .token = taken.token,
@@ -183,8 +186,8 @@ pub const Gpus = struct {
         wakes.ring(gpus.event_fd);
     }
 
-    /// Writes the handle to the memory of the waiting caller, unless the caller has stopped
-    /// waiting.
+    /// Writes an exported handle to the job's buffer, unless the job was already completed because
+    /// this thread hung.
     pub fn hand(gpus: *Gpus, worker: *Worker, buffer: u64, handle: *const cuda.IpcHandle) void {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -222,7 +225,8 @@ pub const Gpus = struct {
         gpus.failJobs(worker);
     }
 
-    /// Ends the jobs for which no driver call was made. Requires the mutex.
+    /// Completes the queued jobs of a lost device, for which no driver call was made. The caller
+    /// holds the mutex.
     fn failJobs(gpus: *Gpus, worker: *Worker) void {
         for (0..worker.jobs.count) |_| {
             const job = worker.jobs.pop();
@@ -241,7 +245,8 @@ pub const Gpus = struct {
         }
     }
 
-    /// Counts a copy that is about to be issued; false if it has to wait.
+    /// Counts a copy that is about to be issued. Returns false, without counting it, if another
+    /// device thread is in `quieten`.
     pub fn mayTouch(gpus: *Gpus, worker: *Worker) bool {
         _ = worker.touching.fetchAdd(1, .seq_cst);
         if (gpus.quiet.load(.seq_cst) == 0) return true;
@@ -249,8 +254,8 @@ pub const Gpus = struct {
         return false;
     }
 
-    /// Waits until no other device copies, and prevents new copies until `endQuiet`. A hung device
-    /// delays this by at most the time it takes to give it up.
+    /// Waits until no other device copies, and prevents new copies until `endQuiet`. Waits at most
+    /// three times the limit after which a hung device counts as lost.
     pub fn quieten(gpus: *Gpus, worker: *Worker) void {
         _ = gpus.quiet.fetchAdd(1, .seq_cst);
         const end = monotonic.now() + 3 * gpus.give_up_ns;
@@ -270,7 +275,8 @@ pub const Gpus = struct {
         for (gpus.workers) |*worker| worker.wake();
     }
 
-    /// Lets another device register the slices that the context of a lost device had registered.
+    /// Makes another device register the slices again that were registered in the lost device's
+    /// context.
     pub fn handOver(gpus: *Gpus, from: *Worker) void {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -285,7 +291,7 @@ pub const Gpus = struct {
         wakes.ring(gpus.watch_fd);
     }
 
-    /// Moves up to `out.len` completions; never waits.
+    /// Moves up to `out.len` completions to `out` and returns their number. Never waits.
     pub fn reap(gpus: *Gpus, out: []types.GpuDone) u32 {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -296,7 +302,7 @@ pub const Gpus = struct {
         return count;
     }
 
-    /// Runs in its own thread: checks that the device threads make progress.
+    /// Runs the watch thread, which checks that the device threads make progress.
     pub fn watchLoop(gpus: *Gpus) void {
         const step_ns = std.math.clamp(gpus.give_up_ns / 8, std.time.ns_per_ms, std.time.ns_per_s);
         const step: linux.timespec = .{
@@ -315,7 +321,8 @@ pub const Gpus = struct {
         }
     }
 
-    /// Returns whether a device needs watching; null when the watch must end.
+    /// Abandons device threads without progress. Returns whether any device needs to be checked
+    /// again; null if the watch thread must end.
     fn look(gpus: *Gpus) ?bool {
         gpus.mutex.lock();
         defer gpus.mutex.unlock();
@@ -325,14 +332,15 @@ pub const Gpus = struct {
         for (gpus.workers) |*worker| {
             if (worker.is_abandoned or !worker.is_working) continue;
             must_look = true;
-            // The thread gives its device up after half of that time if it still runs.
+            // A thread that still runs marks its device as lost itself, after half of this time.
             const silent_ns = now -| worker.alive_at.load(.acquire);
             if (silent_ns > 2 * gpus.give_up_ns) gpus.abandon(worker);
         }
         return must_look;
     }
 
-    /// Requires the mutex.
+    /// Abandons a hung thread: marks its device as lost and completes its jobs. The caller holds
+    /// the mutex.
     fn abandon(gpus: *Gpus, worker: *Worker) void {
         worker.is_abandoned = true;
         worker.caller.is_given_up.store(true, .release);
@@ -347,7 +355,8 @@ pub const Gpus = struct {
         gpus.failJobs(worker);
     }
 
-    /// Frees everything; `Busy` if a completion is not reaped or a device has not ended.
+    /// Stops all threads and frees everything. Returns `Busy` if a completion is not reaped or a
+    /// device has not ended.
     pub fn close(gpus: *Gpus) Error!void {
         {
             gpus.mutex.lock();

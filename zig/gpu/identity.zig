@@ -1,4 +1,4 @@
-//! Properties of a device that are known without using it.
+//! Properties of a GPU that can be read without creating a context on it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -9,10 +9,10 @@ const Error = @import("../abi/status.zig").Error;
 
 pub const Identity = struct {
     device: cuda.Device,
-    /// The reported properties, without those that change.
+    /// The properties reported to the caller, except those that change.
     properties: types.GpuDevice,
-    /// False on WSL 2, where a batch with host addresses is an illegal access but single copies
-    /// translate them.
+    /// False on WSL 2. There a batch copy with host addresses is an illegal access, but single
+    /// copies translate these addresses.
     takes_host_pointers: bool,
 };
 
@@ -35,20 +35,20 @@ pub fn identify(caller: *Caller, ordinal: c_int) Error!Identity {
     properties.capability = @intCast(@max(0, major * 10 + minor));
     properties.has_dma_buf = @intFromBool((attribute(driver, .dma_buf, device) orelse 0) > 0);
     properties.numa_node = attribute(driver, .host_numa_node, device) orelse -1;
-    // Drivers before 12.2 do not know the NUMA node; the kernel does.
+    // Drivers before 12.2 cannot report the NUMA node; the kernel can.
     if (properties.numa_node < 0) properties.numa_node = numaNodeOf(&properties.pci);
     // Drivers that do not know this attribute always accept host addresses.
     const takes_host_pointers = attribute(driver, .host_pointers, device) != 0;
     return .{ .device = device, .properties = properties, .takes_host_pointers = takes_host_pointers };
 }
 
-/// Null if the driver does not know the attribute.
+/// Returns an attribute of the device; null if the driver does not know it.
 fn attribute(driver: *const cuda.Driver, which: cuda.Attribute, device: cuda.Device) ?c_int {
     var value: c_int = 0;
     return if (driver.cuDeviceGetAttribute(&value, which, device) == 0) value else null;
 }
 
-/// -1 if the kernel does not know the node either.
+/// Returns the NUMA node of a PCI device from sysfs; -1 if the kernel does not know it.
 fn numaNodeOf(pci: *const [16]u8) i32 {
     const end = std.mem.indexOfScalar(u8, pci, 0) orelse pci.len;
     var path: [64]u8 = undefined;

@@ -1,4 +1,4 @@
-//! Finds, opens and closes GPUs.
+//! Opens and closes the GPUs of this host: finds them, and starts and stops their threads.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -23,7 +23,7 @@ const jobs_max = 65_536;
 const pieces_max = 1 << 24;
 const slices_max = 8192;
 
-/// GPUs to use, or the reason why there are none.
+/// The opened GPUs, or the reason why there are none.
 pub const Made = struct {
     gpus: ?*Gpus = null,
     state: types.GpuState,
@@ -43,7 +43,7 @@ pub fn open(allocator: std.mem.Allocator, request: types.GpusRequest) Error!Made
     };
 }
 
-/// Takes the driver that is present, or a simulated one.
+/// Opens the GPUs with the given driver, which may be a simulated one.
 pub fn create(
     allocator: std.mem.Allocator,
     driver: cuda.Driver,
@@ -151,7 +151,8 @@ fn makeWorker(gpus: *Gpus, found: Identity, index: u32, jobs: usize) Error!Worke
     };
 }
 
-/// The watch ends this wait if a driver hangs.
+/// Waits until all device threads have opened their devices. If a driver hangs, the watch thread
+/// ends this wait.
 fn waitForAll(gpus: *Gpus) void {
     while (true) {
         {
@@ -166,7 +167,7 @@ fn waitForAll(gpus: *Gpus) void {
     }
 }
 
-/// Ends the threads that are not stuck; returns whether all have ended.
+/// Stops all threads that do not hang. Returns whether all have ended.
 fn stop(gpus: *Gpus) void {
     gpus.mutex.lock();
     gpus.stopping = true;

@@ -1,5 +1,5 @@
-//! Memory of one device: allocated here or lent by other processes. Only the device's own thread
-//! uses it.
+//! Memory of one GPU that copies may use: allocated here, or imported from other processes. Only
+//! the device's own thread uses this table.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,7 +12,7 @@ pub const memories_max = 4096;
 pub const devices_max = 256;
 const slot_bits = 12;
 const device_bits = 8;
-/// The mapping granularity of every known device.
+/// Granularity in bytes at which every known device maps memory.
 const granularity_bytes = 2 * 1024 * 1024;
 
 const Kind = enum { none, allocated, ipc, mapped };
@@ -21,15 +21,15 @@ pub const Memory = struct {
     kind: Kind = .none,
     pointer: cuda.Pointer = 0,
     bytes: u64 = 0,
-    /// For `mapped`: bytes of the reserved range.
+    /// Bytes of the reserved address range; only for kind `mapped`.
     mapped_bytes: u64 = 0,
-    /// For `mapped`: the allocation to export; 0 if it was imported.
+    /// The allocation to export, or 0 if it was imported; only for kind `mapped`.
     allocation: cuda.Allocation = 0,
-    /// For `ipc`: the imported handle.
+    /// The imported IPC handle; only for kind `ipc`.
     handle: cuda.IpcHandle = .{ .bytes = @splat(0) },
-    /// Imports that are not freed.
+    /// Number of imports of this memory that are not yet freed.
     uses: u32 = 0,
-    /// Copies under way.
+    /// Number of copies in progress from or to this memory.
     copies: u32 = 0,
     generation: u32 = 0,
 
@@ -38,7 +38,7 @@ pub const Memory = struct {
     }
 };
 
-/// The device that owns the memory.
+/// Returns the index of the device that owns the memory with this id.
 pub fn deviceOf(id: u64) u32 {
     return @intCast((id >> slot_bits) & (devices_max - 1));
 }
@@ -63,7 +63,8 @@ pub const Memories = struct {
         return (@as(u64, memory.generation) << (slot_bits + device_bits)) | low;
     }
 
-    /// Stores a memory in a free place and returns its id. Callers check for a free place first.
+    /// Stores a memory in a free element of the table and returns its id. The caller has found the
+    /// free element.
     fn keep(memories: *Memories, place: *Memory, memory: Memory) u64 {
         const generation = place.generation + 1;
         place.* = memory;
@@ -144,7 +145,8 @@ pub const Memories = struct {
         return pointer;
     }
 
-    /// Imports a handle; a handle that is already open is not opened again.
+    /// Imports the memory of an IPC handle and returns its id. A handle that is already open is not
+    /// opened again.
     pub fn importIpc(memories: *Memories, handle: cuda.IpcHandle, bytes: u64) Error!u64 {
         for (memories.items) |*memory| {
             if (memory.kind != .ipc) continue;
@@ -159,7 +161,7 @@ pub const Memories = struct {
         const open = caller.driver.cuIpcOpenMemHandle_v2;
         try caller.check(open(&pointer, handle, cuda.ipc_lazy_peer_access));
         errdefer _ = caller.driver.cuIpcCloseMemHandle(pointer);
-        // The lender may state a wrong size, and accesses beyond the allocation must not happen.
+        // The exporting process may state a wrong size; no access may go beyond the allocation.
         const room = try memories.roomAt(pointer);
         if (bytes > room) return error.OutOfRange;
         const memory: Memory =
@@ -175,7 +177,7 @@ pub const Memories = struct {
         return base + bytes - pointer;
     }
 
-    /// The caller still owns the descriptor.
+    /// Imports the memory of a descriptor, which the caller still owns, and returns its id.
     pub fn importFd(memories: *Memories, fd: i32, bytes: u64) Error!u64 {
         if (fd < 0) return error.BadRequest;
         const place = try memories.takePlace();
@@ -186,7 +188,7 @@ pub const Memories = struct {
         var allocation: cuda.Allocation = 0;
         const handle: ?*anyopaque = @ptrFromInt(@as(usize, @intCast(fd)));
         try caller.check(import(&allocation, handle, cuda.handle_type_fd));
-        // A mapping keeps its allocation alive.
+        // The mapping keeps the allocation alive.
         defer caller.ignore(release(allocation));
         const pointer = try memories.map(allocation, mapped_bytes);
         return memories.keep(place, .{
@@ -197,7 +199,8 @@ pub const Memories = struct {
         });
     }
 
-    /// Must be called once for each import, with no copy under way.
+    /// Frees one import or allocation of the memory; the last one closes it. No copy may be in
+    /// progress.
     pub fn free(memories: *Memories, memory: *Memory) Error!void {
         std.debug.assert(memory.copies == 0 and memory.uses > 0);
         memory.uses -= 1;
@@ -219,7 +222,7 @@ pub const Memories = struct {
         }
     }
 
-    /// Frees all memory; memory that the driver refuses to free stays with the driver.
+    /// Frees all memory. If the driver refuses to free a memory, it stays allocated.
     pub fn freeAll(memories: *Memories) Error!void {
         for (memories.items) |*memory| {
             if (memory.kind == .none) continue;
@@ -228,7 +231,7 @@ pub const Memories = struct {
         }
     }
 
-    /// The context is destroyed, and all memory with it.
+    /// Empties the table after the context, and with it all memory, was destroyed.
     pub fn forgetAll(memories: *Memories) void {
         for (memories.items) |*memory| {
             memory.kind = .none;
@@ -236,13 +239,13 @@ pub const Memories = struct {
         }
     }
 
-    /// Returns the offset of the memory in the allocation that the handle opens.
+    /// Writes the IPC handle of the memory's allocation and returns the offset of the memory in it.
     pub fn exportIpc(memories: *Memories, memory: *const Memory, out: *cuda.IpcHandle) Error!u64 {
         const caller = memories.caller;
         var base: cuda.Pointer = 0;
         const range = caller.driver.cuMemGetAddressRange_v2;
         try caller.check(range(&base, null, memory.pointer));
-        // The handle covers the whole allocation. Drivers may refuse any address except its base.
+        // The handle covers the whole allocation. Drivers may refuse addresses other than its base.
         try caller.check(caller.driver.cuIpcGetMemHandle(out, base));
         return memory.pointer - base;
     }

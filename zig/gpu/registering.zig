@@ -1,5 +1,5 @@
-//! Registers parts of the region with the driver, so that copies neither pass through a buffer of
-//! the driver nor block.
+//! Registers parts of the region with the CUDA driver, so that copies need no buffer of the driver
+//! and do not block the device's thread.
 
 const std = @import("std");
 const cuda = @import("driver.zig");
@@ -10,7 +10,7 @@ const Error = @import("../abi/status.zig").Error;
 
 const page_bytes = 4096;
 
-/// Registers the parts of the span that are not registered. After an error the earlier parts stay
+/// Registers the unregistered parts of the span. After an error the parts before it stay
 /// registered.
 pub fn register(worker: *Worker, offset: u64, bytes: u64) Error!void {
     const region = worker.hub.region orelse return error.OutOfRange;
@@ -24,7 +24,7 @@ pub fn register(worker: *Worker, offset: u64, bytes: u64) Error!void {
         const slice: Slice = .{ .offset = at, .bytes = reach.end - at, .owner = worker.index };
         if (!reach.is_registered) try registerSlice(worker, slice);
         at = reach.end;
-        // Pinning a gigabyte of pages takes long.
+        // Registering a gigabyte takes long, so report progress and complete finished copies.
         worker.poll();
         if (worker.isLost()) return error.Lost;
     }
@@ -38,14 +38,15 @@ fn registerSlice(worker: *Worker, wanted: Slice) Error!void {
     const address = worker.hub.region.?.base + slice.offset;
     const call = caller.driver.cuMemHostRegister_v2;
     const code = call(address, slice.bytes, cuda.register_portable);
-    // Another part of this process registered it: equally good, and not to be unregistered here.
+    // Another part of this process has registered the memory. Copies work, but this code must not
+    // unregister it.
     slice.is_ours = code != caller_file.already_registered;
     if (slice.is_ours) try caller.check(code);
     const is_new = slices.add(slice) catch |err| {
         unregisterSlice(worker, slice);
         return err;
     };
-    // Another device registered the slice at the same time; its entry stays.
+    // Another device has registered the slice meanwhile; that registration stays.
     if (!is_new) unregisterSlice(worker, slice);
 }
 
@@ -56,7 +57,7 @@ fn unregisterSlice(worker: *Worker, slice: Slice) void {
     caller.ignore(caller.driver.cuMemHostUnregister(address));
 }
 
-/// Ends the registrations of this device.
+/// Unregisters all slices that this device registered.
 pub fn unregister(worker: *Worker) Error!void {
     worker.caller.code = 0;
     while (worker.hub.slices.takeOf(worker.index)) |slice| {
@@ -66,8 +67,8 @@ pub fn unregister(worker: *Worker) Error!void {
     }
 }
 
-/// Registers again the slices that a lost device's context had registered: the other devices'
-/// copies need them.
+/// Registers the slices of a lost device again, because copies of the other devices need them and
+/// the registrations ended with its context.
 pub fn adopt(worker: *Worker, owner: u32) void {
     if (worker.isLost()) return;
     while (worker.hub.slices.takeOf(owner)) |slice| {
@@ -75,7 +76,7 @@ pub fn adopt(worker: *Worker, owner: u32) void {
         const again: Slice =
             .{ .offset = slice.offset, .bytes = slice.bytes, .owner = worker.index };
         registerSlice(worker, again) catch |err| {
-            // Copies from this slice block from now on and are counted.
+            // Copies from this slice block from now on; `pageable_copies` counts them.
             if (err != error.Lost) continue;
             return worker.lose(worker.caller.code);
         };

@@ -1,12 +1,12 @@
-//! Groups pieces into copies for the driver: adjacent pieces are merged, and no copy crosses two
-//! registrations.
+//! Groups pieces into copies for the driver: merges adjacent pieces, and splits copies where the
+//! registration of the region's memory changes.
 
 const std = @import("std");
 const types = @import("../abi/gpu_types.zig");
 const Slices = @import("slices.zig").Slices;
 const Slice = @import("slices.zig").Slice;
 
-/// One copy.
+/// One copy, inside one registration or entirely in unregistered memory.
 pub const Run = struct {
     region_offset: u64,
     memory_offset: u64,
@@ -17,7 +17,7 @@ pub const Run = struct {
 pub const Runs = struct {
     pieces: []const types.GpuPiece,
     slices: *Slices,
-    /// The part of the merged pieces that is not returned yet.
+    /// The part of the merged pieces for which no copy was returned yet.
     rest: types.GpuPiece = .{ .region_offset = 0, .memory_offset = 0, .bytes = 0 },
 
     pub fn next(runs: *Runs) ?Run {
@@ -41,7 +41,7 @@ pub const Runs = struct {
         return run;
     }
 
-    /// Merges following pieces that are adjacent on both sides.
+    /// Merges the following pieces that are adjacent both in the region and in GPU memory.
     fn join(runs: *Runs) void {
         while (runs.pieces.len > 0) {
             const piece = runs.pieces[0];

@@ -1,21 +1,23 @@
-//! The parts of the region that are registered with the driver. A copy must not cross from one
-//! registration into the next, and a copy from unregistered memory is not asynchronous.
+//! The parts of the region that are registered with the CUDA driver. A copy must not cross from one
+//! registration into another, and a copy from unregistered memory blocks.
 
 const std = @import("std");
 const sync = @import("../base/mutex.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// Largest size of one registration, because the call cannot be interrupted.
+/// Largest size of one registration in bytes, because the driver call cannot be interrupted.
 pub const slice_bytes_max = 1 << 30;
 
 pub const Slice = struct {
     offset: u64,
     bytes: u64,
-    /// The device in whose context it was registered: it ends with that context.
+    /// Index of the device in whose context the slice was registered; the registration ends with
+    /// this context.
     owner: u32,
-    /// False if the driver knew the memory before: then another part of the process ends it.
+    /// False if another part of the process had registered the memory, which must then not be
+    /// unregistered here.
     is_ours: bool = true,
-    /// False once the context is destroyed.
+    /// False once the owner's context is destroyed: the memory is then unregistered.
     is_live: bool = true,
 
     fn end(slice: Slice) u64 {
@@ -23,7 +25,8 @@ pub const Slice = struct {
     }
 };
 
-/// The length from an offset over which registration does not change.
+/// A range of the region that starts at a given offset and is entirely registered or entirely
+/// unregistered.
 pub const Extent = struct {
     is_registered: bool,
     end: u64,
@@ -31,7 +34,7 @@ pub const Extent = struct {
 
 pub const Slices = struct {
     mutex: sync.Mutex = .{},
-    /// Sorted by offset, without overlap.
+    /// Slices in order of their offsets, without overlap.
     items: []Slice,
     count: usize = 0,
 
@@ -47,7 +50,7 @@ pub const Slices = struct {
         return .{ .is_registered = slice.is_live, .end = slice.end() };
     }
 
-    /// The extent that a registration from `offset` may cover, limited by `end`.
+    /// Returns the range from `offset` that one registration may cover, at most up to `end`.
     pub fn reachAt(slices: *Slices, offset: u64, end: u64) Extent {
         const extent = slices.extentAt(offset);
         const grid = std.mem.alignForward(u64, offset + 1, slice_bytes_max);
@@ -61,7 +64,7 @@ pub const Slices = struct {
         return slices.count < slices.items.len;
     }
 
-    /// False if the slice overlaps an existing one.
+    /// Adds a slice. Returns false if it overlaps an existing one, or `Full`.
     pub fn add(slices: *Slices, slice: Slice) Error!bool {
         slices.mutex.lock();
         defer slices.mutex.unlock();
@@ -84,7 +87,7 @@ pub const Slices = struct {
         } else false;
     }
 
-    /// Marks the slices of an owner whose context is destroyed.
+    /// Marks the slices of `owner` as unregistered after its context was destroyed.
     pub fn expire(slices: *Slices, owner: u32) void {
         slices.mutex.lock();
         defer slices.mutex.unlock();
@@ -93,7 +96,7 @@ pub const Slices = struct {
         }
     }
 
-    /// Removes and returns one slice that the device registered.
+    /// Removes and returns one slice that the device `owner` registered; null if it has none.
     pub fn takeOf(slices: *Slices, owner: u32) ?Slice {
         slices.mutex.lock();
         defer slices.mutex.unlock();

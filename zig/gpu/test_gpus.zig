@@ -1,5 +1,5 @@
-//! Tests of GPUs with a driver that is a table of functions: cases that no real library can
-//! produce.
+//! Tests of the GPU code with a simulated driver (a table of functions), for cases that no real
+//! library produces.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -187,7 +187,7 @@ test "the descriptor of a job is closed in every case" {
     job.fd = @intCast(linux.open("/dev/null", .{ .CLOEXEC = true }, 0));
     try testing.expectError(error.OutOfRange, gpus.submit(job));
     try testing.expectEqual(.BADF, linux.errno(linux.close(job.fd)));
-    // This driver has no virtual memory management.
+    // This simulated driver has no virtual memory management.
     job.device = 0;
     job.bytes = 4096;
     job.fd = @intCast(linux.open("/dev/null", .{ .CLOEXEC = true }, 0));

@@ -1,6 +1,6 @@
-//! A device and the thread that alone calls the driver for it: a context is current per thread, and
-//! calls may block. Copies are issued to one stream per direction, and events report their ends, so
-//! many copies are under way at once.
+//! The thread of one GPU. It alone calls the driver for its GPU, because a context is current per
+//! thread and calls may block. It issues copies to one stream per direction and polls events for
+//! their ends, so many copies are in progress at once.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,7 +22,7 @@ const Memories = memories_file.Memories;
 const Memory = memories_file.Memory;
 const Error = status.Error;
 
-/// Number of polls of the copies under way before the thread sleeps between polls.
+/// Number of polls of the copies in progress before the thread starts to sleep between polls.
 const looks_max = 64;
 const step_ns_max = 200_000;
 
@@ -31,25 +31,25 @@ pub const Job = struct {
     operation: types.GpuOperation,
     pieces: []types.GpuPiece = &.{},
     handle: cuda.IpcHandle = .{ .bytes = @splat(0) },
-    /// An internal job without a completion: registers again the slices of this lost device's
-    /// context.
+    /// Set for an internal job without a completion: registers the slices of this lost device
+    /// again.
     adopt_from: ?u32 = null,
 };
 
-/// The result of a job.
+/// Result of a job, as its completion reports it.
 pub const Outcome = struct {
     status: status.Status = .ok,
     code: i32 = 0,
     result: u64 = 0,
 };
 
-/// A job taken from the queue and not completed.
+/// A job that the thread took from the queue and has not completed.
 pub const Taken = struct {
     token: u64,
     pieces: u32,
 };
 
-/// State of a device thread. If the thread hangs in a call, the watch detects it and completes its
+/// State of a GPU's thread. If the thread hangs in a driver call, the watch thread completes its
 /// jobs.
 pub const Worker = struct {
     hub: *Gpus,
@@ -61,38 +61,39 @@ pub const Worker = struct {
     has_context: bool = false,
     memories: Memories,
     ways: [2]copies.Way,
-    /// The arrays of a call that copies many pieces.
+    /// Argument arrays of the driver call that copies many pieces.
     batch: copies.Batch,
     looks: u32 = 0,
-    /// The context is destroyed, and the device no longer touches the region.
+    /// True once the context is destroyed, so that the device no longer accesses the region.
     is_stopped: bool = false,
 
     lost: std.atomic.Value(i32) = .init(0),
     pageable: std.atomic.Value(u64) = .init(0),
-    /// Copies that are issued or under way.
+    /// Number of copies that are being issued or in progress.
     touching: std.atomic.Value(u32) = .init(0),
-    /// When this thread last reported progress.
+    /// When this thread last reported progress, in nanoseconds of the monotonic clock.
     alive_at: std.atomic.Value(u64) = .init(0),
 
-    // These require the hub's mutex.
+    // The mutex of `hub` protects the following fields.
     jobs: Fifo(Job),
     taken: []Taken,
     taken_count: usize = 0,
     is_working: bool = true,
     is_open: bool = false,
     has_ended: bool = false,
-    /// The thread hangs and was abandoned: its later results are ignored.
+    /// True if the thread hangs and was abandoned. Its later results are ignored.
     is_abandoned: bool = false,
 
     pub fn start(worker: *Worker) Error!void {
         worker.beat();
-        // With libc, spawn fails only for lack of memory or of a free process slot.
+        // With libc, spawn fails only if memory or process slots run out.
         worker.thread = std.Thread.spawn(.{}, run, .{worker}) catch return error.OutOfMemory;
     }
 
     fn run(worker: *Worker) void {
         worker.open() catch worker.refuse();
-        // Set after `open`: threads of the driver inherit the name of the thread that starts them.
+        // Named only after `open`, because driver threads inherit the name of the thread that
+        // starts them.
         finding.nameThread("hearth-gpu");
         worker.hub.reportOpen(worker);
         while (worker.take()) |job| worker.perform(job);
@@ -109,7 +110,7 @@ pub const Worker = struct {
         for (&worker.ways) |*way| try way.open(caller);
     }
 
-    /// Marks a device that could not be opened: it is listed and unusable.
+    /// Marks a device that could not be opened: it is listed but unusable.
     fn refuse(worker: *Worker) void {
         if (worker.caller.isGivenUp()) return;
         worker.lost.store(worker.caller.code, .release);
@@ -138,7 +139,7 @@ pub const Worker = struct {
         return worker.ways[0].flights.count + worker.ways[1].flights.count;
     }
 
-    /// Waits for the next job; null when the worker must end.
+    /// Waits for the next job and polls copies meanwhile. Returns null when the thread must end.
     fn take(worker: *Worker) ?Job {
         while (true) {
             worker.poll();
@@ -150,7 +151,8 @@ pub const Worker = struct {
         }
     }
 
-    /// Waits until there may be progress to see.
+    /// Waits a short time for a copy to end or a job to arrive; without copies in progress, waits
+    /// until the thread is woken.
     pub fn rest(worker: *Worker) void {
         worker.looks +|= 1;
         if (worker.inFlight() > 0 and worker.looks < looks_max) return std.atomic.spinLoopHint();
@@ -165,10 +167,11 @@ pub const Worker = struct {
         _ = linux.read(worker.wake_fd, std.mem.asBytes(&count), 8);
     }
 
-    /// Completes finished copies, and gives the device up if it makes no progress.
+    /// Completes finished copies. Marks the device as lost if it failed or made no progress in
+    /// time.
     pub fn poll(worker: *Worker) void {
         worker.beat();
-        // Nothing is under way, or the watch speaks for this thread.
+        // The device is already lost: its copies were completed.
         if (worker.isLost()) return;
         for (&worker.ways) |*way| {
             while (way.flights.count > 0) {
@@ -213,7 +216,8 @@ pub const Worker = struct {
         worker.complete(token, .{ .result = value });
     }
 
-    /// The outcome of a job whose call reported a lost device or returned too late.
+    /// Marks the device as lost and returns the result of the job whose call failed. The result is
+    /// 1 if the device may still access the job's memory.
     fn fail(worker: *Worker, operation: types.GpuOperation) Outcome {
         const was_lost = worker.isLost();
         if (!was_lost) worker.lose(worker.caller.code);
@@ -225,7 +229,7 @@ pub const Worker = struct {
         return .{ .status = .lost, .code = code, .result = @intFromBool(may_touch) };
     }
 
-    /// Returns the job's result; null if it is under way and completes later.
+    /// Runs a job and returns its result; null if a copy was issued that completes later.
     fn carryOut(worker: *Worker, job: *const Job, handle: *cuda.IpcHandle) Error!?u64 {
         const request = &job.request;
         const memories = &worker.memories;
@@ -262,14 +266,14 @@ pub const Worker = struct {
         try worker.memories.free(memory);
     }
 
-    /// One step of waiting for copies under way.
+    /// Makes one step of waiting for copies in progress. Returns `Lost` if the device is lost.
     pub fn wait(worker: *Worker) Error!void {
         worker.rest();
         worker.poll();
         if (worker.isLost()) return error.Lost;
     }
 
-    /// Frees everything after the copies under way have ended.
+    /// Frees everything on the device after the copies in progress have ended.
     fn finish(worker: *Worker) void {
         worker.giveBack() catch |err| {
             if (err == error.Lost and !worker.isLost()) worker.lose(worker.caller.code);
@@ -286,13 +290,14 @@ pub const Worker = struct {
         for (&worker.ways) |*way| way.close(&worker.caller);
     }
 
-    /// Destroys the context, which ends everything under way on the device. If that fails, the
-    /// device may write to the region for ever, and the completions report it.
+    /// Marks the device as lost and destroys its context, which stops all of its work. If that
+    /// fails, the device may write to the region for ever; the completions report this.
     pub fn lose(worker: *Worker, code: cuda.Result) void {
         if (worker.caller.isGivenUp()) return;
         worker.lost.store(code, .release);
         worker.hub.failQueued(worker);
-        // Its registrations end with its context, and other devices may be copying through them.
+        // Registrations end with the context, and other devices may be copying through those of
+        // this device.
         const is_owner = worker.hub.slices.hasOf(worker.index);
         if (is_owner) worker.hub.quieten(worker);
         defer if (is_owner) worker.hub.endQuiet();
@@ -303,7 +308,7 @@ pub const Worker = struct {
         worker.hub.slices.expire(worker.index);
         if (worker.caller.isGivenUp()) return;
         worker.is_stopped = reset == caller_file.success;
-        // Releasing a context that still works would wait for the copies under way.
+        // Releasing a context that still works would wait for the copies in progress.
         if (worker.is_stopped) worker.release() else worker.has_context = false;
         if (!worker.is_stopped) worker.hub.keepRegion();
         for (&worker.ways) |*way| {

@@ -1,25 +1,26 @@
-//! 64-bit hashes of a prompt's blocks for routing: a chain of XXH3 over the tokens, as engines'
-//! routers compute it, or the first bytes of block keys.
+//! 64-bit hashes of a prompt's token blocks for routing: either a chain of XXH3 over the tokens, as
+//! the routers of engines compute it, or the first bytes of block keys.
 
 const std = @import("std");
 const short = @import("short.zig");
 const assert = std.debug.assert;
 const XxHash3 = std.hash.XxHash3;
 
-/// Seed of the hash that joins a block to the blocks before it.
+/// Seed of the hash that combines a block's own hash with the hash of the preceding blocks.
 const join_seed = 1337;
 const layer_all = 0xffff_ffff;
-/// Digests whose keys are derived at once; bounds the scratch memory, not the answer.
+/// Number of keys derived at once. Limits only the scratch memory, not the number of digests.
 const keys_max = 64;
 
 pub const Chain = struct {
-    /// Seed of the hash of each block.
+    /// Seed for the hash of each block.
     seed: u64,
-    /// The sequence hash of the block before the first; null if the first block starts the prompt.
+    /// Sequence hash of the block that precedes the first one; null if the first block starts the
+    /// prompt.
     parent: ?u64,
-    /// Bytes from the start of one block to the start of the next.
+    /// Distance in bytes between the starts of consecutive blocks.
     stride_bytes: usize,
-    /// Bytes of each block; at least the stride.
+    /// Size of each block in bytes; at least `stride_bytes`.
     block_bytes: usize,
 
     pub fn count(self: Chain, bytes: usize) usize {
@@ -27,8 +28,9 @@ pub const Chain = struct {
         return (bytes - self.block_bytes) / self.stride_bytes + 1;
     }
 
-    /// `local[i]` is XXH3 of block `i` alone. `sequence[i]` is XXH3 of the sequence hash before it
-    /// and `local[i]`, or `local[i]` alone if no block precedes.
+    /// Writes two hashes for each full block. `local[i]` is XXH3 of block `i` alone. `out[i]`, the
+    /// sequence hash, is XXH3 of the preceding block's sequence hash and `local[i]`, or `local[i]`
+    /// if no block precedes.
     pub fn run(self: Chain, tokens: []const u8, local: []align(1) u64, out: []align(1) u64) void {
         assert(local.len == out.len and out.len == self.count(tokens.len));
         var before = self.parent;
@@ -46,7 +48,8 @@ fn join(before: u64, own: u64) u64 {
     return XxHash3.hash(join_seed, std.mem.asBytes(&pair));
 }
 
-/// The first eight bytes, little-endian, of the key of each digest at layer "all".
+/// Writes, for each digest, the first eight bytes of its block key (layer "all") as a little-endian
+/// number.
 pub fn keyHashes(digests: []const [32]u8, out: []align(1) u64) void {
     assert(digests.len == out.len);
     var keys: [keys_max][32]u8 = undefined;

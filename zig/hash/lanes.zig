@@ -1,6 +1,6 @@
-//! BLAKE3's compression function on eight independent inputs at once, one per vector lane. The
-//! standard library exports no single compressions, and the digests of all prefixes of a prompt
-//! consist mostly of compressions that do not depend on each other.
+//! BLAKE3's compression function on eight independent inputs at once, one per vector lane. Zig's
+//! standard library exports no single compressions, and most compressions for the digests of a
+//! prompt's prefixes do not depend on each other.
 
 const std = @import("std");
 const assert = std.debug.assert;
@@ -27,7 +27,7 @@ pub const iv: Cv = .{
     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
 };
 
-/// Order of the message words in each of the seven rounds.
+/// Order in which each of the seven rounds uses the message words.
 const schedule = blk: {
     const permutation = [16]u8{ 2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8 };
     var rounds: [7][16]u8 = undefined;
@@ -39,7 +39,7 @@ const schedule = blk: {
 };
 
 comptime {
-    // Rows are loaded from bytes without conversion.
+    // Message words are loaded from memory as little-endian numbers.
     assert(@import("builtin").cpu.arch.endian() == .little);
     assert(@sizeOf(Cv) == 32 and @sizeOf(Lanes) == 32);
 }
@@ -63,8 +63,8 @@ inline fn quarter(
     v[b] = std.math.rotr(Lanes, v[b] ^ v[c], 7);
 }
 
-/// One compression per lane; `cv` is read and replaced by the new chaining values.
-/// `cv[w]` and `message[w]` hold word `w` of all lanes.
+/// Runs one compression in each vector lane and replaces `cv` by the new chaining values. `cv[w]`
+/// and `message[w]` contain word `w` of all lanes.
 pub noinline fn compress(
     noalias cv: *[8]Lanes,
     noalias message: *const [16]Lanes,
@@ -73,7 +73,8 @@ pub noinline fn compress(
     len: Lanes,
     flags: Lanes,
 ) void {
-    // Constant indices and wrapping arithmetic only: runtime safety has no check to make here.
+    // The code uses only constant indices and wrapping arithmetic, so runtime safety checks would
+    // find nothing.
     @setRuntimeSafety(false);
     var v: [16]Lanes = undefined;
     inline for (0..8) |w| v[w] = cv[w];
@@ -95,8 +96,8 @@ pub noinline fn compress(
     inline for (0..8) |w| cv[w] = v[w] ^ v[w + 8];
 }
 
-/// Transposes rows to columns: word `w` of row `r` becomes lane `r` of vector `w`. It is its own
-/// inverse.
+/// Transposes an 8 by 8 matrix of words: word `w` of row `r` moves to lane `r` of vector `w`.
+/// Applied twice, it restores the input.
 pub inline fn transpose(rows: *[8]Lanes) void {
     const low32 = [8]i32{ 0, ~@as(i32, 0), 1, ~@as(i32, 1), 4, ~@as(i32, 4), 5, ~@as(i32, 5) };
     const high32 = [8]i32{ 2, ~@as(i32, 2), 3, ~@as(i32, 3), 6, ~@as(i32, 6), 7, ~@as(i32, 7) };
@@ -130,7 +131,7 @@ pub inline fn store(into: *align(1) Cv, row: Lanes) void {
     @as(*align(1) Lanes, @ptrCast(into)).* = row;
 }
 
-/// One compression: the message consists of two halves of 32 bytes, which need not be adjacent.
+/// One compression. Its message consists of two halves of 32 bytes, which need not be adjacent.
 pub const Job = struct {
     cv: *const Cv,
     left: *align(1) const Cv,
@@ -141,7 +142,7 @@ pub const Job = struct {
     flags: u32,
 };
 
-/// Runs jobs that do not depend on each other, eight at a time.
+/// Runs independent compressions, eight at a time.
 pub fn run(jobs: []const Job) void {
     @setRuntimeSafety(false); // indices are bounded by `batch` below
     var rest = jobs;
@@ -154,7 +155,7 @@ pub fn run(jobs: []const Job) void {
         var len: [count]u32 = undefined;
         var flags: [count]u32 = undefined;
         inline for (0..count) |lane| {
-            // Lanes without a job repeat the last one, and their results are unused.
+            // Unused lanes repeat the last job; their results are ignored.
             const job = &rest[@min(lane, batch - 1)];
             cv[lane] = load(job.cv);
             message[lane] = load(job.left);

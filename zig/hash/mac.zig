@@ -1,6 +1,7 @@
-//! The message authentication code of a block: AEGIS-128L as a MAC (draft-irtf-cfrg-aegis-aead,
-//! 128-bit tag, zero nonce) over the block's address, length and payload. The standard library has
-//! the same function; this one can run behind a copy, page by page.
+//! The message authentication code (MAC) of a block: AEGIS-128L as a MAC
+//! (draft-irtf-cfrg-aegis-aead, 128-bit tag, zero nonce) over the block's digest, layer, length and
+//! payload. Zig's standard library has the same function; this one can also hash a copy page by
+//! page while the bytes are cached.
 
 const std = @import("std");
 const pieces = @import("pieces.zig");
@@ -14,9 +15,9 @@ pub const tag_bytes = 16;
 pub const Key = [key_bytes]u8;
 pub const Tag = [tag_bytes]u8;
 
-/// Bytes that one update of the state absorbs.
+/// Bytes that one update of the AEGIS state absorbs.
 const rate = 32;
-/// Bytes copied before they are hashed: they are then in the first-level cache.
+/// Bytes copied before they are hashed, so few that they are then still in the first-level cache.
 const page_bytes = 4096;
 
 const c0: [16]u8 = .{
@@ -27,7 +28,7 @@ const c1: [16]u8 = .{
 };
 
 const State = [8]Block;
-/// The input of one update, as it is loaded and stored.
+/// One update's input of `rate` bytes, as loaded from and stored to memory.
 const Line = @Vector(rate / 8, u64);
 
 inline fn step(state: *State, first: Block, second: Block) void {
@@ -38,14 +39,14 @@ inline fn step(state: *State, first: Block, second: Block) void {
     state[4] = state[4].xorBlocks(second);
 }
 
-/// The input of a block's MAC beside the payload.
+/// The identity of a block, which its MAC covers in addition to the payload.
 pub const Name = struct {
     digest: [32]u8,
     layer: u32,
-    /// Length of the payload.
+    /// Length of the payload in bytes.
     bytes: u64,
 
-    /// Digest, layer as u64, length as u64, and zeros: the first 64 bytes of the message.
+    /// Encodes the first 64 bytes of the message: digest, layer as u64, length as u64, and zeros.
     fn encode(name: Name) [2 * rate]u8 {
         var out: [2 * rate]u8 = @splat(0);
         out[0..32].* = name.digest;
@@ -57,9 +58,9 @@ pub const Name = struct {
 
 pub const Mac = struct {
     state: State,
-    /// Bytes absorbed, including those of the name.
+    /// Number of bytes absorbed, including the 64 bytes of the name.
     length: u64 = 0,
-    /// Bytes in `kept`; less than `rate`.
+    /// Number of bytes in `kept` that are not yet absorbed; less than `rate`.
     waiting: usize = 0,
     kept: [rate]u8 = undefined,
 
@@ -78,7 +79,7 @@ pub const Mac = struct {
         return mac;
     }
 
-    /// Absorbs the next bytes of the message.
+    /// Adds the next bytes of the payload.
     pub fn update(self: *Mac, data: []const u8) void {
         self.length += data.len;
         var rest = data;
@@ -97,9 +98,9 @@ pub const Mac = struct {
         @memcpy(self.kept[0..self.waiting], rest[whole..]);
     }
 
-    /// Absorbs a multiple of `rate` bytes.
+    /// Absorbs `data`, whose length is a multiple of `rate`.
     fn absorb(self: *Mac, data: []const u8) void {
-        // The loop is bounded by the slice's length; a runtime check would cost time on every line.
+        // The slice's length limits the loop; a runtime check would cost time for each line.
         @setRuntimeSafety(false);
         var state = self.state;
         var at: usize = 0;
@@ -110,9 +111,9 @@ pub const Mac = struct {
         self.state = state;
     }
 
-    /// Absorbs the next bytes of the message and copies them to `dst`, private memory of this
-    /// process. The copied bytes are the hashed bytes even if another process changes `src`
-    /// meanwhile.
+    /// Adds the next bytes of the payload and copies them to `dst`, private memory of this process.
+    /// The hashed bytes equal the copied bytes even if another process changes `src` during the
+    /// copy.
     pub fn copy(self: *Mac, dst: [*]u8, src: []const u8) void {
         var at = if (self.waiting == 0) 0 else @min(rate - self.waiting, src.len);
         self.copyRest(dst, src[0..at]);
@@ -129,10 +130,11 @@ pub const Mac = struct {
         self.update(dst[0..src.len]);
     }
 
-    /// Copies and absorbs a multiple of `rate` bytes. The latency of the rounds limits the loop, so
-    /// storing the loaded bytes costs no extra time. Volatile, so that each byte is read once.
+    /// Copies and absorbs a multiple of `rate` bytes. The latency of the AES rounds limits the
+    /// loop, so storing the loaded bytes costs no extra time. The loads are volatile, so that each
+    /// byte is read only once.
     fn copyWhole(self: *Mac, dst: [*]u8, src: []const u8) void {
-        // The loop is bounded by the slice's length; a runtime check would cost time on every line.
+        // The slice's length limits the loop; a runtime check would cost time for each line.
         @setRuntimeSafety(false);
         var state = self.state;
         var at: usize = 0;
@@ -146,8 +148,8 @@ pub const Mac = struct {
         self.length += src.len;
     }
 
-    /// Absorbs the next bytes of the message, from private memory of this process, and copies them
-    /// to `dst`; `sum` absorbs them too. With `.streamed`, `stream.fence` must follow.
+    /// Adds the next bytes of the payload, from private memory of this process, and copies them to
+    /// `dst`; `sum` absorbs them too. With `.streamed`, the caller must then call `stream.fence`.
     pub fn publish(
         self: *Mac,
         comptime store: stream.Store,
@@ -180,13 +182,13 @@ pub const Mac = struct {
         return tag.toBytes();
     }
 
-    /// Whether the absorbed message has this MAC, in constant time.
+    /// Returns whether the absorbed message has the MAC `tag`. Takes constant time.
     pub fn matches(self: *Mac, tag: *const Tag) bool {
         return std.crypto.timing_safe.eql(Tag, self.finish(), tag.*);
     }
 };
 
-/// The MAC of a payload.
+/// Returns the MAC of a block's payload.
 pub fn tagOf(key: *const Key, name: Name, payload: []const u8) Tag {
     assert(name.bytes == payload.len);
     var mac: Mac = .init(key, name);
@@ -194,8 +196,8 @@ pub fn tagOf(key: *const Key, name: Name, payload: []const u8) Tag {
     return mac.finish();
 }
 
-/// Copies `src`, private memory, to `dst`; returns the checksum and absorbs the source bytes into
-/// the MAC.
+/// Copies `src`, private memory of this process, to `dst`. Adds the source bytes to the MAC and
+/// returns their checksum.
 pub fn publishTagged(mac: *Mac, dst: []u8, src: []const u8) u64 {
     assert(dst.len == src.len);
     var sum: pieces.PiecesChecksum = .init(src.len);

@@ -1,6 +1,5 @@
-//! Self-describing payload bytes for replays and tests. Every word is a function of a seed and its
-//! offset, so a check recognises a byte of another block, place or time without a stored copy. Not
-//! a cryptographic check.
+//! Test payloads whose every word is a function of a seed and the word's offset. A check recognises
+//! bytes of another block, offset or time without a stored copy. Not cryptographic.
 
 const std = @import("std");
 
@@ -9,18 +8,20 @@ const lanes = 16;
 const Words = @Vector(lanes, u32);
 const step_bytes = lanes * word_bytes;
 
-/// The fractional part of the golden ratio times 2^32, made odd: successive words start far apart.
+/// The fractional part of the golden ratio times 2^32, made odd: consecutive words get counters
+/// that are far apart.
 const stride = 0x9e3779b9;
 
-/// Word `i` is `mix((i * stride + base))` with a multiplier that also depends on the seed, so no
-/// stream is a shifted copy of another. A stream repeats after 2^32 words (16 GiB).
+/// State of the pattern of one seed. Word `i` is `mix((i * stride + base))` with a multiplier that
+/// also depends on the seed, so no pattern is a shifted copy of another. A pattern repeats after
+/// 2^32 words (16 GiB).
 const Stream = struct {
     base: u32,
     multiplier: u32,
 
     fn init(seed: u64) Stream {
-        // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): similar seeds give unrelated
-        // streams.
+        // The last step of SplitMix64 (Steele, Lea, Flood 2014): similar seeds give unrelated
+        // patterns.
         var mixed = seed +% 0x9e3779b97f4a7c15;
         mixed = (mixed ^ (mixed >> 30)) *% 0xbf58476d1ce4e5b9;
         mixed = (mixed ^ (mixed >> 27)) *% 0x94d049bb133111eb;
@@ -28,7 +29,7 @@ const Stream = struct {
         return .{ .base = @truncate(mixed), .multiplier = @as(u32, @truncate(mixed >> 32)) | 1 };
     }
 
-    /// The counters of the first step.
+    /// Returns the counters of the first vector of words.
     fn start(self: Stream) Words {
         const index = std.simd.iota(u32, lanes);
         return index *% @as(Words, @splat(stride)) +% @as(Words, @splat(self.base));
@@ -43,7 +44,7 @@ const Stream = struct {
 
 const advance: Words = @splat(lanes * stride % (1 << 32));
 
-/// Fills `dst` with the pattern of `seed`, from pattern offset 0.
+/// Fills `dst` with the pattern of `seed`, from offset 0 of the pattern.
 pub fn patternFill(seed: u64, dst: []u8) void {
     @setRuntimeSafety(false); // `at` stays below `dst.len`
     const stream: Stream = .init(seed);
@@ -58,7 +59,8 @@ pub fn patternFill(seed: u64, dst: []u8) void {
     @memcpy(dst[at..], rest[0 .. dst.len - at]);
 }
 
-/// The offset of the first byte of `src` that differs from the pattern of `seed`, or null.
+/// Returns the offset of the first byte of `src` that differs from the pattern of `seed`; null if
+/// none does.
 pub fn patternCheck(seed: u64, src: []const u8) ?usize {
     @setRuntimeSafety(false); // `at` stays below `src.len`
     const stream: Stream = .init(seed);

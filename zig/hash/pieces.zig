@@ -1,4 +1,4 @@
-//! XXH3-64 of a span that consists of pieces, computed while the pieces are copied: each byte is
+//! Computes XXH3-64 of a span that consists of pieces, while the pieces are copied: each byte is
 //! read from memory once.
 
 const std = @import("std");
@@ -10,28 +10,28 @@ const block_bytes = xxh3.block_bytes;
 const stripe_bytes = 64;
 
 pub const PiecesChecksum = struct {
-    /// Bytes of all pieces together.
+    /// Total bytes of all pieces.
     length: u64,
-    /// Bytes absorbed so far.
+    /// Number of bytes absorbed so far.
     taken: u64 = 0,
     long: xxh3.Long = .{},
-    /// Bytes in `kept` after its first stripe: the bytes after the last whole block.
+    /// Number of bytes in `kept` after its first stripe; they are not absorbed yet.
     waiting: usize = 0,
-    /// The last absorbed stripe, then the `waiting` bytes.
+    /// The last absorbed stripe of 64 bytes, then `waiting` bytes.
     kept: [stripe_bytes + block_bytes]u8 align(64) = undefined,
 
     pub fn init(length: u64) PiecesChecksum {
         return .{ .length = length };
     }
 
-    /// Absorbs the next bytes of the span.
+    /// Adds the next bytes of the span to the checksum.
     pub fn update(self: *PiecesChecksum, data: []const u8) void {
         self.take(.none, undefined, data);
     }
 
-    /// Absorbs the next bytes of the span and copies them to `dst`. The copied bytes are the hashed
-    /// bytes even if another process changes `src` meanwhile. With `.streamed`, `stream.fence` must
-    /// follow before another process learns of the bytes.
+    /// Adds the next bytes of the span to the checksum and copies them to `dst`. The hashed bytes
+    /// equal the copied bytes even if another process changes `src` during the copy. With
+    /// `.streamed`, the caller must call `stream.fence` before another process may read the bytes.
     pub fn copy(
         self: *PiecesChecksum,
         comptime store: stream.Store,
@@ -49,8 +49,8 @@ pub const PiecesChecksum = struct {
     ) void {
         assert(src.len <= self.length - self.taken);
         if (src.len == 0) return;
-        // The last block, complete or not, stays in `kept`: XXH3 hashes the end of an input
-        // differently.
+        // The last block, even if it is complete, stays in `kept`, because XXH3 hashes the end of
+        // an input differently.
         const blocks_end = (self.length - 1) / block_bytes * block_bytes;
         var at: usize = 0;
         while (at < src.len) {
@@ -100,7 +100,7 @@ pub const PiecesChecksum = struct {
         self.waiting = 0;
     }
 
-    /// The checksum of the span; all its bytes must have been absorbed.
+    /// Returns the checksum of the span. All its bytes must have been added.
     pub fn finish(self: *PiecesChecksum) u64 {
         assert(self.taken == self.length);
         const tail = self.kept[stripe_bytes..][0..self.waiting];

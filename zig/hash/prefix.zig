@@ -1,10 +1,11 @@
-//! The BLAKE3 digest of every prefix of a prompt that ends at a block boundary, in one pass.
+//! Computes the BLAKE3 digest of every prefix of a prompt that ends at a block boundary, in one
+//! pass.
 //!
-//! A prefix's digest is the chaining value of its last (often partial) chunk, folded with the
-//! complete subtrees to its left: one for each set bit of that chunk's index, from the lowest bit
-//! up, the last one with the root flag. All of this runs in eight lanes: chunks beside chunks,
-//! boundaries beside boundaries. The work is done in groups of eight chunks, so that bits 3 and up,
-//! and therefore the subtrees to the left, are the same for every boundary of a group.
+//! The digest of a prefix is the chaining value of its last (often partial) 1024-byte chunk, folded
+//! with the complete subtrees to its left. There is one subtree for each set bit of the chunk's
+//! index, from the lowest bit up; the last fold has the root flag. Eight chunks or eight boundaries
+//! are computed at once. The work is done in groups of eight chunks: bits 3 and up of the index,
+//! and therefore the subtrees to the left of the group, are the same for all boundaries of a group.
 
 const std = @import("std");
 const lanes = @import("lanes.zig");
@@ -16,45 +17,47 @@ const flag = lanes.flag;
 
 const group_chunks = lanes.count;
 const group_bytes = group_chunks * lanes.chunk_bytes;
-/// Levels of the tree inside one group: 2^3 = 8 chunks.
+/// Levels of the BLAKE3 tree inside one group: 2^3 = 8 chunks.
 const group_levels = 3;
-/// Subtrees on the stack: a BLAKE3 input has at most 2^54 chunks.
+/// Largest number of subtrees on the stack: a BLAKE3 input has at most 2^54 chunks.
 const stack_levels = 54;
-/// Boundaries processed together; bounds the scratch memory, not the answer.
+/// Number of boundaries processed together. Limits only the scratch memory, not the number of
+/// digests.
 const rows_max = 128;
 
 const zero_chunk: [lanes.chunk_bytes]u8 = @splat(0);
 
-/// A prefix whose digest is in progress.
+/// A prefix whose digest is being computed.
 const Row = struct {
-    /// The chaining value so far.
+    /// The chaining value computed so far.
     value: *const Cv,
-    /// The chunk it ends in, counted from the start of the group.
+    /// Index in the group of the chunk in which the prefix ends.
     chunk: u8,
-    /// Folds below this level are already in `value`.
+    /// Tree level from which folds are still missing in `value`.
     level: u8,
 };
 
-/// One group of chunks, at most eight, of which the last may be partial.
+/// One group of at most eight chunks; the last one may be partial.
 const Group = struct {
-    /// Index of the first chunk in the whole input: a multiple of eight.
+    /// Index of the group's first chunk in the whole input; a multiple of eight.
     first: u64,
     data: []const u8,
-    /// Complete chunks in `data`.
+    /// Number of complete chunks in `data`.
     complete: usize,
-    /// Chaining values before each piece of each chunk, for the pieces that contain a boundary.
+    /// Chaining values before each 64-byte piece of each chunk, for the pieces that contain a
+    /// boundary.
     chain: [lanes.pieces_per_chunk][group_chunks]Cv,
-    /// Complete subtrees; level 0 holds the chunks.
+    /// Chaining values of complete subtrees by level; level 0 holds the chunks.
     nodes: [group_levels + 1][group_chunks]Cv,
 };
 
 const Hasher = struct {
     key: *const Cv,
     block_bytes: usize,
-    /// Bit p: a boundary may end in piece p of a chunk.
+    /// Bit p is set if a boundary can end in piece p of a chunk.
     pieces: u16,
-    /// `left[b]` is the complete subtree of 2^b chunks to the left, valid if bit b of the chunk
-    /// index is set.
+    /// `left[b]` is the chaining value of the complete subtree of 2^b chunks to the left. Valid if
+    /// bit b of the chunk index is set.
     left: [stack_levels]Cv,
     group: Group,
     rows: [rows_max]Row,
@@ -64,7 +67,7 @@ const Hasher = struct {
 };
 
 /// Writes keyed BLAKE3 of `tokens[0 .. (i + 1) * block_bytes]` to `out[i]`, for every `i`.
-/// `block_bytes` is a multiple of 4; `out.len * block_bytes` bytes of `tokens` are read.
+/// `block_bytes` is a multiple of 4; the function reads `out.len * block_bytes` bytes of `tokens`.
 pub fn prefixDigests(
     key: *const [32]u8,
     tokens: []const u8,
@@ -79,8 +82,8 @@ pub fn prefixDigests(
 }
 
 fn digestAll(key: *const [32]u8, data: []const u8, block_bytes: usize, out: [][32]u8) usize {
-    // For the scratch memory only: with safety on, Zig fills its 40 KiB first, a tenth of the whole
-    // time.
+    // With runtime safety on, Zig first fills the 40 KiB of scratch memory, which takes a tenth of
+    // the whole time.
     @setRuntimeSafety(false);
     const key_words: Cv = @bitCast(key.*);
     var hasher: Hasher = undefined;
@@ -106,8 +109,8 @@ fn digestAll(key: *const [32]u8, data: []const u8, block_bytes: usize, out: [][3
 }
 
 fn boundaryPieces(block_bytes: usize) u16 {
-    // Only powers of two from a piece up to a chunk put every chunk's boundaries into the same
-    // pieces.
+    // Block sizes that are powers of two from a piece to a chunk put the boundaries of every chunk
+    // into the same pieces.
     if (block_bytes % lanes.chunk_bytes == 0) return 0x8000;
     if (block_bytes % lanes.piece_bytes != 0) return 0xffff;
     if (lanes.chunk_bytes % block_bytes != 0) return 0xffff;
@@ -119,7 +122,8 @@ fn boundaryPieces(block_bytes: usize) u16 {
     return pieces;
 }
 
-/// Compresses all pieces of the chunks that start at byte `at`, one chunk per lane.
+/// Compresses all pieces of the group's chunks, which start at offset `at` of the input, one chunk
+/// per vector lane.
 fn loadGroup(hasher: *Hasher, data: []const u8, at: usize) void {
     const group = &hasher.group;
     group.first = at / lanes.chunk_bytes;
@@ -148,7 +152,8 @@ fn loadGroup(hasher: *Hasher, data: []const u8, at: usize) void {
 }
 
 fn compressChunks(hasher: *Hasher, sources: *const [group_chunks][*]const u8, pieces: usize) void {
-    // `sources` are whole chunks, `pieces` at most 16.
+    // `sources` are whole chunks, and `pieces` is at most 16, so runtime safety checks would find
+    // nothing.
     @setRuntimeSafety(false);
     const group = &hasher.group;
     var low: [lanes.count]u32 = undefined;
@@ -191,8 +196,8 @@ inline fn storeRows(cv: *const [8]Lanes, into: *[group_chunks]Cv) void {
     inline for (0..lanes.count) |lane| lanes.store(&into[lane], rows[lane]);
 }
 
-/// Starts rows for the next boundaries of the group, at most `rows_max`, up to the value of their
-/// last chunk.
+/// Starts rows for the next boundaries of the group, at most `rows_max`, and computes the value of
+/// the chunk in which each ends. Returns the number of rows.
 fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
     const group = &hasher.group;
     var taken: usize = 0;
@@ -204,8 +209,9 @@ fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
         const row = &hasher.rows[taken];
         row.* = .{ .value = &hasher.values[taken], .chunk = @intCast(chunk), .level = 0 };
         if (length == lanes.chunk_bytes and group.first + chunk > 0) {
-            // The value of a whole chunk is known already. Beyond the first group no fold inside
-            // the group is the root, so the subtree that ends with the chunk is usable as well.
+            // The value of a whole chunk is already computed. After the first group no fold inside
+            // the group is the root, so the value of the subtree that ends with this chunk can be
+            // used too.
             const level: u8 = if (group.first > 0) @ctz(~@as(u8, @intCast(chunk))) else 0;
             row.level = level;
             row.value = &group.nodes[level][chunk >> @intCast(level)];
@@ -220,7 +226,8 @@ fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
     return taken;
 }
 
-/// The compression that ends the chunk `length` bytes after its start.
+/// Returns the compression of the last piece of a prefix that ends `length` bytes after the start
+/// of its chunk.
 fn lastPiece(hasher: *Hasher, row: usize, chunk: usize, length: usize) Job {
     const group = &hasher.group;
     const piece = (length - 1) / lanes.piece_bytes;
@@ -245,8 +252,8 @@ fn lastPiece(hasher: *Hasher, row: usize, chunk: usize, length: usize) Job {
     };
 }
 
-/// Folds the rows with the subtrees of their own group, level by level. Builds those subtrees too
-/// if `build` is set.
+/// Folds the rows with the subtrees of their own group, level by level. If `build` is set, also
+/// computes these subtrees.
 fn foldInside(hasher: *Hasher, taken: usize, build: bool) void {
     const group = &hasher.group;
     for (0..group_levels) |level| {
@@ -282,9 +289,11 @@ fn foldInside(hasher: *Hasher, taken: usize, build: bool) void {
     }
 }
 
-/// Folds the rows with the subtrees to the left of the group, which all rows share.
+/// Folds the rows with the subtrees to the left of the group, which all rows share, and writes
+/// their digests.
 fn foldLeft(hasher: *const Hasher, rows: []const Row, out: [][32]u8) void {
-    // Indices are bounded by `batch`, levels by the length of the input.
+    // `batch` limits the indices and the input's length limits the levels, so runtime safety checks
+    // would find nothing.
     @setRuntimeSafety(false);
     var at: usize = 0;
     while (at < rows.len) : (at += lanes.count) {
@@ -317,7 +326,7 @@ fn foldLeft(hasher: *const Hasher, rows: []const Row, out: [][32]u8) void {
     }
 }
 
-/// Adds the whole group to the subtrees on the left, merging pairs as a binary counter carries.
+/// Adds the whole group to the subtrees on the left; pairs merge as carries do in a binary counter.
 fn pushGroup(hasher: *Hasher) void {
     var value = hasher.group.nodes[group_levels][0];
     var level: usize = group_levels;

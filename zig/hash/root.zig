@@ -1,5 +1,5 @@
-//! All hashes of Hearth: identity (BLAKE3), payload checksums (XXH3-64), engine chains (XXH3-128),
-//! message authentication codes (AEGIS-128L), and self-describing payload patterns. Little-endian
+//! All hashes of Hearth: block identity (BLAKE3), payload checksums (XXH3-64), block hashes of
+//! engines (XXH3-128), message authentication codes (AEGIS-128L), and test patterns. Little-endian
 //! hosts only.
 
 const std = @import("std");
@@ -32,20 +32,21 @@ pub const Store = @import("stream.zig").Store;
 pub const patternFill = pattern.patternFill;
 pub const patternCheck = pattern.patternCheck;
 
-/// XXH3-128 with seed 0; the canonical bytes are the number in big-endian order.
+/// Returns XXH3-128 with seed 0. The canonical bytes are this number in big-endian order.
 pub const xxh3Wide = xxh3.hash128;
 
-/// BLAKE3-256.
+/// Writes BLAKE3-256 of `data`.
 pub fn hash(data: []const u8, out: *[32]u8) void {
     Blake3.hash(data, out, .{});
 }
 
-/// Keyed BLAKE3-256.
+/// Writes keyed BLAKE3-256 of `data`.
 pub fn keyed(key: *const [32]u8, data: []const u8, out: *[32]u8) void {
     Blake3.hash(data, out, .{ .key = key.* });
 }
 
-/// BLAKE3 in its key derivation mode: a 32-byte key from `material`, for the purpose `context`.
+/// Derives a 32-byte key from `material` for the purpose `context`, with BLAKE3 in key derivation
+/// mode.
 pub fn deriveKey(context: []const u8, material: []const u8, out: *[32]u8) void {
     var hasher = Blake3.initKdf(context, .{});
     hasher.update(material);

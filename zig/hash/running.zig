@@ -1,20 +1,21 @@
-//! XXH3-64 of a span that fills from start to end, computed for each piece while it is in the
-//! cache.
+//! Computes XXH3-64 of a span that is filled from start to end. Each part is hashed when it
+//! arrives, while it is in the cache.
 
 const std = @import("std");
 const xxh3 = @import("xxh3.zig");
 const copying = @import("copy.zig");
 const assert = std.debug.assert;
 
-/// Below this size an early start gains nothing.
+/// Spans up to this many bytes are hashed in one step at the end, because an earlier start gains
+/// nothing.
 const whole_max = 4096;
 
 pub const RunningChecksum = struct {
     long: xxh3.Long = .{},
-    /// Bytes hashed so far.
+    /// Number of bytes hashed so far.
     at: usize = 0,
 
-    /// The first `filled` bytes of `span` are valid.
+    /// Hashes what has arrived: the first `filled` bytes of `span` are valid.
     pub fn advance(self: *RunningChecksum, span: []const u8, filled: usize) void {
         if (span.len <= whole_max) return;
         const end = @min(filled, span.len - 1) / xxh3.block_bytes * xxh3.block_bytes;
@@ -23,7 +24,7 @@ pub const RunningChecksum = struct {
         self.at = end;
     }
 
-    /// Returns the checksum; all of `span` is valid.
+    /// Hashes the rest and returns the checksum. All of `span` must be valid.
     pub fn finish(self: *RunningChecksum, span: []const u8) u64 {
         if (span.len <= whole_max) return copying.checksum(span);
         self.advance(span, span.len);

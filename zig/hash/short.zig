@@ -1,4 +1,4 @@
-//! BLAKE3 of many short inputs that each fit one compression, eight at a time.
+//! BLAKE3 of many short inputs, eight at a time. Each input fits one compression.
 
 const std = @import("std");
 const lanes = @import("lanes.zig");
@@ -9,7 +9,7 @@ const flag = lanes.flag;
 
 const whole = flag.chunk_start | flag.chunk_end | flag.root;
 
-/// Block keys: `BLAKE3(digest ‖ layer u32 LE)` for each digest.
+/// Writes the block key of each digest: `BLAKE3(digest ‖ layer u32 LE)`.
 pub fn blockKeys(digests: []const [32]u8, layer: u32, out: [][32]u8) void {
     assert(digests.len == out.len);
     var at: usize = 0;
@@ -23,7 +23,7 @@ pub fn blockKeys(digests: []const [32]u8, layer: u32, out: [][32]u8) void {
     }
 }
 
-/// Keyed BLAKE3 of adjacent items of equal size: 4 to 64 bytes, a multiple of 4.
+/// Writes keyed BLAKE3 of each of the adjacent items of equal size: 4 to 64 bytes, a multiple of 4.
 pub fn chainDigests(
     key: *const [32]u8,
     items: []const u8,

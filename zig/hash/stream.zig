@@ -1,28 +1,29 @@
-//! A copy that bypasses the caches. A writer does not read its block again, and ordinary stores
-//! would first load the destination's lines into the cache, which wastes memory bandwidth.
+//! A copy that bypasses the caches. The writer does not read its block again, and ordinary stores
+//! would first load the destination's cache lines, which wastes memory bandwidth.
 
 const std = @import("std");
 const builtin = @import("builtin");
 
 const line_bytes = 64;
-/// Below this size a reader may find the destination in the cache, and the fence costs too much.
+/// Copies of fewer bytes use the caches: a reader may find the bytes there, and the fence would
+/// cost too much.
 const streamed_min = 64 * 1024;
-/// Debug builds use a backend without the instruction.
+/// False in debug builds, whose compiler backend lacks the streaming store instruction.
 const has_stream = builtin.zig_backend == .stage2_llvm and
     builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
 
 const Half = @Vector(4, u64);
 
-/// Whether `copy` bypasses the caches for this destination.
+/// Returns whether a copy to this destination is large enough to bypass the caches.
 pub fn worthIt(dst: []const u8) bool {
     return has_stream and dst.len >= streamed_min and @intFromPtr(dst.ptr) % line_bytes == 0;
 }
 
-/// Copies `src` to `dst`, of equal length, for which `worthIt` returned true. `fence` must follow
-/// before another thread or process learns of the bytes.
+/// Copies `src` to `dst` past the caches; both have the same length, and `worthIt` returned true.
+/// The caller must call `fence` before another thread or process may read the bytes.
 pub fn copy(dst: []u8, src: []const u8) void {
     std.debug.assert(dst.len == src.len);
-    // The loop is bounded by the slices' length; a runtime check would cost time on every line.
+    // The slices' length limits the loop; a runtime check would cost time for each line.
     @setRuntimeSafety(false);
     const whole = dst.len / line_bytes * line_bytes;
     var at: usize = 0;
@@ -44,17 +45,18 @@ inline fn store(to: [*]u8, value: Half) void {
         : .{ .memory = true });
 }
 
-/// Orders the streamed bytes before all later writes.
+/// Makes all bytes written past the caches visible before later writes of this thread.
 pub fn fence() void {
     if (builtin.cpu.arch == .x86_64) asm volatile ("sfence" ::: .{ .memory = true });
 }
 
-/// How a stripe of 64 bytes is written while it is hashed.
+/// How the hash functions write each stripe of 64 bytes that they copy.
 pub const Store = enum {
     none,
-    /// To any address, through the caches.
+    /// Through the caches, to any address.
     plain,
-    /// To a multiple of `streamed_align`, past the caches; `fence` must follow.
+    /// Past the caches, to an address that is a multiple of `streamed_align`. The caller must then
+    /// call `fence`.
     streamed,
 
     pub inline fn put(comptime self: Store, to: [*]u8, stripe: @Vector(8, u64)) void {
@@ -71,7 +73,7 @@ pub const Store = enum {
 };
 
 const has_avx = builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
-/// Bytes of one streaming store, and its alignment.
+/// Size in bytes, and alignment, of one store that bypasses the caches.
 pub const streamed_align = if (has_avx) 32 else 16;
 const Part = @Vector(streamed_align / 8, u64);
 

@@ -1,6 +1,6 @@
 //! XXH3 with seed 0 and the default secret (Yann Collet's xxHash 0.8 specification). The 64-bit
-//! form is the payload checksum; vLLM's xxhash block hashes use the 128-bit form. The standard
-//! library has only the 64-bit form and cannot hash piece by piece behind a copy.
+//! form is the payload checksum; vLLM's xxhash block hashes use the 128-bit form. Zig's standard
+//! library has only the 64-bit form and cannot hash piece by piece during a copy.
 
 const std = @import("std");
 const Store = @import("stream.zig").Store;
@@ -33,30 +33,31 @@ const secret: [192]u8 = .{
 };
 
 const stripe_bytes = 64;
-/// The stripes between two scrambles, in bytes.
+/// Bytes absorbed between two scrambles of the state: one XXH3 block.
 pub const block_bytes = 1024;
-/// Inputs up to this length have their own formulas.
+/// Inputs of at most this many bytes have their own formulas.
 const short_max = 240;
 
 const Stripe = @Vector(8, u64);
 
-/// Prefetch distance of a copy: the hardware prefetcher stops at the end of each page.
+/// Distance in bytes at which a copy prefetches, because the hardware prefetcher stops at the end
+/// of each page.
 const copy_ahead_bytes = 4096;
 
-/// The state of a long input: whole blocks first, then `finish64` or `finish128`.
+/// State of the hash of a long input. Add whole blocks, then call `finish64` or `finish128`.
 pub const Long = struct {
     accumulators: Stripe = .{
         prime32_3, prime64_1, prime64_2, prime64_3, prime64_4, prime32_2, prime64_5, prime32_1,
     },
 
-    /// Absorbs a multiple of `block_bytes` before the end of the input.
+    /// Adds `data`, a multiple of `block_bytes` that ends before the end of the input.
     pub fn blocks(self: *Long, data: []const u8) void {
         self.pass(.none, undefined, data);
     }
 
-    /// Like `blocks`, and copies the bytes. Each byte is read once: the stored bytes are the hashed
-    /// bytes even if another process changes `data` meanwhile. `dst` has the alignment that `store`
-    /// needs.
+    /// Like `blocks`, and copies the bytes to `dst`, which has the alignment that `store` needs.
+    /// Each byte is read only once: the hashed bytes equal the copied bytes even if another process
+    /// changes `data`.
     pub fn copyBlocks(self: *Long, comptime store: Store, dst: [*]u8, data: []const u8) void {
         self.pass(store, dst, data);
     }
@@ -70,9 +71,9 @@ pub const Long = struct {
             while (at + copy_ahead_bytes < data.len) : (at += block_bytes) {
                 inline for (0..block_bytes / stripe_bytes) |i| {
                     const line = data.ptr + at + copy_ahead_bytes + i * stripe_bytes;
-                    // Into all caches: without temporal locality (prefetchnta) the Python client's
-                    // verified get runs at 0.52 instead of 0.95 of the TypeScript client's rate on
-                    // Intel.
+                    // Prefetches into all caches. With a non-temporal prefetch (prefetchnta) the
+                    // Python client's verified get ran at 0.52 instead of 0.95 of the TypeScript
+                    // client's rate on Intel.
                     @prefetch(line, .{ .locality = 3 });
                     takeStripe(&accumulators, store, dst, data.ptr, at, i);
                 }
@@ -88,8 +89,8 @@ pub const Long = struct {
         self.accumulators = accumulators;
     }
 
-    /// `tail` is the end of an input of `length` bytes after the absorbed blocks: 1 to
-    /// `block_bytes` bytes. The 64 absorbed bytes before it must precede it in memory.
+    /// Returns XXH3-64 of an input of `length` bytes. `tail` is its end after the absorbed blocks:
+    /// 1 to `block_bytes` bytes. The last 64 absorbed bytes must precede `tail` in memory.
     pub fn finishTail64(self: *Long, length: u64, tail: []const u8) u64 {
         assert(length > short_max and tail.len > 0 and tail.len <= block_bytes);
         for (0..(tail.len - 1) / stripe_bytes) |i| {
@@ -100,7 +101,8 @@ pub const Long = struct {
         return merge(self.accumulators, 11, prime64_1 *% length);
     }
 
-    /// `data` is the whole input, of which `(data.len - 1) / block_bytes` blocks were absorbed.
+    /// Absorbs the end of the input. `data` is the whole input, of which `(data.len - 1) /
+    /// block_bytes` blocks were absorbed.
     fn finish(self: *Long, data: []const u8) void {
         assert(data.len > short_max);
         const taken = (data.len - 1) / block_bytes * block_bytes;
@@ -130,7 +132,8 @@ pub const Long = struct {
     }
 };
 
-/// Absorbs stripe `i` of the block at `at`. Volatile, so that a copied stripe is read once.
+/// Absorbs stripe `i` of the block at `at`. The load is volatile, so that a copied stripe is read
+/// only once.
 inline fn takeStripe(
     accumulators: *Stripe,
     comptime store: Store,
@@ -204,7 +207,7 @@ inline fn join(low: u64, high: u64) u128 {
     return @as(u128, high) << 64 | low;
 }
 
-/// XXH3-64, seed 0.
+/// Returns XXH3-64 with seed 0.
 pub fn hash64(data: []const u8) u64 {
     if (data.len <= short_max) return std.hash.XxHash3.hash(0, data);
     var long: Long = .{};
@@ -212,7 +215,8 @@ pub fn hash64(data: []const u8) u64 {
     return long.finish64(data);
 }
 
-/// XXH3-128, seed 0, as a number; the canonical form is its 16 bytes in big-endian order.
+/// Returns XXH3-128 with seed 0 as a number. The canonical form is its 16 bytes in big-endian
+/// order.
 pub fn hash128(data: []const u8) u128 {
     if (data.len > short_max) {
         var long: Long = .{};
@@ -271,7 +275,7 @@ fn hash9to16(data: []const u8) u128 {
     return join(avalanche3(@truncate(second)), avalanche3(second_high));
 }
 
-/// The two halves of the state of a middle-sized input.
+/// The two accumulators of the 128-bit hash of an input of at most `short_max` bytes.
 const Pair = struct {
     low: u64,
     high: u64 = 0,
@@ -315,8 +319,8 @@ fn hash129to240(data: []const u8) u128 {
     for (4..data.len / 32) |i| {
         pair.mix(data[32 * i ..], data[32 * i + 16 ..], 3 + 32 * (i - 4), 0);
     }
-    // The specification processes the last pair in reverse and with the seed negated; the seed is 0
-    // here.
+    // The specification processes the last pair in reverse order with the negated seed; the seed is
+    // 0 here.
     pair.mix(data[data.len - 16 ..], data[data.len - 32 ..], 136 - 17 - 16, 0);
     return pair.finish(data.len);
 }
@@ -330,7 +334,7 @@ test "the 64-bit form equals the standard library's at every class of length" {
     }
 }
 
-/// The test input of xxHash's own sanity check.
+/// Fills `into` with the test input of xxHash's own sanity check.
 fn sanityInput(into: []u8) void {
     var generator: u64 = 2654435761;
     for (into) |*byte| {
@@ -340,7 +344,7 @@ fn sanityInput(into: []u8) void {
 }
 
 test "the 128-bit form equals xxHash's own test values at every class of length" {
-    // Cyan4973/xxHash, XSUM_XXH128_testdata, seed 0.
+    // Expected values from Cyan4973/xxHash, XSUM_XXH128_testdata, seed 0.
     const cases = [_]struct { usize, u128 }{
         .{ 0, 0x99aa06d3014798d86001c324468d497f },
         .{ 1, 0xa6cd5e9392000f6ac44bdff4074eecdb },

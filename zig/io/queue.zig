@@ -1,9 +1,9 @@
-//! Submission and completion rings: the event loop submits many operations, native threads execute
+//! Submission and completion queues: the event loop submits many operations, native threads execute
 //! them, and one eventfd reports completions. Native threads never call into JavaScript.
 //!
-//! `entries` bounds the operations that are in flight or not reaped. The completion ring has room
-//! for all of them and for every watched process, so a completion is never lost and a thread never
-//! waits to report. An ended watch may leave one completion.
+//! `entries` limits the operations that are in progress or whose completions are not reaped. The
+//! completion queue has room for these and for every watched process, so no completion is lost and
+//! no thread waits to report one. A watch may leave one completion after `unwatch`.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -22,9 +22,9 @@ const Error = status.Error;
 const entries_max = 65_536;
 const threads_max = 16;
 const watches_max = 4096;
-/// Completions that accumulate before the reader is woken while threads still have work.
+/// While threads still have work, the reader is woken only when this many completions are waiting.
 const wake_every = 32;
-/// Token of the watch thread's own wake-up in its epoll set.
+/// epoll token of the eventfd that wakes the watch thread to stop it.
 const wake_token = std.math.maxInt(u64);
 
 const Job = struct {
@@ -43,10 +43,10 @@ pub const Queue = struct {
     work: sync.Condition = .{},
     jobs: Fifo(Job),
     done: Fifo(types.Completion),
-    /// Operations submitted and not completed.
+    /// Operations submitted and not yet completed.
     outstanding: u32 = 0,
     watching: u32 = 0,
-    /// The eventfd was written and not all completions are reaped.
+    /// True from the write to the eventfd until all completions are reaped.
     woken: bool = false,
     stopping: bool = false,
     threads: []std.Thread,
@@ -88,7 +88,8 @@ pub const Queue = struct {
         return queue;
     }
 
-    /// Waits for the threads to end: operations in progress finish, the rest is dropped.
+    /// Stops the threads and frees the queue. Operations in progress finish; operations that have
+    /// not started are discarded.
     pub fn destroy(queue: *Queue) void {
         queue.stopThreads();
         while (queue.jobs.count > 0) release(queue.jobs.pop().region);
@@ -103,7 +104,7 @@ pub const Queue = struct {
     }
 
     fn startThreads(queue: *Queue) Error!void {
-        // With libc, spawn fails only for lack of memory or of a free process slot.
+        // With libc, spawn fails only if memory or process slots run out.
         for (queue.threads, 0..) |*thread, index| {
             thread.* = if (index == 0)
                 std.Thread.spawn(.{}, watchLoop, .{queue}) catch return error.OutOfMemory
@@ -122,8 +123,8 @@ pub const Queue = struct {
         for (queue.threads[0..queue.threads_started]) |thread| thread.join();
     }
 
-    /// Accepts all of `submissions`, or none and returns the error. Their regions stay open until
-    /// the completions are reaped.
+    /// Accepts all `submissions`, or none of them and returns the error. Each submission's region
+    /// stays open until the operation has ended.
     pub fn submit(queue: *Queue, submissions: []const types.Submission) Error!u32 {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -142,8 +143,8 @@ pub const Queue = struct {
         return @intCast(submissions.len);
     }
 
-    /// Removes the newest `count` jobs. No thread can have taken them: the mutex was held
-    /// throughout.
+    /// Removes the `count` newest jobs from the queue. The caller has held the mutex since adding
+    /// them, so no thread has taken one.
     fn takeBack(queue: *Queue, count: usize) void {
         for (0..count) |_| release(queue.jobs.takeBack().region);
     }
@@ -158,7 +159,7 @@ pub const Queue = struct {
         return .{ .submission = submission, .region = region };
     }
 
-    /// Moves up to `out.len` completions; never waits.
+    /// Moves up to `out.len` completions to `out` and returns their number. Never waits.
     pub fn reap(queue: *Queue, out: []types.Completion) u32 {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -170,9 +171,9 @@ pub const Queue = struct {
         return @intCast(count);
     }
 
-    /// Reports the end of the process behind `pid_fd` by one completion with `token`. The watch
-    /// owns the descriptor, and only `unwatch` closes it: until then its number identifies this
-    /// watch, whatever has happened to the process.
+    /// Watches the process of `pid_fd`; its end produces one completion with `token`. The watch
+    /// owns the descriptor until `unwatch` closes it, so the descriptor number identifies this
+    /// watch even after the process has ended.
     pub fn watch(queue: *Queue, pid_fd: i32, token: u64) Error!void {
         if (token == wake_token or token > std.math.maxInt(u32)) return error.BadRequest;
         queue.mutex.lock();
@@ -182,8 +183,9 @@ pub const Queue = struct {
         queue.watching += 1;
     }
 
-    /// Ends a watch, before or after its completion. A completion under way may still arrive: the
-    /// ring has room for it if completions are reaped at least every `watches` calls.
+    /// Ends a watch and closes its descriptor, whether or not its completion has been reported. A
+    /// completion that is being reported may still arrive: the queue has room for it if completions
+    /// are reaped at least every `watches` calls.
     pub fn unwatch(queue: *Queue, pid_fd: i32) Error!void {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -201,7 +203,7 @@ pub const Queue = struct {
         var events: [64]linux.epoll_event = undefined;
         while (true) {
             const result = linux.epoll_wait(queue.epoll_fd, &events, events.len, -1);
-            // Only EINTR is possible here: the descriptor lives as long as the thread.
+            // Only EINTR is possible here: the descriptor stays open as long as the thread runs.
             if (linux.errno(result) != .SUCCESS) continue;
             queue.mutex.lock();
             defer queue.mutex.unlock();
@@ -228,18 +230,20 @@ pub const Queue = struct {
             queue.mutex.lock();
             queue.complete(completion);
             queue.outstanding -= 1;
-            // While more work waits, a wake per completion would take the core away from the work.
+            // While more jobs wait, waking the reader for each completion would take processor time
+            // from the jobs.
             const enough = queue.done.count >= wake_every;
             if (queue.jobs.count == 0 or enough) queue.wake();
         }
     }
 
-    /// Requires the mutex.
+    /// Adds a completion. The caller holds the mutex.
     fn complete(queue: *Queue, completion: types.Completion) void {
         queue.done.push(completion);
     }
 
-    /// Requires the mutex. One wake covers all completions until they are reaped.
+    /// Wakes the reader unless it was already woken for completions that it has not reaped. The
+    /// caller holds the mutex.
     fn wake(queue: *Queue) void {
         if (queue.woken) return;
         queue.woken = true;

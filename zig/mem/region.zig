@@ -1,6 +1,6 @@
-//! A region: shared memory that this process created (the arena) or mapped (an engine's view of
-//! it). Every access names the region by handle and a span by offset and length, which the region
-//! checks.
+//! A region: shared memory that this process created (the arena) or that another process created
+//! and this process mapped (a view). Callers name a region by handle and a span by offset and
+//! length; the region checks that the span lies inside.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -21,7 +21,7 @@ fn wishOf(value: u32) Error!Wish {
     return std.enums.fromInt(Wish, value) orelse error.BadRequest;
 }
 
-/// `System` is the kernel or its simulation.
+/// `System` makes the system calls; tests pass one with simulated failures.
 pub fn RegionOf(comptime System: type) type {
     return struct {
         const Self = @This();
@@ -35,13 +35,13 @@ pub fn RegionOf(comptime System: type) type {
         flags: std.atomic.Value(u32),
         populated: std.atomic.Value(u64) = .init(0),
         locked: std.atomic.Value(u64) = .init(0),
-        /// Number of transparent huge pages.
+        /// Number of transparent huge pages of 2 MiB in use.
         huge_pages: std.atomic.Value(u32) = .init(0),
-        /// Operations in flight; the region cannot close before they end.
+        /// Operations in progress; the region cannot close before they end.
         in_flight: std.atomic.Value(u32) = .init(0),
 
-        /// Creates an arena: a memfd, sealed against resizing so that no client can make a reader
-        /// fault.
+        /// Creates an arena: a memfd sealed against resizing, so that no client can shrink the file
+        /// and crash a reader.
         pub fn create(request: types.RegionRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
             const huge = try wishOf(request.huge_pages);
@@ -56,7 +56,7 @@ pub fn RegionOf(comptime System: type) type {
                 if (System.adviseHuge(region.base, region.bytes)) {
                     region.flags.raw |= flag_huge_advised;
                 } else |err| switch (err) {
-                    // This kernel has no transparent huge pages: the arena uses ordinary ones.
+                    // The kernel has no transparent huge pages; the arena uses small pages.
                     else => {},
                 }
             }
@@ -73,7 +73,8 @@ pub fn RegionOf(comptime System: type) type {
             const base = try System.map(fd, bytes, true);
             errdefer System.unmap(base, bytes);
             if (huge) {
-                // The pool may be empty even though file and mapping succeeded.
+                // Fails here if the huge page pool is empty: creating and mapping the file succeed
+                // even then.
                 try System.populate(base, huge_page_bytes);
             }
             // KV blocks contain users' prompts, which must not appear in a core file.
@@ -89,8 +90,9 @@ pub fn RegionOf(comptime System: type) type {
             };
         }
 
-        /// Takes over the arena of an earlier process; it must match what `create` makes. Its pages
-        /// exist and are not touched, so all of it counts as populated. Takes over `fd`.
+        /// Takes over the arena of an earlier process, which must have the form that `create`
+        /// gives. Its pages exist and are not accessed, so all bytes count as populated. The region
+        /// then owns `fd`.
         pub fn adopt(request: types.AdoptRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
             const lock_wish = try wishOf(request.lock_memory);
@@ -114,10 +116,11 @@ pub fn RegionOf(comptime System: type) type {
             return region;
         }
 
-        /// Maps an arena that another process created and sealed. Takes over `fd`.
+        /// Maps an arena that another process created and sealed. The region then owns `fd`.
         pub fn mapForeign(request: types.MapRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
-            // Without the seals the owner could shrink the file, and an access would raise SIGBUS.
+            // Without the seals the other process could shrink the file, and an access would raise
+            // SIGBUS.
             if ((try System.sealsOf(request.fd)) & seal_shrink == 0) return error.NotPermitted;
             if ((try System.sizeOf(request.fd)) < request.bytes) return error.OutOfRange;
             const base = try System.map(request.fd, request.bytes, request.writable != 0);
@@ -137,7 +140,7 @@ pub fn RegionOf(comptime System: type) type {
             System.close(self.fd);
         }
 
-        /// Unmaps the region; the caller still owns the descriptor.
+        /// Unmaps the region without closing its descriptor, which the caller still owns.
         pub fn destroyView(self: *Self) void {
             System.unmap(self.base, self.bytes);
         }
@@ -152,8 +155,8 @@ pub fn RegionOf(comptime System: type) type {
             return self.span(offset, bytes);
         }
 
-        /// Prefers this NUMA node for pages of the span that do not exist yet. Must precede
-        /// `populate`: existing pages do not move.
+        /// Prefers this NUMA node for pages of the span that are not yet allocated. Call before
+        /// `populate`: allocated pages do not move.
         pub fn prefer(self: *Self, offset: u64, bytes: u64, node: u32) Error!void {
             const page: u64 = self.page_bytes;
             if (offset % page != 0 or bytes % page != 0) return error.BadRequest;
@@ -161,7 +164,8 @@ pub fn RegionOf(comptime System: type) type {
             try System.prefer(pages.ptr, pages.len, node);
         }
 
-        /// Allocates and locks the pages of the span as requested. Called from the queue's threads.
+        /// Allocates the pages of the span, and locks them if the region was created with locking.
+        /// Runs on the queue's threads.
         pub fn populate(self: *Self, offset: u64, bytes: u64) Error!void {
             if (offset % 4096 != 0 or bytes % 4096 != 0) return error.BadRequest;
             const pages = try self.writableSpan(offset, bytes);
@@ -184,13 +188,13 @@ pub fn RegionOf(comptime System: type) type {
             }
         }
 
-        /// Collapses the span into huge pages as far as they fit. Besides saving TLB misses they
-        /// make disks faster: a disk request holds a limited number of memory segments.
+        /// Replaces the small pages inside the span by huge pages. Fewer TLB misses occur, and
+        /// disks become faster because a disk request holds a limited number of memory segments.
         fn collapse(self: *Self, offset: u64, bytes: u64) void {
             const start = std.mem.alignForward(u64, offset, huge_page_bytes);
             const end = std.mem.alignBackward(u64, offset + bytes, huge_page_bytes);
             if (start >= end) return;
-            // The kernel is too old or memory is fragmented: ordinary pages work too.
+            // The kernel is too old or memory is fragmented; small pages work too.
             System.collapse(self.base + start, end - start) catch return;
             _ = self.huge_pages.fetchAdd(@intCast((end - start) / huge_page_bytes), .monotonic);
         }
@@ -211,7 +215,7 @@ pub fn RegionOf(comptime System: type) type {
     };
 }
 
-/// Reads each page's first byte and writes it back: readers see no change.
+/// Allocates pages by reading the first byte of each and writing it back, which changes no content.
 fn touch(pages: []u8) void {
     var at: usize = 0;
     while (at < pages.len) : (at += 4096) {

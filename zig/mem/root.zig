@@ -1,4 +1,4 @@
-//! Shared memory: the arena and views of it.
+//! Shared memory: the arena, and mapped views of the arenas of other processes.
 
 const std = @import("std");
 const handles = @import("../base/handles.zig");
@@ -13,10 +13,10 @@ pub const Region = @import("region.zig").RegionOf(System);
 const allocator = std.heap.c_allocator;
 const regions_max = 1024;
 
-/// All regions of this process.
+/// Table of all regions of this process, by handle.
 pub const table = struct {
     var live: handles.HandleTable(Region, regions_max, 1) = .{};
-    /// Serialises the check for use and the closing of a region.
+    /// Serialises `acquire` with closing a region, so that a region in use cannot close.
     var closing: sync.Mutex = .{};
 
     pub fn add(region: Region) Error!u64 {
@@ -30,7 +30,7 @@ pub const table = struct {
         return live.get(handle);
     }
 
-    /// Like `get`; the region cannot close until `release`.
+    /// Like `get`, and prevents the region from closing until `release`.
     pub fn acquire(handle: u64) Error!*Region {
         closing.lock();
         defer closing.unlock();

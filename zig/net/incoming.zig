@@ -1,6 +1,6 @@
-//! The receiving side of a lane. Sealed records arrive in a scratch buffer and are opened into the
-//! span; unsealed payload arrives in the span directly. Records of cancelled transfers are opened
-//! too and then dropped, because the stream position depends on them.
+//! The receiving side of a lane. Sealed (encrypted) records arrive in a scratch buffer and are
+//! opened into the transfer's span; unsealed payload arrives directly in the span. Records of
+//! cancelled transfers are also opened, then discarded, because the nonce counts every record.
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -14,25 +14,27 @@ const Transfer = @import("session.zig").Transfer;
 const Header = records.Header;
 
 const header_bytes = records.header_bytes;
-/// A smaller wait is not worth the system call that requests it.
+/// Below this many missing bytes, setting the socket's wake-up threshold (SO_RCVLOWAT) costs more
+/// than it saves.
 const worth_waiting_bytes = 16 * 1024;
 
 pub const Incoming = struct {
     keys: records.Keys = undefined,
     is_sealed: bool = true,
-    /// An incomplete greeting, control record or header.
+    /// Holds an incomplete greeting, control record or header.
     small: [lanes.greeting_bytes]u8 = undefined,
-    /// Memory for a sealed record in progress, or for payload to discard.
+    /// Buffer for the sealed record being received, or for payload to discard; empty if unused.
     scratch: []u8 = &.{},
-    /// Bytes valid in `small` or `scratch`.
+    /// Number of valid bytes in `small` or `scratch`.
     filled: usize = 0,
-    /// The rest of an unsealed payload: in the arena, or in scratch if it is discarded.
+    /// Where the rest of an unsealed payload goes: the span in the arena, or `scratch` if it is
+    /// discarded.
     body: []u8 = &.{},
-    /// The transfer of that payload, and its header.
+    /// The transfer that receives the unsealed payload in `body`, and the header of that record.
     transfer: ?*Transfer = null,
     header: Header = .{ .kind = .bye },
 
-    /// Bytes missing of the record in progress; 0 if none has begun.
+    /// Returns the number of bytes missing from the record being received; 0 between records.
     fn missing(in: *const Incoming) usize {
         if (!in.is_sealed) return in.body.len;
         if (in.filled < header_bytes) return 0;
@@ -51,7 +53,8 @@ pub const Incoming = struct {
             return error.Forged;
     }
 
-    /// Requires the mutex; false without memory for the rest of the record.
+    /// Stops writing to the span of a stopped transfer; the rest of its record goes to `scratch`.
+    /// The caller holds the mutex. Returns false if `scratch` cannot be allocated.
     pub fn releaseStopped(in: *Incoming, worker: *Worker) bool {
         const transfer = in.transfer orelse return true;
         if (transfer.fault == .none) return true;
@@ -62,7 +65,7 @@ pub const Incoming = struct {
         return true;
     }
 
-    /// The connection has ended. Requires the mutex.
+    /// Releases the span after the connection has ended. The caller holds the mutex.
     pub fn abandon(in: *Incoming) void {
         const transfer = in.transfer orelse return;
         in.transfer = null;
@@ -72,7 +75,8 @@ pub const Incoming = struct {
     }
 };
 
-/// Makes one receive call and handles the bytes; true if another call can follow at once.
+/// Makes one receive call and handles the received bytes. Returns true if more bytes may be
+/// available at once.
 pub fn read(lane: *Lane) Trouble!bool {
     if (lane.stage == .greeting) return readGreeting(lane);
     if (lane.session.?.role == .sender) return readBye(lane);
@@ -81,7 +85,8 @@ pub fn read(lane: *Lane) Trouble!bool {
     return more;
 }
 
-/// Wakes the thread when this many bytes have arrived instead of for each packet.
+/// Sets the number of available bytes at which epoll reports the socket as readable, so that the
+/// thread is not woken for each packet.
 fn wakeAt(lane: *Lane, bytes: usize) Trouble!void {
     const wanted: u32 = if (bytes < worth_waiting_bytes) 1 else @intCast(bytes);
     if (wanted == lane.wakes_at) return;
@@ -89,22 +94,24 @@ fn wakeAt(lane: *Lane, bytes: usize) Trouble!void {
     lane.wakes_at = wanted;
 }
 
-/// Returns the bytes received; 0 if none are available now.
+/// Returns the number of bytes received; 0 if none are available now.
 fn receive(lane: *Lane, first: []u8, second: []u8) Trouble!usize {
     const got = sockets.receive(lane.fd, first, second) catch return error.Broken;
     const count = got orelse 0;
-    // A short read means that no more bytes are available now, unless the connection's end follows.
+    // A short read means that no more bytes are available now. If the peer has closed, bytes before
+    // the end of the stream may remain.
     lane.readable = count == first.len + second.len or (lane.hung_up and count > 0);
     return count;
 }
 
-/// Reads the hello (listening side) or the welcome (dialling side) and nothing beyond it.
+/// Reads the hello record (accepting side) or the welcome record (dialling side), and no bytes
+/// after it.
 fn readGreeting(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     const is_dialler = lane.session != null;
     const wanted: usize = if (is_dialler) lanes.control_bytes else lanes.greeting_bytes;
     in.filled += receive(lane, in.small[in.filled..wanted], &.{}) catch |trouble| {
-        // A listener that closes without an answer refuses the connection.
+        // The accepting side refuses a connection by closing it without sending a byte.
         return if (is_dialler) error.Refused else trouble;
     };
     if (in.filled < wanted) return lane.readable;
@@ -119,7 +126,7 @@ fn readGreeting(lane: *Lane) Trouble!bool {
     return true;
 }
 
-/// A sending side receives nothing but the end of the connection.
+/// Reads on a sending lane, where the only valid record is the announced end of the connection.
 fn readBye(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     const wanted: usize = if (in.is_sealed) lanes.control_bytes else header_bytes;
@@ -165,7 +172,8 @@ fn takeSealed(
         lane.in.keys.open(head, sealed, text) catch return error.Forged;
         return takeControl(lane, header);
     }
-    // The header is unverified here: it only selects where the bytes go if they prove authentic.
+    // The header is not yet authenticated. It only selects the memory for the payload, which is
+    // discarded if authentication fails.
     const transfer = hold(lane, header);
     const target = if (transfer) |held| held.span[held.moved..][0..header.length] else text;
     const opened = lane.in.keys.open(head, sealed, target);
@@ -176,7 +184,8 @@ fn takeSealed(
     if (transfer == null) try explain(lane, header);
 }
 
-/// The transfer that waits for exactly these bytes; the lane keeps its span until `release`.
+/// Returns the transfer that expects exactly these bytes and marks its span as in use by this lane
+/// until `release`; null if there is none.
 fn hold(lane: *Lane, header: Header) ?*Transfer {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
@@ -187,7 +196,8 @@ fn hold(lane: *Lane, header: Header) ?*Transfer {
     return transfer;
 }
 
-/// The span has the bytes.
+/// Accounts for a record whose payload is now in the span, and completes the transfer if it was the
+/// last one.
 fn arrive(lane: *Lane, transfer: *Transfer, header: Header) void {
     const filled = transfer.moved + header.length;
     const is_whole = filled == transfer.span.len;
@@ -200,11 +210,12 @@ fn arrive(lane: *Lane, transfer: *Transfer, header: Header) void {
     transfer.moved = filled;
     if (transfer.release()) return;
     if (is_whole) return transfer.settle(.none, checksum);
-    // The last record ended before the announced length: the sender has another transfer in mind.
+    // The sender marked this record as its last before the announced length: sender and receiver
+    // disagree about the transfer.
     if (header.last) transfer.settle(.broken, 0);
 }
 
-/// The span contains bytes that failed authentication.
+/// Fails the transfer as forged, because its span contains bytes that failed authentication.
 fn drop(lane: *Lane, transfer: *Transfer) void {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
@@ -212,8 +223,8 @@ fn drop(lane: *Lane, transfer: *Transfer) void {
     _ = transfer.release();
 }
 
-/// Handles an authentic record without a transfer: its transfer was cancelled, or the record is
-/// wrong.
+/// Handles an authentic record for which `hold` found no transfer. The record is ignored if its
+/// transfer was cancelled; an unexpected offset ends the lane, and excess bytes fail the transfer.
 fn explain(lane: *Lane, header: Header) Trouble!void {
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
@@ -235,7 +246,7 @@ fn takeControl(lane: *Lane, header: Header) Trouble!void {
     transfer.settle(.cancelled, 0);
 }
 
-/// Receives payload directly into its span, and the following header in the same call.
+/// Receives payload into its span and the next record's header in one call.
 fn readPlain(lane: *Lane) Trouble!bool {
     const in = &lane.in;
     var count = try receive(lane, in.body, in.small[in.filled..header_bytes]);

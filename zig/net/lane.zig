@@ -1,5 +1,5 @@
-//! A lane: one TCP connection of a session and its progress. Only the lane's thread reads and
-//! writes the socket; fields that other threads may touch are marked.
+//! A lane: one TCP connection of a session. Only the thread of the lane's worker reads and writes
+//! the socket; fields that other threads may use are marked.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -20,14 +20,14 @@ const List = std.DoublyLinkedList;
 
 const magic = "HEARTHL1";
 const preamble_bytes = magic.len + 16 + 4 + 4;
-/// A record without payload.
+/// Size in bytes of a sealed record without payload.
 pub const control_bytes = records.header_bytes + records.tag_bytes;
-/// Size of the first message from the dialling side.
+/// Size in bytes of the first message from the dialling side: preamble and hello record.
 pub const greeting_bytes = preamble_bytes + control_bytes;
-/// How long a connection may stay open without authentication.
+/// Maximum time in nanoseconds that an accepted connection may stay unauthenticated.
 const stranger_ns = 5 * std.time.ns_per_s;
 
-/// The reasons that end a lane, and with it its session.
+/// Reasons for which a lane, and therefore its session, ends.
 pub const Trouble = error{ Broken, Forged, Bye, Refused, Unreachable };
 
 pub fn faultOf(trouble: Trouble) Fault {
@@ -42,12 +42,13 @@ pub fn faultOf(trouble: Trouble) Fault {
 
 const Stage = enum {
     connecting,
-    /// The dialling side waits for the welcome, the listening side for the hello.
+    /// Waiting for the other side's record: the welcome on the dialling side, the hello on the
+    /// accepting side.
     greeting,
     up,
 };
 
-/// The unencrypted bytes before the hello.
+/// The unencrypted bytes that the dialling side sends before its hello record.
 pub const Preamble = struct {
     session: [16]u8,
     lane: u32,
@@ -72,32 +73,34 @@ pub const Preamble = struct {
 
 pub const Lane = struct {
     hub: *Lanes,
-    /// Changes only while the lane is in no worker's list. Other threads read it with the mutex
-    /// held.
+    /// The worker whose thread uses the lane. Changes only while the lane is in no worker's list;
+    /// other threads read it with the mutex held.
     worker: *Worker,
-    /// The worker to which the lane's thread must hand it over.
+    /// The worker that must take over the lane after the greeting; null if none.
     next_worker: ?*Worker = null,
     fd: i32,
     index: u32 = 0,
     stage: Stage,
     session: ?*Session = null,
-    /// For a connection without a session: when it must have one, in nanoseconds.
+    /// For an accepted connection without a session: time in nanoseconds (monotonic clock) at which
+    /// it is closed.
     deadline: u64 = 0,
     readable: bool = true,
     writable: bool = true,
-    /// Number of available bytes at which the thread is woken.
+    /// Number of available bytes at which epoll reports the socket as readable (SO_RCVLOWAT).
     wakes_at: u32 = 1,
-    /// The other side sends no more than the bytes already received.
+    /// The other side has closed its sending direction; bytes already in the receive buffer may
+    /// remain.
     hung_up: bool = false,
     out: outgoing.Outgoing = .{},
     in: incoming.Incoming = .{},
     node: List.Node = .{},
-    /// The session has ended.
+    /// The session has ended, and the worker must close the lane.
     is_closing: std.atomic.Value(bool) = .init(false),
-    /// The following fields require the mutex.
+    /// The mutex protects `queue` and `queued_bytes`.
     queue: List = .{},
     queued_bytes: u64 = 0,
-    /// Length of the queue; read without the mutex.
+    /// Number of transfers in `queue`; also read without the mutex.
     queued: std.atomic.Value(u32) = .init(0),
 
     fn allocate(hub: *Lanes) Error!*Lane {
@@ -105,7 +108,8 @@ pub const Lane = struct {
         return hub.allocator.create(Lane);
     }
 
-    /// A lane for an accepted connection that belongs to no session yet.
+    /// Creates a lane for an accepted connection, which belongs to no session before its greeting.
+    /// Returns null if memory runs out.
     pub fn stranger(hub: *Lanes, worker: *Worker, fd: i32, now: u64) ?*Lane {
         const lane = allocate(hub) catch return null;
         lane.* = .{
@@ -118,7 +122,7 @@ pub const Lane = struct {
         return lane;
     }
 
-    /// A lane for a connection that is being made to the session's other side.
+    /// Creates a lane for a connection that is being dialled. Returns null if memory runs out.
     pub fn dialled(session: *Session, worker: *Worker, fd: i32, index: u32) ?*Lane {
         const lane = allocate(session.hub) catch return null;
         lane.* = .{
@@ -153,8 +157,8 @@ pub const Lane = struct {
         lane.in.is_sealed = session.cipher != .none;
     }
 
-    /// Whether the greeting proves knowledge of the secret; the lane then belongs to the session.
-    /// Requires the mutex.
+    /// Derives the lane's keys and returns whether the hello record proves that the other side
+    /// knows the session's secret. The caller holds the mutex.
     pub fn prove(lane: *Lane, session: *Session, index: u32, hello: *const [control_bytes]u8) bool {
         lane.index = index;
         lane.makeKeys(session, .to_dialler, .from_dialler);
@@ -162,8 +166,8 @@ pub const Lane = struct {
         return true;
     }
 
-    /// Both sides have proved that they know the secret. Requires the mutex; false if the session
-    /// has ended meanwhile.
+    /// Marks the lane as ready after both sides have proved that they know the secret. The caller
+    /// holds the mutex. Returns false if the session has already ended.
     pub fn markUp(lane: *Lane) bool {
         const session = lane.session.?;
         if (session.phase != .opening) return false;
@@ -172,7 +176,7 @@ pub const Lane = struct {
         return true;
     }
 
-    /// Queues a transfer for sending. Requires the mutex.
+    /// Queues a transfer for sending and wakes the lane's worker. The caller holds the mutex.
     pub fn enqueue(lane: *Lane, transfer: *Transfer) void {
         lane.queue.append(&transfer.lane_node);
         lane.queued_bytes += transfer.span.len;
@@ -180,7 +184,8 @@ pub const Lane = struct {
         lane.worker.call();
     }
 
-    /// Does the work that is possible now; true if more remains.
+    /// Makes at most one receive and one send call. Returns true if more calls are possible at
+    /// once.
     pub fn turn(lane: *Lane) Trouble!bool {
         if (lane.stage == .connecting) {
             if (!lane.writable) return false;
@@ -204,15 +209,17 @@ pub const Lane = struct {
         lane.stage = .greeting;
     }
 
-    /// Releases the spans of transfers that must end. Requires the mutex.
+    /// Releases the spans of transfers that were stopped while this lane used them. The caller
+    /// holds the mutex.
     pub fn releaseStopped(lane: *Lane) void {
         const is_free = lane.out.releaseStopped(lane.worker) and
             lane.in.releaseStopped(lane.worker);
-        // Without memory for the rest of the record the connection cannot continue.
+        // The rest of the record has no memory, so the connection cannot continue.
         if (!is_free) lane.session.?.end(.broken);
     }
 
-    /// Closes the connection, wipes the keys and notifies the session. Called by the lane's thread.
+    /// Closes the connection, wipes its keys, informs the session and frees the lane. Called on the
+    /// thread of the lane's worker.
     pub fn shut(lane: *Lane) void {
         const hub = lane.hub;
         hub.mutex.lock();
@@ -227,8 +234,8 @@ pub const Lane = struct {
         }
         hub.mutex.unlock();
         if (is_farewell) lane.out.sendBye(lane.fd);
-        // close(2) alone does not remove the descriptor from epoll if a child that was just forked
-        // has it too.
+        // If a forked child has inherited the descriptor, close(2) alone does not remove it from
+        // epoll.
         _ = linux.epoll_ctl(lane.worker.epoll_fd, linux.EPOLL.CTL_DEL, lane.fd, null);
         _ = linux.close(lane.fd);
         lane.out.keys.wipe();

@@ -1,7 +1,7 @@
-//! Lanes: TCP connections that carry payload from arena to arena. The event loop begins and ends
-//! sessions and transfers, a few threads own the connections, and one eventfd reports completions.
-//! Sessions and transfers are bounded in number, and the completion ring has room for all their
-//! completions.
+//! Lanes: TCP connections that carry payload from one host's arena to another's. The event loop
+//! begins and ends sessions and transfers, a few threads own the connections, and one eventfd
+//! reports completions. The numbers of sessions and transfers are limited, and the completion queue
+//! has room for all their completions.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -26,7 +26,7 @@ const threads_max = 16;
 const sessions_max = 1024;
 const transfers_max = 1024;
 const socket_bytes_max = 1 << 30;
-/// The opening and the end of a session.
+/// Completions of one session: opened and ended.
 const events_per_session = 2;
 
 pub const Lanes = struct {
@@ -41,12 +41,12 @@ pub const Lanes = struct {
     transfers: []Transfer = &.{},
     free_transfers: Fifo(*Transfer) = .{ .items = &.{} },
     done: Fifo(types.LaneDone) = .{ .items = &.{} },
-    /// The eventfd was written and not all completions are reaped.
+    /// True from the write to the eventfd until all completions are reaped.
     woken: bool = false,
-    /// Sessions whose last completion is not reaped.
+    /// Number of sessions whose `ended` completion has not been reaped.
     sessions_unreaped: u32 = 0,
     transfers_unreaped: u32 = 0,
-    /// Sessions that wait for lanes.
+    /// Number of sessions that wait for their lanes to connect.
     opening: u32 = 0,
     stopping: bool = false,
 
@@ -86,7 +86,8 @@ pub const Lanes = struct {
         const allocator = lanes.allocator;
         lanes.sessions = try allocator.alloc(Session, sessions_max);
         for (lanes.sessions) |*session| session.* = .{ .hub = lanes };
-        // A lane may still refer to a sender's transfers when the next ones begin.
+        // Twice the limit: a sending lane may still refer to a completed transfer while a new
+        // transfer begins.
         lanes.transfers = try allocator.alloc(Transfer, 2 * transfers_max);
         lanes.free_transfers.items = try allocator.alloc(*Transfer, 2 * transfers_max);
         for (lanes.transfers) |*transfer| lanes.free_transfers.push(transfer);
@@ -110,7 +111,7 @@ pub const Lanes = struct {
         for (lanes.workers) |*worker| worker.destroy();
     }
 
-    /// Frees everything; `Busy` while a session exists.
+    /// Stops the threads and frees everything. Returns `Busy` while a session exists.
     pub fn close(lanes: *Lanes) Error!void {
         {
             lanes.mutex.lock();
@@ -127,7 +128,7 @@ pub const Lanes = struct {
         allocator.destroy(lanes);
     }
 
-    /// Starts to accept connections; returns the port.
+    /// Starts to accept lane connections and returns the port.
     pub fn listen(lanes: *Lanes, request: types.LaneAddress) Error!u32 {
         const address = try sockets.Address.parse(&request.host, request.port);
         const listener = try sockets.listen(&address, lanes.socket_bytes);
@@ -138,14 +139,14 @@ pub const Lanes = struct {
         return listener.port;
     }
 
-    /// A session whose lanes the other side dials.
+    /// Begins a session whose lanes the other side dials.
     pub fn expect(lanes: *Lanes, request: types.LaneSession) Error!*Session {
         lanes.mutex.lock();
         defer lanes.mutex.unlock();
         return lanes.begin(request, .sender);
     }
 
-    /// A session whose lanes this side dials.
+    /// Begins a session whose lanes this side dials.
     pub fn dial(lanes: *Lanes, request: types.LaneSession, to: types.LaneAddress) Error!*Session {
         const address = try sockets.Address.parse(&to.host, to.port);
         lanes.mutex.lock();
@@ -210,14 +211,15 @@ pub const Lanes = struct {
         return null;
     }
 
-    /// Spreads a session's lanes over the threads.
+    /// Returns the worker for one lane of a session, so that the lanes of a session are on
+    /// different threads.
     fn workerOf(lanes: *Lanes, session: *const Session, index: usize) *Worker {
         const slot = (@intFromPtr(session) - @intFromPtr(lanes.sessions.ptr)) / @sizeOf(Session);
         return &lanes.workers[(slot + index) % lanes.workers.len];
     }
 
-    /// Whether the greeting of an unknown connection matches an expected lane; the connection then
-    /// becomes that lane.
+    /// Returns whether the greeting of an accepted connection matches a lane that a session
+    /// expects. If it does, the connection becomes that lane.
     pub fn admit(lanes: *Lanes, lane: *Lane, greeting: *const [lane_file.greeting_bytes]u8) bool {
         const hello_at = greeting.len - lane_file.control_bytes;
         const preamble = lane_file.Preamble.read(greeting[0..hello_at]) orelse return false;
@@ -236,7 +238,7 @@ pub const Lanes = struct {
         return true;
     }
 
-    /// Ends sessions that did not open before their deadline. Requires the mutex.
+    /// Ends the sessions that did not open before their deadline. The caller holds the mutex.
     pub fn expire(lanes: *Lanes, now: u64) void {
         for (lanes.sessions) |*session| {
             if (session.phase == .opening and now > session.deadline) session.end(.expired);
@@ -249,7 +251,7 @@ pub const Lanes = struct {
         return lanes.opening > 0;
     }
 
-    /// Requires the mutex.
+    /// Takes a free transfer, or returns `Full`. The caller holds the mutex.
     pub fn takeTransfer(lanes: *Lanes) Error!*Transfer {
         if (lanes.transfers_unreaped == transfers_max) return error.Full;
         if (lanes.free_transfers.count == 0) {
@@ -260,27 +262,28 @@ pub const Lanes = struct {
         return lanes.free_transfers.pop();
     }
 
-    /// Ends the session with the most settled transfers whose abort records are unsent: a peer that
-    /// reads nothing must not use up the transfers of all.
+    /// Ends the session with the most completed transfers whose abort records are not yet sent: a
+    /// peer that does not read must not occupy the transfers of all sessions.
     fn endMostUnsent(lanes: *Lanes) void {
         var most: ?*Session = null;
         for (lanes.sessions) |*session| {
             if (session.aborts_unsent == 0) continue;
-            // Its transfers return soon.
+            // This session is already ending and frees its transfers soon.
             if (session.phase != .open) return;
             if (most == null or session.aborts_unsent > most.?.aborts_unsent) most = session;
         }
         if (most) |session| session.end(.full);
     }
 
-    /// Requires the mutex.
+    /// Returns a completed transfer to the free list. The caller holds the mutex.
     pub fn freeTransfer(lanes: *Lanes, transfer: *Transfer) void {
         std.debug.assert(transfer.is_settled);
         if (transfer.session.role == .sender) transfer.session.aborts_unsent -= 1;
         lanes.free_transfers.push(transfer);
     }
 
-    /// Requires the mutex. One wake covers all completions until they are reaped.
+    /// Adds a completion and wakes the reader unless it was already woken. The caller holds the
+    /// mutex.
     pub fn complete(lanes: *Lanes, done: types.LaneDone) void {
         lanes.done.push(done);
         if (lanes.woken) return;
@@ -288,7 +291,7 @@ pub const Lanes = struct {
         wakes.ring(lanes.event_fd);
     }
 
-    /// Moves up to `out.len` completions; never waits.
+    /// Moves up to `out.len` completions to `out` and returns their number. Never waits.
     pub fn reap(lanes: *Lanes, out: []types.LaneDone) u32 {
         lanes.mutex.lock();
         defer lanes.mutex.unlock();

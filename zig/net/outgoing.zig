@@ -1,5 +1,5 @@
-//! The sending side of a lane: records of its transfers, one of each in turn, so that a small
-//! transfer does not wait for a large one to end.
+//! The sending side of a lane. Its transfers take turns, one record each, so that a small transfer
+//! does not wait for a large one to end.
 
 const std = @import("std");
 const hash = @import("../hash/root.zig");
@@ -15,15 +15,16 @@ const Header = records.Header;
 pub const Outgoing = struct {
     keys: records.Keys = undefined,
     is_sealed: bool = true,
-    /// Memory for a greeting, a control record, or the header of payload from the arena.
+    /// Holds a greeting, a control record, or the header of a record whose payload is sent from the
+    /// arena.
     small: [lanes.greeting_bytes]u8 = undefined,
-    /// Memory for a sealed record, while one is being sent.
+    /// Buffer for the sealed record being sent; empty if unused.
     scratch: []u8 = &.{},
-    /// The bytes that the kernel takes next, and those after them.
+    /// Bytes still to send: first `first`, then `body`.
     first: []const u8 = &.{},
     body: []const u8 = &.{},
-    /// The transfer of the current record: set until the record is sent if its payload comes from
-    /// the arena, otherwise for the last record only.
+    /// The transfer of the record being sent. Set for every unsealed record, whose payload is in
+    /// the arena, but only for the last record of a sealed transfer.
     transfer: ?*Transfer = null,
     is_last: bool = false,
 
@@ -31,7 +32,8 @@ pub const Outgoing = struct {
         return out.first.len + out.body.len == 0;
     }
 
-    /// Puts a record without payload after the `at` bytes already in `small`.
+    /// Writes a record without payload to `small`, after `at` bytes already there, as the bytes to
+    /// send.
     pub fn putControl(out: *Outgoing, header: Header, at: usize, sealed: bool) void {
         const head = out.small[at..][0..records.header_bytes];
         header.write(head);
@@ -43,13 +45,13 @@ pub const Outgoing = struct {
         out.first = out.small[0..end];
     }
 
-    /// Releases the spans of stopped transfers from the record being sent. Requires the mutex;
-    /// false without memory for a copy.
+    /// Stops reading from the span of a stopped transfer: the unsent rest of its record is copied
+    /// to `scratch`. The caller holds the mutex. Returns false if `scratch` cannot be allocated.
     pub fn releaseStopped(out: *Outgoing, worker: *Worker) bool {
         const transfer = out.transfer orelse return true;
         if (transfer.holder == null or transfer.fault == .none) return true;
         if (!worker.lend(&out.scratch)) return false;
-        // A started record must be sent completely: from a copy.
+        // A record that was started must be sent completely; the rest is sent from a copy.
         const copy = out.scratch[0..out.body.len];
         hash.copy(copy, out.body);
         out.body = copy;
@@ -57,7 +59,8 @@ pub const Outgoing = struct {
         return true;
     }
 
-    /// The connection has ended. Requires the mutex.
+    /// Releases the span and completes the transfer after the connection has ended. The caller
+    /// holds the mutex.
     pub fn abandon(out: *Outgoing) void {
         const transfer = out.transfer orelse return;
         out.transfer = null;
@@ -66,16 +69,17 @@ pub const Outgoing = struct {
         transfer.session.hub.freeTransfer(transfer);
     }
 
-    /// Announces the end of the lane if the socket accepts it at once.
+    /// Sends the record that announces the end of the lane, if the socket accepts it without
+    /// waiting.
     pub fn sendBye(out: *Outgoing, fd: i32) void {
         if (!out.isEmpty()) return;
         out.putControl(.{ .kind = .bye }, 0, out.is_sealed);
-        // If the send fails, the other side reports a broken connection.
+        // If the send fails, the other side sees a broken connection.
         _ = sockets.send(fd, out.first, "") catch return;
     }
 };
 
-/// Makes one send call; true if another can follow at once.
+/// Makes one send call. Returns true if more can be sent at once.
 pub fn write(lane: *Lane) Trouble!bool {
     const out = &lane.out;
     if (out.isEmpty() and !try prepare(lane)) return false;
@@ -93,7 +97,8 @@ pub fn write(lane: *Lane) Trouble!bool {
     return lane.queued.load(.acquire) > 0;
 }
 
-/// The kernel has the whole record.
+/// Handles a record that the kernel has accepted completely: completes its transfer or queues the
+/// next record.
 fn settleRecord(lane: *Lane) void {
     const out = &lane.out;
     const transfer = out.transfer.?;
@@ -106,13 +111,13 @@ fn settleRecord(lane: *Lane) void {
     lane.hub.freeTransfer(transfer);
 }
 
-/// Requires the mutex.
+/// Queues the transfer's next record behind other transfers. The caller holds the mutex.
 fn requeue(lane: *Lane, transfer: *Transfer) void {
     lane.queue.append(&transfer.lane_node);
     _ = lane.queued.fetchAdd(1, .release);
 }
 
-/// Prepares the next record; false if there is nothing to send.
+/// Prepares the next record for sending. Returns false if there is nothing to send.
 fn prepare(lane: *Lane) Trouble!bool {
     if (lane.queued.load(.acquire) == 0) return false;
     if (lane.out.is_sealed and !lane.worker.lend(&lane.out.scratch)) return error.Broken;
@@ -161,6 +166,6 @@ fn sealRecord(lane: *Lane, transfer: *Transfer, header: Header, plain: []const u
     lane.hub.mutex.lock();
     defer lane.hub.mutex.unlock();
     _ = transfer.release();
-    // The last record is reported when the kernel has it.
+    // A transfer completes when the kernel has accepted its last record.
     if (header.last) out.transfer = transfer else requeue(lane, transfer);
 }

@@ -1,5 +1,5 @@
-//! The baseline that benchmarks compare lanes with: blocks over blocking TCP sockets, a thread for
-//! each connection, no sealing, no checks, no counters.
+//! A baseline for benchmarks of lanes: blocks over blocking TCP sockets, one thread for each
+//! connection, without encryption, checks or counters.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,10 +12,10 @@ const Error = @import("../abi/status.zig").Error;
 const connections_max = 64;
 const thread_config: std.Thread.SpawnConfig = .{ .stack_size = 256 * 1024 };
 
-/// The request for one block.
+/// The request for one block, as sent over the socket.
 const Wish = extern struct { offset: u64, bytes: u64 };
 
-/// The thread of one connection and its result.
+/// The thread of one connection, and its result.
 const Worker = struct {
     fd: i32,
     region: *Region,
@@ -30,7 +30,8 @@ const Worker = struct {
     }
 };
 
-/// Opens a listening socket on a free port of the loopback; connections wait until `serve`.
+/// Opens a listening socket on a free port of the loopback interface. Connections wait in the
+/// backlog until `serve` runs.
 pub fn listen() Error!types.PlainListener {
     const fd = try create();
     errdefer _ = linux.close(fd);
@@ -42,7 +43,8 @@ pub fn listen() Error!types.PlainListener {
     return .{ .fd = fd, .port = std.mem.bigToNative(u16, address.port) };
 }
 
-/// Accepts this many connections and serves each until it ends.
+/// Accepts `connections` connections and serves each one until the client closes it. Blocks until
+/// all have ended.
 pub fn serve(handle: u64, listener: i32, connections: u32) Error!void {
     if (connections == 0 or connections > connections_max) return error.BadRequest;
     const region = try regions.acquire(handle);
@@ -59,8 +61,8 @@ pub fn serve(handle: u64, listener: i32, connections: u32) Error!void {
     try join(workers[0..count]);
 }
 
-/// Pulls blocks into the region, one after another and from its start again when it is full.
-/// Returns when all have arrived.
+/// Pulls blocks into the region, one after another, and continues at the start of the region when
+/// it is full. Blocks until all blocks have arrived.
 pub fn pull(request: types.PlainPull) Error!void {
     const connections = request.connections;
     if (connections == 0 or connections > connections_max) return error.BadRequest;
@@ -110,7 +112,8 @@ fn serveOne(worker: *Worker) Error!void {
     }
 }
 
-/// Pulls blocks `index`, `index + connections` and so on, with a bounded number of requests ahead.
+/// Pulls the blocks `index`, `index + connections`, and so on, with a bounded number of unanswered
+/// requests.
 fn pullOne(worker: *Worker) Error!void {
     const request = worker.request;
     const ahead: u64 = request.in_flight / request.connections;
@@ -124,7 +127,7 @@ fn pullOne(worker: *Worker) Error!void {
     }
 }
 
-/// The number of `blocks` that connection `index` pulls.
+/// Returns how many of the `blocks` connection `index` pulls.
 fn share(blocks: u64, connections: u32, index: u32) u64 {
     return (blocks + connections - 1 - index) / connections;
 }
@@ -174,7 +177,7 @@ fn send(fd: i32, bytes: []const u8) Error!void {
     }
 }
 
-/// False if the other side closed before the first byte.
+/// Fills `bytes`. Returns false if the other side closed the connection before the first byte.
 fn receive(fd: i32, bytes: []u8) Error!bool {
     var filled: usize = 0;
     while (filled < bytes.len) {

@@ -1,9 +1,10 @@
-//! Records: the payload of a lane, split and sealed piece by piece. This file uses no sockets.
+//! Records: the payload of a lane, split into pieces of at most 256 KiB and sealed (encrypted)
+//! piece by piece. This file uses no sockets.
 //!
 //! A record is an unencrypted header of 24 bytes, its payload and, if sealed, a tag of 16 bytes.
-//! The tag authenticates header and payload. The nonce counts records, so a repeated, omitted or
-//! moved record does not open. The key belongs to one session, lane, direction and cipher, so a
-//! record from elsewhere does not open either. docs/internals/wire-protocol.md, "Sealed lanes".
+//! The tag authenticates header and payload. The nonce counts records, so opening a repeated,
+//! omitted or moved record fails. The key belongs to one session, lane, direction and cipher, so
+//! opening a record of another lane fails too. See docs/internals/wire-protocol.md, "Sealed lanes".
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -15,33 +16,32 @@ const Cipher = types.LaneCipher;
 
 pub const header_bytes = 24;
 pub const tag_bytes = 16;
-/// Largest payload of one record. Small enough that sealed or received bytes are still in the
-/// second-level cache when they are sent or opened, and that a small transfer does not wait long
-/// behind a large one.
+/// Largest payload of one record in bytes. A record is small enough to stay in the second-level
+/// cache between sealing and sending, and to let a small transfer take its turn soon.
 pub const payload_max = 256 * 1024;
 pub const sealed_max = header_bytes + payload_max + tag_bytes;
 const version = 1;
 
-/// Bytes that one key may seal. AEGIS-128L allows 2^61 bytes; AES-GCM loses 2^-69 of its secrecy in
-/// 2^30 blocks of 16 bytes.
+/// Number of bytes sealed with one key before it changes. AEGIS-128L allows 2^61 bytes; AES-GCM
+/// loses 2^-69 of its secrecy in 2^30 blocks of 16 bytes.
 const aegis_rekey_bytes = 64 << 30;
 const gcm_rekey_bytes = 16 << 30;
 
 pub const Kind = enum(u8) {
-    /// The first record of the dialling side, which proves that it knows the secret.
+    /// First record from the dialling side; proves that it knows the session's secret.
     hello = 1,
-    /// The answer of the listening side.
+    /// First record from the accepting side; proves the same.
     welcome = 2,
     data = 3,
-    /// No further record of this transfer follows.
+    /// The sender sends no further record of this transfer.
     abort = 4,
-    /// No further record follows on this lane.
+    /// The sender sends no further record on this lane.
     bye = 5,
 };
 
 pub const Header = struct {
     kind: Kind,
-    /// The last record of its transfer.
+    /// True if this is the last record of its transfer.
     last: bool = false,
     length: u32 = 0,
     transfer: u32 = 0,
@@ -57,8 +57,8 @@ pub const Header = struct {
         std.mem.writeInt(u64, to[16..24], header.offset, .little);
     }
 
-    /// Accepts only values that `write` produces. The header stays unverified until the record is
-    /// opened.
+    /// Parses a header; accepts only values that `write` produces. The header is not authenticated
+    /// before the record is opened.
     pub fn read(from: *const [header_bytes]u8) Error!Header {
         const kind = std.enums.fromInt(Kind, from[1]) orelse return error.Forged;
         const header: Header = .{
@@ -82,7 +82,7 @@ pub const Header = struct {
 
 pub const Direction = enum(u32) { from_dialler = 0, to_dialler = 1 };
 
-/// The place of a record: part of its key.
+/// The session, lane, direction and cipher of a record, from which its key is derived.
 pub const Place = struct {
     session: [16]u8,
     lane: u32,
@@ -90,8 +90,8 @@ pub const Place = struct {
     cipher: Cipher,
 };
 
-/// The successive keys of one direction of one lane. Both sides derive the same keys because they
-/// count the same bytes. Later keys do not reveal earlier ones.
+/// The successive keys of one direction of one lane. Both sides change keys at the same record,
+/// because they count the same bytes. A key does not reveal earlier keys.
 pub const Keys = struct {
     aead: enum { aegis, gcm },
     rekey_bytes: u64,
@@ -100,10 +100,10 @@ pub const Keys = struct {
     base: [16]u8,
     sequence: u64 = 0,
     generation: u64 = 0,
-    /// Bytes, tags included, that the current key has sealed.
+    /// Bytes sealed with the current key, tags included.
     used: u64 = 0,
 
-    /// `rekey_bytes` 0 selects the default of the cipher.
+    /// `rekey_bytes` is the number of bytes sealed with one key; 0 selects the cipher's default.
     pub fn init(secret: *const [32]u8, place: Place, rekey_bytes: u64) Keys {
         var material: [60]u8 = undefined;
         defer std.crypto.secureZero(u8, &material);
@@ -126,7 +126,7 @@ pub const Keys = struct {
         return keys;
     }
 
-    /// Derives the key of the current generation, and the chain value of the next.
+    /// Derives the key of the current generation and the secret from which the next one is derived.
     fn turn(keys: *Keys) void {
         var material: [40]u8 = undefined;
         var made: [32]u8 = undefined;
@@ -140,7 +140,8 @@ pub const Keys = struct {
         derive("hearth lanes 1: the next generation", &material, &keys.chain);
     }
 
-    /// The nonce of the next record of `bytes`; changes the key first if its limit is reached.
+    /// Returns the nonce of the next record, of `bytes` bytes. Changes the key first if its limit
+    /// is reached.
     fn next(keys: *Keys, bytes: usize) [16]u8 {
         const more = bytes + tag_bytes;
         if (keys.used > 0 and keys.used + more > keys.rekey_bytes) {
@@ -156,7 +157,7 @@ pub const Keys = struct {
         return nonce;
     }
 
-    /// Seals `plain` into `out`, which has room for it and the tag.
+    /// Seals `plain` into `out`, which has room for the payload and the tag.
     pub fn seal(
         keys: *Keys,
         header: *const [header_bytes]u8,
@@ -173,8 +174,8 @@ pub const Keys = struct {
         }
     }
 
-    /// Opens `sealed`, tag included, into `out`, which may be the same memory. On `Forged` the
-    /// content of `out` is undefined and no later record opens.
+    /// Opens `sealed`, tag included, into `out`, which may be the same memory. Returns `Forged` if
+    /// authentication fails; `out` is then undefined and no later record opens.
     pub fn open(
         keys: *Keys,
         header: *const [header_bytes]u8,
@@ -205,8 +206,8 @@ fn derive(context: []const u8, material: []const u8, out: *[32]u8) void {
     hasher.final(out);
 }
 
-/// Seals a run of unsealed records, each a header and its payload. Returns the bytes written. For
-/// test vectors and fault tests.
+/// Seals adjacent unsealed records, each a header and its payload, and returns the number of bytes
+/// written. For test vectors and fault tests.
 pub fn sealAll(keys: *Keys, plain: []const u8, out: []u8) Error!u32 {
     var from: usize = 0;
     var to: usize = 0;
@@ -224,7 +225,7 @@ pub fn sealAll(keys: *Keys, plain: []const u8, out: []u8) Error!u32 {
     return @intCast(to);
 }
 
-/// Opens a run of sealed records. `Short`: the last record is incomplete.
+/// Opens adjacent sealed records. Returns `Short` if the last one is incomplete.
 pub fn openAll(keys: *Keys, sealed: []const u8, out: []u8) Error!u32 {
     var from: usize = 0;
     var to: usize = 0;
@@ -328,7 +329,7 @@ test "a record with one changed bit does not open" {
         var opening: Keys = .init(&test_secret, place, 0);
         try opening.open(&head, record[header_bytes..], &plain);
         try testing.expectEqualSlices(u8, &@as([37]u8, @splat('p')), &plain);
-        // Opening the same record again is a replay.
+        // Opening the same record twice is a replay.
         try testing.expectError(
             error.Forged,
             opening.open(&head, record[header_bytes..], &plain),
@@ -368,7 +369,7 @@ test "both sides change the key after the same bytes, and the old key is wiped" 
     for (0..20) |count| {
         sealing.seal(&head, &plain, &sealed);
         try opening.open(&head, &sealed, &plain);
-        // Two records of 116 bytes fit.
+        // Two records of 116 bytes fit under the limit of one key.
         try testing.expectEqual(count / 2, sealing.generation);
         const is_new = !std.mem.eql(u8, &last_key, &sealing.key);
         try testing.expectEqual(count > 0 and count % 2 == 0, is_new);

@@ -1,5 +1,5 @@
-//! Sessions and their transfers: the work that the lanes between two hosts share. All functions
-//! here require the mutex of all lanes.
+//! Sessions and their transfers: the work that the lanes between two hosts share. The caller of
+//! every function here holds the mutex of `Lanes`.
 
 const std = @import("std");
 const types = @import("../abi/types.zig");
@@ -12,27 +12,27 @@ const List = std.DoublyLinkedList;
 
 pub const lanes_max = 16;
 
-/// The sender accepts connections; bytes flow to the dialling side.
+/// The sender accepts connections and sends payload; the receiver dials.
 pub const Role = enum { sender, receiver };
 
-/// One span in transfer. A receiver's transfer ends when it is settled; a sender's also needs its
-/// lane to have forgotten it.
+/// The transfer of one span. A receiver's transfer is freed when it completes; a sender's is freed
+/// when its lane also no longer refers to it.
 pub const Transfer = struct {
     session: *Session,
     token: u64,
     number: u32,
     span: []u8,
-    /// Bytes sealed or received.
+    /// Number of bytes sealed (sender) or received (receiver).
     moved: usize = 0,
-    /// The lane whose thread or socket uses the span now.
+    /// The lane that reads or writes the span now; null if none does.
     holder: ?*Lane = null,
-    /// The fault to settle with when the holder releases the span.
+    /// The fault with which the transfer completes when `holder` releases the span.
     fault: Fault = .none,
     is_settled: bool = false,
     checksum: hash.RunningChecksum = .{},
-    /// In the session's list until it is settled.
+    /// Node in the session's list, from the start of the transfer to its completion.
     node: List.Node = .{},
-    /// In the list of transfers that a lane sends.
+    /// Node in the queue of the lane that sends the transfer.
     lane_node: List.Node = .{},
 
     fn of(node: *List.Node) *Transfer {
@@ -43,14 +43,15 @@ pub const Transfer = struct {
         return @alignCast(@fieldParentPtr("lane_node", node));
     }
 
-    /// The holder releases the span; true if the transfer ended with it.
+    /// Marks the span as unused by a lane, and completes the transfer if it was stopped. Returns
+    /// true if the transfer has completed.
     pub fn release(transfer: *Transfer) bool {
         transfer.holder = null;
         if (transfer.fault != .none and !transfer.is_settled) transfer.settle(transfer.fault, 0);
         return transfer.is_settled;
     }
 
-    /// The span is no longer used: reports the completion.
+    /// Completes the transfer and reports the completion. No lane may use the span.
     pub fn settle(transfer: *Transfer, fault: Fault, checksum: u64) void {
         std.debug.assert(!transfer.is_settled and transfer.holder == null);
         const session = transfer.session;
@@ -67,7 +68,8 @@ pub const Transfer = struct {
         session.finish();
     }
 
-    /// Ends the transfer as soon as its span is no longer used.
+    /// Completes the transfer with `fault`: at once, or when the lane that uses its span releases
+    /// it.
     pub fn stop(transfer: *Transfer, fault: Fault) void {
         if (transfer.fault == .none) transfer.fault = fault;
         if (transfer.holder) |lane| lane.worker.call() else transfer.settle(transfer.fault, 0);
@@ -76,19 +78,19 @@ pub const Transfer = struct {
 
 const Phase = enum {
     free,
-    /// Not all lanes are connected.
+    /// Some lanes are not yet connected.
     opening,
     open,
-    /// Lanes are being shut.
+    /// Lanes are being closed.
     ending,
-    /// The last event was reported; the handle may still exist.
+    /// The `ended` event was reported; the session's handle may still be open.
     over,
 };
 
 pub const Session = struct {
     hub: *Lanes,
     phase: Phase = .free,
-    /// A handle refers to the session.
+    /// True until the session's handle is closed.
     has_handle: bool = false,
     role: Role = .sender,
     token: u64 = 0,
@@ -96,16 +98,17 @@ pub const Session = struct {
     secret: [32]u8 = @splat(0),
     cipher: types.LaneCipher = .aegis_128l,
     lane_count: u32 = 0,
-    /// Deadline for opening, on the monotonic clock in nanoseconds.
+    /// Time at which a session that has not opened ends, in nanoseconds of the monotonic clock.
     deadline: u64 = 0,
     fault: Fault = .none,
     lanes: [lanes_max]?*Lane = @splat(null),
     lanes_live: u32 = 0,
-    /// The lane that was considered first for the last transfer.
+    /// Index of the lane at which the search for the last transfer's lane started.
     turn: u32 = 0,
     lanes_up: u32 = 0,
     transfers: List = .{},
-    /// Settled transfers of a sender whose abort records are not sent yet.
+    /// Number of a sender's completed transfers that are not yet freed; some still need an abort
+    /// record.
     aborts_unsent: u32 = 0,
 
     pub fn attach(session: *Session, lane: *Lane) void {
@@ -113,7 +116,7 @@ pub const Session = struct {
         session.lanes_live += 1;
     }
 
-    /// A lane has proved that it belongs to the session.
+    /// Counts a lane that is ready; opens the session when all are.
     pub fn laneUp(session: *Session) void {
         session.lanes_up += 1;
         if (session.lanes_up < session.lane_count) return;
@@ -132,7 +135,8 @@ pub const Session = struct {
         });
     }
 
-    /// Ends the session; the first reason counts.
+    /// Ends the session: stops all transfers and closes all lanes. Only the first call has an
+    /// effect, so the first fault is reported.
     pub fn end(session: *Session, fault: Fault) void {
         switch (session.phase) {
             .opening => session.hub.opening -= 1,
@@ -155,7 +159,7 @@ pub const Session = struct {
         session.finish();
     }
 
-    /// A lane has closed.
+    /// Removes a closed lane, and reports the end of the session if this was the last one.
     pub fn laneGone(session: *Session, lane: *Lane) void {
         session.lanes[lane.index] = null;
         session.lanes_live -= 1;
@@ -170,7 +174,7 @@ pub const Session = struct {
         session.forget();
     }
 
-    /// The handle of the session was closed.
+    /// Ends the session because its handle was closed.
     pub fn dropHandle(session: *Session) void {
         session.has_handle = false;
         session.end(.closed);
@@ -190,7 +194,7 @@ pub const Session = struct {
         return null;
     }
 
-    /// Begins a transfer; a sender's goes to the lane with the least to send.
+    /// Begins a transfer. A sender's transfer is queued on the lane with the fewest queued bytes.
     pub fn begin(session: *Session, request: types.LaneTransfer) Error!void {
         if (session.phase != .open) return error.Closed;
         if (session.find(request.number) != null) return error.Exists;
@@ -211,7 +215,7 @@ pub const Session = struct {
         if (session.role == .sender) session.idlest().enqueue(transfer);
     }
 
-    /// Chooses among equally idle lanes in turn.
+    /// Returns the lane with the fewest queued bytes; lanes with equal numbers take turns.
     fn idlest(session: *Session) *Lane {
         session.turn = (session.turn + 1) % session.lane_count;
         var best = session.lanes[session.turn].?;

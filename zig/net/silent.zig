@@ -1,5 +1,5 @@
-//! TCP connections that the runtime accepted without exposing their descriptors, examined through
-//! the kernel.
+//! Finds and closes idle TCP connections that the JavaScript runtime accepted. The runtime does not
+//! expose their descriptors, so this code examines all descriptors of the process.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -25,9 +25,9 @@ const Info = extern struct {
     }
 };
 
-/// Closes the connections of the server on `port` that have sent no byte for `silent_ms` since they
-/// were accepted. Examines `count` descriptors from `first` on. Returns how many connections of the
-/// server among them remain.
+/// Closes the connections of the TCP server on `port` that have sent no byte for `silent_ms`
+/// milliseconds since they were accepted. Examines `count` descriptors from number `first` on, and
+/// returns how many connections of this server among them stay open.
 pub fn endSilent(port: u16, first: u32, count: u32, silent_ms: u32) Error!u32 {
     var kept: u32 = 0;
     for (first..first + count) |number| {
@@ -41,7 +41,7 @@ pub fn endSilent(port: u16, first: u32, count: u32, silent_ms: u32) Error!u32 {
         if (info.state == state_listen) continue;
         const is_silent = info.state == state_established and info.bytes_received == 0 and
             info.last_data_recv_ms >= silent_ms;
-        // The runtime sees the end of the stream and closes the descriptor.
+        // The runtime then reads the end of the stream and closes the descriptor.
         if (is_silent) _ = linux.shutdown(fd, linux.SHUT.RDWR) else kept += 1;
     }
     return kept;
@@ -53,7 +53,7 @@ fn isBoundTo(fd: i32, port: u16) bool {
     const got = linux.getsockname(fd, @ptrCast(&address), &length);
     if (linux.errno(got) != .SUCCESS) return false;
     const is_ip = address.family == linux.AF.INET or address.family == linux.AF.INET6;
-    // The port has the same offset in both address structs.
+    // The port has the same offset in IPv4 and IPv6 addresses.
     return is_ip and std.mem.bigToNative(u16, address.port) == port;
 }
 
@@ -80,7 +80,7 @@ test "a connection that has sent nothing is closed, one that has sent is counted
     const port = std.mem.bigToNative(u16, address.port);
     var byte: [1]u8 = undefined;
     _ = try errno.check(linux.read(served[1], &byte, 1));
-    // No connection has been silent for a minute.
+    // No connection has been silent for the 60 s limit.
     try std.testing.expectEqual(@as(u32, 2), try endSilent(port, 0, 256, 60_000));
     try std.testing.expectEqual(@as(u32, 1), try endSilent(port, 0, 256, 0));
     try std.testing.expectEqual(@as(usize, 0), try errno.check(linux.read(clients[0], &byte, 1)));

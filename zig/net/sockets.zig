@@ -8,17 +8,16 @@ const faults = @import("../base/faults.zig");
 const Error = @import("../abi/status.zig").Error;
 const IpAddress = std.Io.net.IpAddress;
 
-/// How long sent bytes may stay unacknowledged, in milliseconds.
+/// Milliseconds that sent bytes may stay unacknowledged before the connection fails.
 const unanswered_ms: i32 = 10_000;
-/// Seconds of idleness after which the kernel probes the connection.
+/// Seconds without traffic after which the kernel sends a keep-alive probe.
 const idle_s: i32 = 5;
 const asked_every_s: i32 = 2;
 const asked_times: i32 = 3;
 const backlog = 256;
-/// Round-trip time in microseconds below which a peer counts as near. A small send buffer then
-/// keeps the network busy, and its bytes are still in the cache when they are received: half the
-/// processor time per byte over the loopback. `near_bytes` is below the kernel's default of
-/// `net.core.wmem_max`.
+/// Round-trip time in microseconds below which a peer counts as near. For near peers a small send
+/// buffer keeps the network busy and its bytes in the cache: it halves the processor time per byte
+/// over the loopback interface. `near_bytes` is below the kernel's default of `net.core.wmem_max`.
 const near_us = 500;
 const near_bytes: i32 = 200 * 1024;
 
@@ -26,7 +25,7 @@ pub const Address = struct {
     storage: extern union { any: linux.sockaddr, in: linux.sockaddr.in, in6: linux.sockaddr.in6 },
     length: linux.socklen_t,
 
-    /// `host` is IPv4 or IPv6 as text, terminated by a zero byte.
+    /// Parses an IPv4 or IPv6 address, terminated by a zero byte.
     pub fn parse(host: []const u8, number: u32) Error!Address {
         if (number > std.math.maxInt(u16)) return error.BadRequest;
         const text = std.mem.sliceTo(host, 0);
@@ -67,7 +66,7 @@ fn create(family: u32, buffer_bytes: u32) Error!i32 {
     const made = faults.call(.@"lane.socket", linux.socket, .{ family, kind, 0 });
     const fd: i32 = @intCast(try errno.check(made));
     errdefer _ = linux.close(fd);
-    // Before connecting: the handshake fixes the window scale.
+    // Before connecting, because the TCP handshake fixes the window scale.
     if (buffer_bytes > 0) {
         try set(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, @intCast(buffer_bytes));
         try set(fd, linux.SOL.SOCKET, linux.SO.RCVBUF, @intCast(buffer_bytes));
@@ -81,7 +80,7 @@ fn set(fd: i32, level: u32, name: u32, value: i32) Error!void {
     _ = try errno.check(faults.call(.@"lane.socket", linux.setsockopt, arguments));
 }
 
-/// Sets the options of a connection, accepted or dialled.
+/// Sets the socket options of an accepted or dialled connection.
 fn tune(fd: i32) Error!void {
     const tcp = linux.IPPROTO.TCP;
     try set(fd, tcp, linux.TCP.NODELAY, 1);
@@ -92,10 +91,10 @@ fn tune(fd: i32) Error!void {
     try set(fd, linux.SOL.SOCKET, linux.SO.KEEPALIVE, 1);
 }
 
-/// Limits the send buffer of an accepted connection to a near peer. For other peers the kernel
+/// Limits the send buffer of an accepted connection if the peer is near. For other peers the kernel
 /// chooses the size.
 pub fn sizeForNear(fd: i32) void {
-    // struct tcp_info of linux/tcp.h begins with 8 bytes and 15 words; then comes tcpi_rtt.
+    // struct tcp_info in linux/tcp.h has 8 bytes and 15 words before tcpi_rtt.
     var info: [72]u8 = @splat(0);
     var length: linux.socklen_t = info.len;
     const tcp = linux.IPPROTO.TCP;
@@ -103,7 +102,7 @@ pub fn sizeForNear(fd: i32) void {
     const rtt_us = std.mem.readInt(u32, info[68..72], .little);
     if (length < info.len or rtt_us == 0 or rtt_us > near_us) return;
     const bytes = std.mem.asBytes(&near_bytes);
-    // If the kernel refuses, the connection keeps its buffer.
+    // If the kernel refuses, the connection keeps its buffer size.
     _ = linux.setsockopt(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, bytes, bytes.len);
 }
 
@@ -120,7 +119,8 @@ pub fn listen(address: *const Address, buffer_bytes: u32) Error!Listener {
     return .{ .fd = fd, .port = bound.port() };
 }
 
-/// The next waiting connection; null if there is none. `OutOfMemory`: one may still wait.
+/// Accepts the next waiting connection; null if none waits. On `OutOfMemory` a connection may still
+/// be waiting.
 pub fn accept(listener: i32) Error!?i32 {
     const flags = linux.SOCK.CLOEXEC | linux.SOCK.NONBLOCK;
     while (true) {
@@ -130,7 +130,7 @@ pub fn accept(listener: i32) Error!?i32 {
             .AGAIN => return null,
             .MFILE, .NFILE, .NOBUFS, .NOMEM => return error.OutOfMemory,
             .BADF, .INVAL, .NOTSOCK, .FAULT => return error.System,
-            // The connection failed before it was accepted: try the next one.
+            // The waiting connection failed before it was accepted; try the next one.
             else => continue,
         }
         const fd: i32 = @intCast(got);
@@ -142,7 +142,7 @@ pub fn accept(listener: i32) Error!?i32 {
     }
 }
 
-/// Starts to connect; the socket becomes writable when the result is known.
+/// Starts to connect. The socket becomes writable when the connection is established or has failed.
 pub fn connect(address: *const Address, buffer_bytes: u32) Error!i32 {
     const fd = try create(address.family(), buffer_bytes);
     errdefer _ = linux.close(fd);
@@ -154,7 +154,7 @@ pub fn connect(address: *const Address, buffer_bytes: u32) Error!i32 {
     return fd;
 }
 
-/// Whether a started connection has been made.
+/// Returns whether a started connection is established.
 pub fn isConnected(fd: i32) bool {
     var code: i32 = 0;
     var length: linux.socklen_t = @sizeOf(i32);
@@ -163,13 +163,15 @@ pub fn isConnected(fd: i32) bool {
     return linux.errno(result) == .SUCCESS and code == 0;
 }
 
-/// The socket then counts as readable when this many bytes are available, at end of stream, or when
-/// its buffer is full; at once if that is already the case.
+/// Makes epoll report the socket as readable only when `bytes` bytes are available (SO_RCVLOWAT),
+/// at the end of the stream, or when the receive buffer is full. If this already holds, epoll
+/// reports it at once.
 pub fn wakeAt(fd: i32, bytes: u32) Error!void {
     try set(fd, linux.SOL.SOCKET, linux.SO.RCVLOWAT, @intCast(bytes));
 }
 
-/// How many bytes of `first` and then `second` the kernel accepted; null if it accepts none now.
+/// Sends `first`, then `second`, without waiting. Returns the number of bytes that the kernel
+/// accepted; null if it accepts none now.
 pub fn send(fd: i32, first: []const u8, second: []const u8) Error!?usize {
     const parts = [_]std.posix.iovec_const{
         .{ .base = first.ptr, .len = first.len },
@@ -189,8 +191,8 @@ pub fn send(fd: i32, first: []const u8, second: []const u8) Error!?usize {
     return moved(result);
 }
 
-/// How many bytes arrived in `first` and then `second`; null if none are available now, `Closed` at
-/// end of stream.
+/// Receives into `first`, then `second`, without waiting. Returns the number of bytes; null if none
+/// are available now. Returns `Closed` at the end of the stream.
 pub fn receive(fd: i32, first: []u8, second: []u8) Error!?usize {
     var parts = [_]std.posix.iovec{
         .{ .base = first.ptr, .len = first.len },

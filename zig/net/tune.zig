@@ -1,4 +1,5 @@
-//! Options of sockets that the runtime creates without exposing their descriptors.
+//! Sets options of sockets that the JavaScript runtime created. The runtime does not expose their
+//! descriptors, so this code examines all descriptors of the process.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,18 +9,18 @@ const Error = @import("../abi/status.zig").Error;
 const ip_recverr = 11;
 const ipv6_recverr = 25;
 
-/// Tunes every UDP socket of this process that is bound to `port`. Returns their number. The kernel's
-/// error queue is switched off, because otherwise one unreachable peer (ICMP "port unreachable")
-/// makes the next send to any other peer fail. Both buffers get `buffer_bytes`, as far as
-/// net.core.rmem_max and wmem_max permit.
+/// Sets options of each UDP socket of this process that is bound to `port`, and returns their
+/// number. Disables the kernel's error queue: with it, an unreachable peer (ICMP "port
+/// unreachable") makes the next send to any other peer fail. Sets both buffers to `buffer_bytes`,
+/// as far as net.core.rmem_max and wmem_max permit.
 pub fn tuneUdp(port: u16, buffer_bytes: u32) Error!u32 {
     return tuneAll(.{ .kind = linux.SOCK.DGRAM, .port = port }, tune, .{buffer_bytes});
 }
 
-/// Limits what the listening TCP sockets on `port` may hand to the runtime in one turn of its event
-/// loop, since the runtime accepts every waiting connection and reads every full buffer at once:
-/// `backlog` waiting connections, and about `receive_bytes` per accepted connection. Returns their
-/// number.
+/// Limits the work that the listening TCP sockets on `port` can cause in one turn of the event
+/// loop, because the runtime accepts every waiting connection and reads every full buffer in one
+/// turn. `backlog` limits the waiting connections, `receive_bytes` the receive buffer of each
+/// accepted connection. Returns the number of these sockets.
 pub fn tuneListener(port: u16, backlog: u31, receive_bytes: u32) Error!u32 {
     const sockets: Sockets = .{ .kind = linux.SOCK.STREAM, .port = port, .listens = true };
     return tuneAll(sockets, limit, .{ backlog, receive_bytes });
@@ -61,12 +62,12 @@ fn isOne(sockets: Sockets, fd: i32) bool {
     var length: linux.socklen_t = @sizeOf(linux.sockaddr.in6);
     _ = errno.check(linux.getsockname(fd, @ptrCast(&address), &length)) catch return false;
     const is_ip = address.family == linux.AF.INET or address.family == linux.AF.INET6;
-    // Both families have the port at the same offset.
+    // IPv4 and IPv6 addresses have the port at the same offset.
     return is_ip and std.mem.bigToNative(u16, address.port) == sockets.port;
 }
 
 fn limit(fd: i32, backlog: u31, receive_bytes: u32) Error!void {
-    // Accepted connections inherit the buffer; the kernel doubles it for its own overhead.
+    // Accepted connections inherit the buffer size. The kernel doubles it for its own overhead.
     try setOption(fd, linux.SOL.SOCKET, linux.SO.RCVBUF, @intCast(receive_bytes));
     _ = try errno.check(linux.listen(fd, backlog));
 }
@@ -76,7 +77,7 @@ fn tune(fd: i32, buffer_bytes: u32) Error!void {
     const domain = try option(fd, linux.SOL.SOCKET, linux.SO.DOMAIN);
     if (domain == linux.AF.INET6) try setOption(fd, linux.IPPROTO.IPV6, ipv6_recverr, 0);
     for ([_]u32{ linux.SO.RCVBUF, linux.SO.SNDBUF }) |name| {
-        // The kernel returns twice the requested size. A larger buffer is left as it is.
+        // The kernel returns twice the requested size. A larger buffer is not changed.
         const has = try option(fd, linux.SOL.SOCKET, name);
         if (@divTrunc(has, 2) < buffer_bytes) {
             try setOption(fd, linux.SOL.SOCKET, name, @intCast(buffer_bytes));
@@ -132,7 +133,7 @@ test "only the socket of the given port is tuned" {
     }
     const room = try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF);
     try std.testing.expect(room >= 200 * 1024);
-    // A second call makes no buffer smaller.
+    // A second call does not shrink a buffer.
     try std.testing.expectEqual(expected, try tuneUdp(port, 4096));
     try std.testing.expectEqual(room, try option(fds[0], linux.SOL.SOCKET, linux.SO.RCVBUF));
 }
@@ -146,7 +147,7 @@ test "a listener hands over no more connections than its backlog" {
     var length: linux.socklen_t = @sizeOf(linux.sockaddr.in);
     _ = try errno.check(linux.getsockname(listener, @ptrCast(&here), &length));
     const port = std.mem.bigToNative(u16, here.port);
-    // A socket that does not listen is left alone.
+    // A socket that does not listen is not changed.
     try std.testing.expectEqual(0, try tuneListener(port, 2, 32 * 1024));
     _ = try errno.check(linux.listen(listener, 512));
     try std.testing.expectEqual(1, try tuneListener(port, 2, 32 * 1024));

@@ -1,5 +1,5 @@
-//! Functions that Bun's Unix sockets lack: passing descriptors, peer credentials, and notifications
-//! to systemd.
+//! Functions that Bun's Unix sockets lack: sending and receiving file descriptors, peer
+//! credentials, and notifications to systemd.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -11,7 +11,7 @@ const scm_rights = 1;
 const so_peergroups = 59;
 const so_peerpidfd = 77;
 
-/// `cmsghdr` with room for exactly one descriptor.
+/// A `cmsghdr` (control message) that carries exactly one descriptor.
 const RightsMessage = extern struct {
     len: usize = @sizeOf(usize) + 2 * @sizeOf(i32) + @sizeOf(i32),
     level: i32 = linux.SOL.SOCKET,
@@ -20,7 +20,7 @@ const RightsMessage = extern struct {
     padding: i32 = 0,
 };
 
-/// `cmsghdr` with room for several descriptors.
+/// A `cmsghdr` (control message) that carries several descriptors.
 const RightsList = extern struct {
     len: usize = 0,
     level: i32 = linux.SOL.SOCKET,
@@ -28,8 +28,8 @@ const RightsList = extern struct {
     fds: [8]i32,
 };
 
-/// Credentials of the process that connected, and its pidfd, which stays correct if the process id
-/// is reused.
+/// Returns the credentials of the process that connected, and a pidfd, which identifies that
+/// process even if its process id is reused.
 pub fn peerOf(socket: i32) Error!types.PeerInfo {
     const Credentials = extern struct { pid: u32, uid: u32, gid: u32 };
     var credentials: Credentials = undefined;
@@ -37,8 +37,8 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
     var pid_fd: i32 = -1;
     option(socket, so_peerpidfd, std.mem.asBytes(&pid_fd)) catch |err| {
         if (err != error.Unsupported) return err;
-        // Before Linux 6.5. The id may have been reused since connect(); these kernels offer
-        // nothing better.
+        // Kernels before Linux 6.5 lack SO_PEERPIDFD. The process id may have been reused since
+        // connect(), but these kernels offer nothing better.
         const opened = linux.pidfd_open(@intCast(credentials.pid), 0);
         pid_fd = if (errno.check(opened)) |fd| @intCast(fd) else |_| -1;
     };
@@ -50,7 +50,8 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
     };
 }
 
-/// Supplementary groups of the process that connected, at that moment. `Full`: it has more.
+/// Writes the supplementary groups that the peer process had when it connected, and returns their
+/// number. Returns `Full` if `out` is too small.
 pub fn groupsOf(socket: i32, out: []u32) Error!u32 {
     const bytes = std.mem.sliceAsBytes(out);
     var length: linux.socklen_t = @intCast(bytes.len);
@@ -68,8 +69,8 @@ fn option(socket: i32, name: u32, out: []u8) Error!void {
     if (length != out.len) return error.Unsupported;
 }
 
-/// Sends `bytes` with `fd` attached to the first of them. Returns the number of bytes sent; the
-/// rest needs an ordinary send.
+/// Sends `bytes` with the descriptor `fd` attached to the first byte. Returns the number of bytes
+/// sent; the caller sends the rest without a descriptor.
 pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     const parts = [_]std.posix.iovec_const{.{ .base = bytes.ptr, .len = bytes.len }};
     const control: RightsMessage = .{ .fd = fd };
@@ -86,7 +87,8 @@ pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     return @intCast(try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags }));
 }
 
-/// Two connected sockets that preserve message boundaries; the caller owns both.
+/// Creates two connected sockets that preserve message boundaries (SOCK_SEQPACKET). The caller owns
+/// both.
 pub fn socketPair() Error![2]i32 {
     var ends: [2]i32 = undefined;
     const kind = linux.SOCK.SEQPACKET | linux.SOCK.CLOEXEC;
@@ -94,8 +96,8 @@ pub fn socketPair() Error![2]i32 {
     return ends;
 }
 
-/// Receives into `bytes` and takes the attached descriptor, or -1 if there is none. The kernel
-/// closes all descriptors but the first.
+/// Receives into `bytes`. `fd` receives the attached descriptor, or -1 if there is none; the kernel
+/// closes any further descriptors.
 pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     var parts = [_]std.posix.iovec{.{ .base = bytes.ptr, .len = bytes.len }};
     var control: RightsMessage = .{ .fd = -1 };
@@ -105,7 +107,7 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
         .iov = &parts,
         .iovlen = 1,
         .control = &control,
-        // Without the padding after it, which would have room for a second descriptor.
+        // Excludes the padding, which would have room for a second descriptor.
         .controllen = @offsetOf(RightsMessage, "padding"),
         .flags = 0,
     };
@@ -118,8 +120,8 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     return @intCast(count);
 }
 
-/// Sends one datagram to systemd's notification socket (sd_notify(3)), with descriptors to keep if
-/// `state` contains FDSTORE=1; `@name` is an abstract socket.
+/// Sends one datagram to systemd's notification socket (sd_notify(3)), with the descriptors that
+/// systemd must keep if `state` contains FDSTORE=1. A path `@name` means an abstract socket.
 pub fn notify(path: []const u8, state: []const u8, fds: []const i32) Error!void {
     var control: RightsList = .{ .fds = undefined };
     if (fds.len > control.fds.len) return error.BadRequest;
@@ -146,7 +148,7 @@ pub fn notify(path: []const u8, state: []const u8, fds: []const i32) Error!void 
     _ = try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags });
 }
 
-/// Whether this kernel allows this process to create an io_uring.
+/// Returns an error if the kernel does not allow this process to create an io_uring.
 pub fn probeIoUring() Error!void {
     var parameters = std.mem.zeroes(linux.io_uring_params);
     const fd = try errno.check(linux.io_uring_setup(8, &parameters));
@@ -221,7 +223,7 @@ test "the second of two descriptors in one message is closed" {
     try std.testing.expectEqual(@as(u32, 1), try receiveWithFd(ends[1], &bytes, &received));
     try std.testing.expect(received > 2 and received != file);
     _ = linux.close(received);
-    // The next descriptor number is free: no second descriptor arrived.
+    // The next descriptor number is free, so no second descriptor arrived.
     const next: i32 = @intCast(try errno.check(linux.dup(file)));
     defer _ = linux.close(next);
     try std.testing.expectEqual(received, next);

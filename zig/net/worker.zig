@@ -1,8 +1,8 @@
-//! A thread that serves lanes: it waits for all of them at once and gives each a turn, one record
-//! at a time. It never blocks on a single lane.
+//! A thread that serves lanes. It waits for all its lanes at once and gives each a turn of at most
+//! one receive and one send call. It never blocks on a single lane.
 //!
-//! It waits with edge-triggered epoll and is woken for whole records. An io_uring version (a send
-//! and a receive in flight per lane) used 2 to 8 % less processor time.
+//! It uses edge-triggered epoll and is woken for whole records. A version with io_uring (a send and
+//! a receive in flight per lane) used 2 to 8 % less processor time.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -21,16 +21,17 @@ const Fault = types.LaneFault;
 const List = std.DoublyLinkedList;
 
 pub const listeners_max = 8;
-/// Connections accepted in a row before lanes get their turn.
+/// Largest number of connections accepted in a row from one listener before the lanes get their
+/// turn.
 const accepts_max = 64;
-/// Largest number of unauthenticated connections.
+/// Largest number of unauthenticated connections per thread.
 const strangers_max = 64;
 const stack_bytes = 256 * 1024;
-/// Resolution of deadlines.
+/// Interval in milliseconds at which the thread checks deadlines.
 const tick_ms = 20;
 const wake_token = 0;
 const events_max = 64;
-/// Scratch buffers that a thread keeps for later use.
+/// Number of unused record buffers that the thread keeps instead of freeing them.
 const spares_max = 8;
 
 pub const Worker = struct {
@@ -38,15 +39,15 @@ pub const Worker = struct {
     epoll_fd: i32,
     wake_fd: i32,
     thread: ?std.Thread = null,
-    /// Used by this thread only.
+    /// Lanes of this worker. Only its own thread uses the list.
     lanes: List = .{},
     strangers: u32 = 0,
-    /// Memory for incomplete records; the last entry was used last and is in the cache.
+    /// Unused record buffers; the last entry was used most recently and may be in the cache.
     spares: [spares_max][]u8 = undefined,
     spare_count: usize = 0,
-    /// Connections may wait that were not accepted for lack of descriptors.
+    /// True if connections may be waiting that the thread has not accepted yet.
     accept_again: bool = false,
-    /// The following fields require the mutex.
+    /// The mutex protects the following fields.
     arriving: List = .{},
     is_called: bool = false,
     listeners: [listeners_max]i32 = @splat(-1),
@@ -63,7 +64,7 @@ pub const Worker = struct {
         return worker;
     }
 
-    /// The thread has ended or never started.
+    /// Frees the worker. Its thread must have ended or never have started.
     pub fn destroy(worker: *Worker) void {
         for (worker.listeners) |fd| {
             if (fd >= 0) _ = linux.close(fd);
@@ -76,7 +77,7 @@ pub const Worker = struct {
     pub fn start(worker: *Worker) Error!void {
         try faults.gate(.@"lanes.thread");
         const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
-        // With libc, spawn fails only for lack of memory or of a free process slot.
+        // With libc, spawn fails only if memory or process slots run out.
         worker.thread = std.Thread.spawn(config, run, .{worker}) catch return error.OutOfMemory;
     }
 
@@ -86,14 +87,15 @@ pub const Worker = struct {
         _ = try errno.check(faults.call(.@"lanes.epoll", linux.epoll_ctl, arguments));
     }
 
-    /// Makes the thread examine changes. Requires the mutex.
+    /// Wakes the thread so that it handles changes made by other threads. The caller holds the
+    /// mutex.
     pub fn call(worker: *Worker) void {
         if (worker.is_called) return;
         worker.is_called = true;
         wakes.ring(worker.wake_fd);
     }
 
-    /// Starts to accept the listener's connections. Requires the mutex.
+    /// Starts to accept connections on the listening socket. The caller holds the mutex.
     pub fn addListener(worker: *Worker, fd: i32) Error!void {
         for (&worker.listeners, 0..) |*place, index| {
             if (place.* >= 0) continue;
@@ -104,15 +106,15 @@ pub const Worker = struct {
         return error.Full;
     }
 
-    /// Gives the worker a lane that belongs to no thread. Requires the mutex.
+    /// Gives the worker a lane that no other worker has in its list. The caller holds the mutex.
     pub fn give(worker: *Worker, lane: *Lane) void {
         lane.worker = worker;
         worker.arriving.append(&lane.node);
         worker.call();
     }
 
-    /// Gives `scratch` room for a record; false without memory. Lanes have it only while a
-    /// record is in progress. Called by the worker's thread.
+    /// Gives `scratch` a buffer for one record; the lane returns it with `takeBack` after the
+    /// record. Returns false if memory runs out. Called on the worker's thread.
     pub fn lend(worker: *Worker, scratch: *[]u8) bool {
         if (scratch.len > 0) return true;
         if (worker.spare_count > 0) {
@@ -145,7 +147,7 @@ pub const Worker = struct {
         while (worker.lanes.first) |node| worker.end(@fieldParentPtr("node", node), .closed);
     }
 
-    /// Milliseconds until the next deadline; -1 if there is none.
+    /// Returns the milliseconds until deadlines are checked again; -1 if there are none.
     fn timeoutMs(worker: *Worker) i32 {
         const waits = worker.strangers > 0 or worker.accept_again or worker.hub.hasOpening();
         return if (waits) tick_ms else -1;
@@ -154,7 +156,7 @@ pub const Worker = struct {
     fn wait(worker: *Worker, timeout_ms: i32) void {
         var events: [events_max]linux.epoll_event = undefined;
         const got = linux.epoll_wait(worker.epoll_fd, &events, events.len, timeout_ms);
-        // Only EINTR is possible here: the descriptor lives as long as the thread.
+        // Only EINTR is possible here: the descriptor stays open as long as the thread runs.
         if (linux.errno(got) != .SUCCESS) return;
         for (events[0..got]) |event| {
             const token = event.data.u64;
@@ -173,7 +175,7 @@ pub const Worker = struct {
         }
     }
 
-    /// Handles changes by other threads and expired deadlines. True if the thread must end.
+    /// Handles changes by other threads and expired deadlines. Returns true if the thread must end.
     fn handleChanges(worker: *Worker) bool {
         const hub = worker.hub;
         hub.mutex.lock();
@@ -220,7 +222,7 @@ pub const Worker = struct {
         return is_busy;
     }
 
-    /// Shuts a lane, and with it its session.
+    /// Closes a lane and ends its session.
     fn end(worker: *Worker, lane: *Lane, fault: Fault) void {
         worker.lanes.remove(&lane.node);
         if (lane.session == null or lane.next_worker != null) worker.strangers -= 1;
@@ -232,8 +234,8 @@ pub const Worker = struct {
         lane.shut();
     }
 
-    /// Moves the lane to the thread that its session assigns: the lanes of a session are spread
-    /// over all threads.
+    /// Moves a lane to the worker that `workerOf` assigned, because the lanes of a session are
+    /// spread over all threads.
     fn handOver(worker: *Worker, lane: *Lane, other: *Worker) void {
         lane.next_worker = null;
         worker.strangers -= 1;
@@ -246,7 +248,8 @@ pub const Worker = struct {
         other.give(lane);
     }
 
-    /// True if more connections may wait: a fast dialler must not keep lanes from their turn.
+    /// Accepts a limited number of connections, so that a fast dialler does not delay the lanes.
+    /// Returns true if more may be waiting.
     fn acceptSome(worker: *Worker) bool {
         worker.accept_again = false;
         var more = false;
@@ -254,7 +257,7 @@ pub const Worker = struct {
             if (listener < 0) continue;
             for (0..accepts_max) |_| {
                 const fd = sockets.accept(listener) catch {
-                    // The cause may be a lack of descriptors: the next tick tries again.
+                    // The process may lack descriptors; the thread tries again at the next tick.
                     worker.accept_again = true;
                     break;
                 } orelse break;
@@ -265,8 +268,8 @@ pub const Worker = struct {
         return more;
     }
 
-    /// Above the limit of unauthenticated connections the oldest is closed: a peer that knows the
-    /// secret is authenticated within a round trip.
+    /// Accepts one connection. At the limit of unauthenticated connections it closes the oldest of
+    /// them: a peer that knows the secret is authenticated within one round trip.
     fn acceptOne(worker: *Worker, fd: i32) void {
         if (worker.hub.socket_bytes == 0) sockets.sizeForNear(fd);
         if (worker.strangers >= strangers_max) worker.endOldestStranger();
@@ -314,7 +317,7 @@ test "a fast dialler leaves lanes their turn" {
     };
     try std.testing.expect(worker.acceptSome());
     try std.testing.expectEqual(accepts_max, worker.strangers);
-    // The remaining connection is accepted although no new event reports it.
+    // The remaining connection must be accepted although epoll reports no new event for it.
     try std.testing.expect(worker.accept_again);
     const oldest = worker.lanes.first;
     try std.testing.expect(!worker.acceptSome());

@@ -1,5 +1,5 @@
-//! A buddy allocator on one mapping of fixed size: pieces of 64 bytes times powers of two. Pieces
-//! have 32-bit numbers instead of addresses and can be walked in order.
+//! A buddy allocator on one memory mapping of fixed size. Pieces have 64 bytes times a power of two
+//! (the order), 32-bit numbers instead of addresses, and can be walked in order of their addresses.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -7,20 +7,20 @@ const assert = std.debug.assert;
 const Error = @import("../abi/status.zig").Error;
 
 pub const unit_bytes = 64;
-/// Pieces have at most `64 << order_max` bytes: 2 MiB.
+/// Largest order: pieces have at most `64 << order_max` bytes, which is 2 MiB.
 pub const order_max = 15;
 pub const none: u32 = std.math.maxInt(u32);
 
 pub const Kind = enum(u2) { free = 0, chunk = 1, list = 2 };
 
-/// Describes the piece that begins at a unit.
+/// Describes the piece that begins at this unit of 64 bytes.
 const Mark = packed struct(u8) {
     order: u6 = 0,
     kind: Kind = .free,
 };
 
 const Unit = extern struct { bytes: [unit_bytes]u8 align(unit_bytes) };
-/// The content of a free piece.
+/// Links of the free list, stored in a free piece.
 const Link = extern struct { next: u32, before: u32 };
 
 pub const Piece = struct { at: u32, order: u6, kind: Kind };
@@ -28,9 +28,9 @@ pub const Piece = struct { at: u32, order: u6, kind: Kind };
 pub const Arena = struct {
     units: []Unit,
     marks: []Mark,
-    /// Units from here on were never allocated.
+    /// Units from this number on were never allocated.
     top: u32 = 0,
-    /// Units allocated.
+    /// Number of units allocated.
     used: u32 = 0,
     free: [order_max + 1]u32 = @splat(none),
 
@@ -65,7 +65,7 @@ pub const Arena = struct {
         return self.marks[at].order;
     }
 
-    /// Allocates a piece; null if there is none of that size.
+    /// Allocates a piece and returns its number; null if no piece of that order is available.
     pub fn take(self: *Arena, order: u6, kind: Kind) ?u32 {
         assert(kind != .free);
         var from = order;
@@ -77,7 +77,7 @@ pub const Arena = struct {
         return piece;
     }
 
-    /// Splits a free piece of order `from` down to `order`.
+    /// Splits a free piece of order `from` until it has the order `order`.
     fn takeFree(self: *Arena, from: u6, order: u6) u32 {
         const at = self.free[from];
         self.unlink(at, from);
@@ -89,7 +89,8 @@ pub const Arena = struct {
         return at;
     }
 
-    /// Takes units that were never allocated; units skipped for alignment become free.
+    /// Allocates a piece from units that were never allocated. Units skipped for alignment go to
+    /// the free lists.
     fn takeNew(self: *Arena, order: u6) ?u32 {
         const size = @as(u32, 1) << @intCast(order);
         const at = std.mem.alignForward(u64, self.top, size);
@@ -117,7 +118,7 @@ pub const Arena = struct {
             const other = self.marks[buddy];
             if (other.kind != .free or other.order != order) break;
             self.unlink(buddy, order);
-            // A former head stays marked as free for walks in progress.
+            // The former first unit stays marked as free, for walks in progress.
             self.marks[place] = .{ .order = order };
             place = @min(place, buddy);
             order += 1;
@@ -144,9 +145,9 @@ pub const Arena = struct {
         return @ptrCast(self.address(at));
     }
 
-    /// Walks the pieces in order from unit `from`, which must begin one. Pieces may be allocated
-    /// and freed meanwhile: the walk sees a freed piece as free or not at all, and may miss a new
-    /// one.
+    /// Walks all pieces in order, starting at unit `from`, where a piece must begin. Pieces may be
+    /// allocated and freed during the walk: a freed piece is returned as free or not at all, and a
+    /// new piece may be missed.
     pub fn walk(self: *const Arena, from: u32) Walk {
         return .{ .arena = self, .next_at = from };
     }
@@ -163,7 +164,7 @@ pub const Arena = struct {
             return .{ .at = at, .order = mark.order, .kind = mark.kind };
         }
 
-        /// The next piece that holds a chunk.
+        /// Returns the number of the next piece that contains a chunk; null at the end.
         pub fn nextChunk(self: *Walk) ?u32 {
             while (self.next()) |piece| {
                 if (piece.kind == .chunk) return piece.at;

@@ -1,4 +1,5 @@
-//! A run of consecutive blocks: their hashes in order, and which target has which of them.
+//! A chunk: the hashes of up to 124 consecutive blocks, and entries that list which target has
+//! which of these blocks on which tier.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -6,21 +7,22 @@ const assert = std.debug.assert;
 const Arena = arena_file.Arena;
 
 pub const order_max = 4;
-/// Keeps a place in a chunk within 7 bits.
+/// Largest number of blocks in a chunk, so that a place (block index in the chunk) fits in 7 bits.
 pub const len_max = capacity(order_max);
-/// Value of `unsure` for a chunk with complete entries.
+/// Value of `unsure` if no entries of the chunk were evicted.
 pub const all_sure = 255;
 pub const inline_entries = 2;
-/// Value of `list_order` for entries inside the head.
+/// Value of `list_order` if the entries are in the head.
 pub const no_list = 255;
 const lanes = 4;
 const Keys = @Vector(lanes, u64);
 
-/// A target in the upper bits and a tier in the lower two.
+/// A holder is a target and one of its tiers: the target in the upper 16 bits, the tier in the
+/// lower two.
 pub const Holder = u18;
 
-/// A holder has the blocks from `start` to `last`. Compared as numbers, entries sort by target,
-/// tier and place.
+/// States that `holder` has the blocks at the places `start` to `last` of the chunk. Compared as
+/// numbers, entries sort by target, tier and place.
 pub const Entry = packed struct(u32) {
     last: u7,
     start: u7,
@@ -38,13 +40,13 @@ pub const Entry = packed struct(u32) {
         return self.start <= at and at <= self.last;
     }
 
-    /// One bit for each place.
+    /// Returns a mask with one bit set for each place of the entry.
     pub inline fn mask(self: Entry) u128 {
         return span(self.start, @as(usize, self.last) + 1);
     }
 };
 
-/// Bits for the places from `start` up to, but not including, `end`.
+/// Returns a mask with a bit set for each place from `start` up to, but not including, `end`.
 pub inline fn span(start: usize, end: usize) u128 {
     assert(start <= end and end <= 127);
     const ones = (@as(u128, 1) << @intCast(end)) - 1;
@@ -53,17 +55,18 @@ pub inline fn span(start: usize, end: usize) u128 {
 
 pub const Flags = packed struct(u8) {
     has_parent: bool = false,
-    /// Marks during a save whether the chunk has been saved.
+    /// During a save, tells whether the chunk has been saved: it has if this bit equals the index's
+    /// `parity`.
     parity: u1 = 0,
     unused: u6 = 0,
 };
 
-/// Number of keys after the head in a piece of that order: 4, 12, 28, 60, 124.
+/// Number of keys after the head in a piece of that order: 4, 12, 28, 60 or 124.
 pub fn capacity(order: u6) usize {
     return ((@as(usize, arena_file.unit_bytes) << order) - @sizeOf(Chunk)) / 8;
 }
 
-/// The smallest order with room for `len` keys.
+/// Returns the smallest order whose piece has room for `len` keys.
 pub fn orderFor(len: usize) u6 {
     assert(len <= len_max);
     var order: u6 = 0;
@@ -71,24 +74,25 @@ pub fn orderFor(len: usize) u6 {
     return order;
 }
 
-/// The head of a chunk; its keys follow it.
+/// The head of a chunk; its keys follow in memory.
 pub const Chunk = extern struct {
-    /// The hash before the first one, if `has_parent` is set.
+    /// Hash of the block that precedes the first block of the chunk, if `has_parent` is set.
     parent: u64,
-    /// The round in which it was last stored to or matched.
+    /// The index's round in which the chunk was last stored to or matched.
     round: u32,
-    /// Number of entries. Up to two are in the head, more in a separate piece.
+    /// Number of entries. Up to two entries are in the head; more are in a separate piece.
     entries: u32,
     list: [inline_entries]u32,
-    /// Approximate number of chunks whose parent is in this one.
+    /// Approximate number of chunks whose parent block is in this chunk.
     children: u16,
     len: u8,
-    /// From this place on entries may be incomplete, because some were evicted.
+    /// First place at which entries may be missing because they were evicted; `all_sure` if none
+    /// are.
     unsure: u8,
-    /// Number of keys without a holder.
+    /// Number of keys that no holder has; they are removed later.
     dead: u8,
     flags: Flags,
-    /// Order of the separate piece with the entries, or `no_list`.
+    /// Order of the separate piece that contains the entries, or `no_list`.
     list_order: u8,
     reserved: u8,
 
@@ -123,13 +127,14 @@ pub const Chunk = extern struct {
         return self.list_order != no_list;
     }
 
-    /// Number of entries that fit at their current place.
+    /// Returns the number of entries that fit in the head or in the current separate piece.
     pub fn entryCapacity(self: *const Chunk) usize {
         if (!self.hasList()) return inline_entries;
         return entriesIn(@intCast(self.list_order));
     }
 
-    /// The place of a hash. The first and last keys are tested first: most changes concern them.
+    /// Returns the place of a hash in the chunk; null if it is not there. Tests the first and last
+    /// keys first, because most changes concern them.
     pub inline fn find(self: *Chunk, hash: u64) ?usize {
         @setRuntimeSafety(false); // all indices are below `len`
         const all = self.keys();
@@ -139,7 +144,7 @@ pub const Chunk = extern struct {
         return std.mem.indexOfScalar(u64, all, hash);
     }
 
-    /// How many keys from `at` on equal those of `hashes`.
+    /// Returns how many keys from `at` on equal the first hashes of `hashes`.
     pub inline fn matching(self: *Chunk, at: usize, hashes: []align(1) const u64) usize {
         @setRuntimeSafety(false); // all indices are below `most`
         const own = self.keys()[at..];
@@ -155,7 +160,7 @@ pub const Chunk = extern struct {
         return i;
     }
 
-    /// The places with at least one holder.
+    /// Returns a mask of the places that at least one holder has.
     pub fn living(self: *Chunk, arena: *const Arena) u128 {
         var mask: u128 = 0;
         for (self.holders(arena)) |entry| mask |= entry.mask();
@@ -174,7 +179,7 @@ pub fn entriesIn(list_order: u6) usize {
     return @as(usize, arena_file.unit_bytes / @sizeOf(Entry)) << list_order;
 }
 
-/// Index of the first entry whose holder is `holder` or a later one.
+/// Returns the index of the first entry whose holder is not lower than `holder`.
 pub fn firstOf(entries: []const Entry, holder: Holder) usize {
     var low: usize = 0;
     var high = entries.len;

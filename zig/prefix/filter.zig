@@ -1,5 +1,5 @@
-//! A Bloom filter of evicted hashes: it may report a hash that was not evicted, never the reverse.
-//! All bits of a hash are in one cache line.
+//! A Bloom filter of the hashes of evicted blocks. It may report a hash that was not evicted, but
+//! never misses an evicted one. All bits of a hash are in one cache line.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -35,8 +35,8 @@ pub const Filter = struct {
         return if (self.isEmpty) 0 else self.words.len * 8;
     }
 
-    /// Loads the words of a saved filter. If its size or seed differs, the filter then reports
-    /// every hash as evicted.
+    /// Loads the words of a saved filter. If its size or seed differs, the filter afterwards
+    /// reports every hash as evicted.
     pub fn load(self: *Filter, saved: []const u8) void {
         const own = std.mem.sliceAsBytes(self.words);
         if (own.len == saved.len) @memcpy(own, saved) else @memset(own, 0xff);

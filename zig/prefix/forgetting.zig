@@ -1,24 +1,23 @@
-//! Eviction from the index. The chunks that were neither stored to nor matched for the longest time
-//! go first, and the ends of prompts before their beginnings.
+//! Evicts chunks from the index: first those that were not stored to or matched for the longest
+//! time, and among these the ends of prompts before their beginnings.
 
 const std = @import("std");
 const removing = @import("removing.zig");
 const Index = @import("index.zig").Index;
 
 const ages = 1024;
-/// The fraction of chunks evicted at once: each search examines every chunk.
+/// One eviction removes about 1/`share` of all chunks, because each search examines every chunk.
 const share = 64;
 
-/// False if no chunk can be evicted.
+/// Evicts some chunks. Returns false if no chunk can be evicted.
 pub fn forgetSome(index: *Index) bool {
     const wanted = index.chunks / share + 1;
-    // If all of the oldest chunks have younger children, consider more chunks for one without
-    // children.
+    // If all of the oldest chunks have children, consider younger chunks too.
     var considered = wanted;
     while (considered < 2 * index.chunks) : (considered *|= 2) {
         if (sweep(index, wanted, ageOfOldest(index, considered), true)) return true;
     }
-    // Child counts are approximate, and contradicting parents may form a cycle.
+    // Child counts are approximate, and changes with contradictory parents can form a cycle.
     return sweep(index, wanted, 0, false);
 }
 
@@ -26,7 +25,7 @@ fn ageOf(index: *const Index, at: u32) u32 {
     return @min(index.round -% index.chunk(at).round, ages - 1);
 }
 
-/// The largest age that at least `wanted` chunks have.
+/// Returns the largest age, in rounds, that at least `wanted` chunks have or exceed.
 fn ageOfOldest(index: *const Index, wanted: u32) u32 {
     var counts: [ages]u32 = @splat(0);
     var walk = index.arena.walk(0);

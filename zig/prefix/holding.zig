@@ -1,5 +1,4 @@
-//! The entries of a chunk: inserting, merging, splitting and removing them. All totals are updated
-//! with them.
+//! Inserts, merges, splits and removes the entries of a chunk, and updates the totals of the index.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -12,14 +11,14 @@ const Index = index_file.Index;
 
 const list_order_max = @import("arena.zig").order_max;
 
-/// The entries of one holder that a change affects.
+/// Indices of the entries of one holder that a change affects.
 const Range = struct { from: usize, to: usize };
 
 fn entry(holder: Holder, start: usize, end: usize) Entry {
     return .{ .holder = holder, .start = @intCast(start), .last = @intCast(end - 1) };
 }
 
-/// The entries that overlap `[start, end)`; with `slack` 1 also those adjacent to it.
+/// Returns the entries that overlap the places `[start, end)`; with `slack` 1 also adjacent ones.
 fn meeting(entries: []const Entry, holder: Holder, start: usize, end: usize, slack: u1) Range {
     var from = chunk_file.firstOf(entries, holder);
     while (from < entries.len and entries[from].holder == holder) : (from += 1) {
@@ -32,8 +31,8 @@ fn meeting(entries: []const Entry, holder: Holder, start: usize, end: usize, sla
     return .{ .from = from, .to = to };
 }
 
-/// Records that `holder` has the blocks `[start, end)`. Without room for the entry they count as
-/// evicted. The chunk must be pinned.
+/// Records that `holder` has the blocks at the places `[start, end)`. If there is no memory for the
+/// entry, the blocks count as evicted. The chunk must be pinned.
 pub fn hold(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     index.beforeChange(at);
     const chunk = index.chunk(at);
@@ -55,7 +54,7 @@ pub fn hold(index: *Index, at: u32, holder: Holder, start: usize, end: usize) vo
     merge(index, at, holder, start, end);
 }
 
-/// Inserts an entry without updating totals; there must be room.
+/// Inserts an entry without updating totals. The entry list must have room.
 pub fn merge(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const entries = index.chunk(at).holders(&index.arena);
     const range = meeting(entries, holder, start, end, 1);
@@ -73,7 +72,8 @@ fn count(index: *Index, chunk: *Chunk, holder: Holder, start: usize, end: usize)
     index.held += end - start;
 }
 
-/// Records that `holder` no longer has `[start, end)`. Keys without a holder stay until `settle`.
+/// Records that `holder` no longer has the blocks at `[start, end)`. Keys that no holder has stay
+/// until `settle`.
 pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const chunk = index.chunk(at);
     const entries = chunk.holders(&index.arena);
@@ -101,7 +101,8 @@ pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize)
         rests += 1;
     }
     if (!splice(index, at, range, rest[0..rests])) {
-        // Only splitting one entry into two needs room; without room the second part is dropped.
+        // Only splitting one entry into two needs memory. If there is none, the second part is
+        // evicted.
         const behind = rest[1];
         const end_behind = @as(usize, behind.last) + 1;
         index.targets.remove(holder, chunk.keys()[behind.start..end_behind]);
@@ -115,7 +116,7 @@ pub fn release(index: *Index, at: u32, holder: Holder, start: usize, end: usize)
     bury(index, chunk, gone);
 }
 
-/// Counts the places of `gone` that have no holder as dead.
+/// Counts the places of `gone` that no holder has any more as dead.
 pub fn bury(index: *Index, chunk: *Chunk, gone: u128) void {
     const dead: u8 = if (@popCount(gone) == 1)
         @intFromBool(!chunk.isLiving(&index.arena, @ctz(gone)))
@@ -125,7 +126,8 @@ pub fn bury(index: *Index, chunk: *Chunk, gone: u128) void {
     index.blocks -= dead;
 }
 
-/// Marks blocks that `holder` may have but the index does not list.
+/// Records the eviction of entries: `holder` may have these blocks, but the index does not list
+/// them.
 pub fn lose(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     const chunk = index.chunk(at);
     chunk.unsure = @min(chunk.unsure, @as(u8, @intCast(start)));
@@ -134,7 +136,7 @@ pub fn lose(index: *Index, at: u32, holder: Holder, start: usize, end: usize) vo
     index.forgotten += end - start;
 }
 
-/// Makes room for `wanted` entries; false without memory.
+/// Makes room for `wanted` entries. Returns false if there is no memory.
 pub fn grow(index: *Index, at: u32, wanted: usize) bool {
     const chunk = index.chunk(at);
     if (wanted <= chunk.entryCapacity()) return true;
@@ -150,7 +152,8 @@ pub fn grow(index: *Index, at: u32, wanted: usize) bool {
     return true;
 }
 
-/// Replaces the entries of `range` by others; false, with no change, if they do not fit.
+/// Replaces the entries of `range` by `added`. Returns false and changes nothing if they do not
+/// fit.
 fn splice(index: *Index, at: u32, range: Range, added: []const Entry) bool {
     const chunk = index.chunk(at);
     const before = chunk.entries;
@@ -169,7 +172,7 @@ fn splice(index: *Index, at: u32, range: Range, added: []const Entry) bool {
     return true;
 }
 
-/// Moves a list that has become short back into the head.
+/// Moves the entries from the separate piece back into the head if they fit there.
 fn moveIn(index: *Index, chunk: *Chunk) void {
     if (!chunk.hasList() or chunk.entries > chunk_file.inline_entries) return;
     const list = chunk.list[0];
@@ -180,7 +183,7 @@ fn moveIn(index: *Index, chunk: *Chunk) void {
     @memcpy(chunk.holders(&index.arena), kept[0..chunk.entries]);
 }
 
-/// Removes all entries of the holders from `first` to `last`.
+/// Removes all entries of the holders from `first` to `last`, inclusive.
 pub fn releaseAll(index: *Index, at: u32, first: Holder, last: Holder) void {
     const chunk = index.chunk(at);
     const entries = chunk.holders(&index.arena);

@@ -1,9 +1,9 @@
 //! The prefix index: which target has which blocks of which prompts, within a memory limit.
 //!
 //! Blocks are stored in chunks: up to 124 hashes of consecutive blocks in one span of memory, with
-//! entries (holder, from, to) that name the targets of each block. A table maps each hash to its
-//! chunk. Where prompts diverge, another chunk begins, so a lookup consults the table only there.
-//! Chunks are a storage detail: every answer concerns single hashes.
+//! entries (holder, from, to) that name the targets of each block. A hash table maps each block
+//! hash to its chunk. Where prompts diverge, a new chunk begins, so a lookup uses the table only
+//! there. Chunks affect no answer: every answer concerns single blocks.
 
 const std = @import("std");
 const types = @import("../abi/router_types.zig");
@@ -26,24 +26,24 @@ const Targets = @import("targets.zig").Targets;
 const Walks = @import("walks.zig").Walks;
 
 const none = arena_file.none;
-/// The smallest size that tests use; too small for any practical index.
+/// Smallest memory limit in bytes that tests use; too small for practical use.
 const bytes_min = 4096;
 const bytes_max = 1 << 37;
-/// A round ends when a sixteenth of all chunks has been used: the resolution of recency.
+/// A round, the unit of chunk age, ends when a sixteenth of all chunks has been used in it.
 const rounds_in_all = 16;
-/// Number of hashes whose table entries are prefetched ahead.
+/// Number of hashes ahead of the current one whose table entries are prefetched.
 pub const ahead = 12;
 
-/// The place of a block.
+/// Position of a block: its chunk, and its index in the chunk.
 pub const Place = struct { chunk: u32, at: usize };
 
 pub const ChangeKind = enum(u32) {
-    /// `parent` is the hash of the block before the first.
+    /// The blocks follow the block with the hash `parent`.
     stored = 0,
-    /// The first block starts a prompt.
+    /// The first block is the first one of a prompt.
     stored_first = 1,
     removed = 2,
-    /// Tier 3 means all tiers.
+    /// All blocks of the target on the tier are removed. Tier 3 means all tiers.
     cleared = 3,
 };
 
@@ -54,22 +54,23 @@ pub const Index = struct {
     targets: Targets,
     filter: Filter,
     walks: Walks,
-    /// Blocks with a holder, pairs of a block and a holder, evicted blocks.
+    /// `blocks`: number of blocks with a holder. `held`: pairs of a block and a holder.
+    /// `forgotten`: evicted blocks.
     blocks: u64 = 0,
     held: u64 = 0,
     forgotten: u64 = 0,
     chunks: u32 = 0,
     round: u32 = 0,
-    /// Chunks used in the current round.
+    /// Number of chunks used in the current round.
     used: u32 = 0,
-    /// Chunks that must not be evicted now.
+    /// Chunks that must not be evicted during the current change.
     pinned: [2]u32 = .{ none, none },
-    /// Counts changes, so that a reader detects them.
+    /// Incremented at each change, so that a reader detects changes.
     version: u64 = 0,
     reader: ?*Reader = null,
     saver: ?*Saver = null,
     loader: ?*Loader = null,
-    /// The parity of new chunks.
+    /// The save parity of new chunks.
     parity: u1 = 0,
 
     pub fn create(gpa: std.mem.Allocator, request: types.PrefixRequest) Error!*Index {
@@ -110,7 +111,7 @@ pub const Index = struct {
         self.gpa.destroy(self);
     }
 
-    /// Empties the index.
+    /// Removes everything from the index.
     pub fn reset(self: *Index) void {
         self.arena.reset();
         self.table.reset();
@@ -146,7 +147,7 @@ pub const Index = struct {
         return null;
     }
 
-    /// Marks the chunk as used in the current round.
+    /// Marks the chunk as used in the current round, and ends the round if enough chunks were used.
     pub inline fn touch(self: *Index, it: *Chunk) void {
         if (it.round == self.round) return;
         it.round = self.round;
@@ -156,9 +157,10 @@ pub const Index = struct {
         self.round +%= 1;
     }
 
-    /// Allocates a piece of the arena, evicting chunks if necessary.
+    /// Allocates a piece of the arena, evicting chunks if necessary. Returns null if that fails.
     pub fn take(self: *Index, order: u6, kind: arena_file.Kind) ?u32 {
-        // A piece that is a large part of the whole memory would evict everything else.
+        // A piece that is a large part of the whole memory would cause almost everything to be
+        // evicted.
         if (@as(u64, 4) << order > self.arena.units.len) return null;
         while (true) {
             if (self.arena.take(order, kind)) |piece| return piece;
@@ -166,7 +168,7 @@ pub const Index = struct {
         }
     }
 
-    /// Whether the table has room for one more hash, after evicting chunks if necessary.
+    /// Returns whether the table has room for one more hash. Evicts chunks if necessary.
     pub fn tableHasRoom(self: *Index) bool {
         while (self.table.isFull()) {
             if (!forgetting.forgetSome(self)) return false;
@@ -178,12 +180,13 @@ pub const Index = struct {
         return self.pinned[0] == at or self.pinned[1] == at;
     }
 
-    /// Saves the chunk's current content if a save is in progress.
+    /// Saves the chunk before a change if a save is in progress and has not saved it yet.
     pub inline fn beforeChange(self: *Index, at: u32) void {
         if (self.saver) |saver| saver.keep(self, at);
     }
 
-    /// Applies changes in order. All are validated first: if one is invalid, none is applied.
+    /// Applies changes in order. All changes are validated first: if one is invalid, none is
+    /// applied.
     pub fn apply(
         self: *Index,
         changes: []align(1) const types.PrefixChange,
@@ -202,7 +205,7 @@ pub const Index = struct {
         self.pinned = .{ none, none };
     }
 
-    /// Prefetches the memory for the changes that follow the current one of `count` hashes.
+    /// Prefetches memory for the changes that follow the current change of `count` hashes.
     fn fetch(self: *const Index, hashes: []align(1) const u64, count: u32) void {
         for (0..@min(count, ahead)) |i| {
             if (i + ahead >= hashes.len) break;

@@ -1,6 +1,5 @@
-//! Loads the bytes of `saver.zig`, piece by piece, into an empty index. The bytes are untrusted:
-//! their content is validated like every other change, and removed again if the checksum does not
-//! match.
+//! Loads the bytes that `saver.zig` wrote, in parts, into an empty index. The bytes are untrusted:
+//! their content is validated like other changes, and removed again if the checksum is wrong.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -36,7 +35,7 @@ pub const Loader = struct {
         gpa.destroy(self);
     }
 
-    /// Takes the next bytes. `forged`: a saver cannot have written them.
+    /// Loads the next bytes. Returns `forged` if a save cannot have produced them.
     pub fn take(self: *Loader, index: *Index, bytes: []const u8) Error!void {
         self.pending.appendSlice(index.gpa, bytes) catch return error.OutOfMemory;
         var used: usize = 0;
@@ -46,13 +45,14 @@ pub const Loader = struct {
         self.pending.shrinkRetainingCapacity(rest);
     }
 
-    /// The input has ended.
+    /// Ends the load. Returns `forged` if the saved bytes are incomplete or the checksum is wrong.
     pub fn finish(self: *Loader, index: *Index) Error!void {
         if (self.state != .complete or self.pending.items.len > 0) return error.Forged;
         countChildren(index);
     }
 
-    /// Returns how many bytes were used; null if more are needed.
+    /// Loads one item of the input and returns the number of bytes used; null if more input is
+    /// needed.
     fn step(self: *Loader, index: *Index, bytes: []const u8) Error!?usize {
         const count = switch (self.state) {
             .head => try self.takeHead(bytes),
@@ -137,7 +137,8 @@ fn doubt(index: *Index, hashes: []align(1) const u64) void {
     }
 }
 
-/// Chunks arrive in any order, so parents could not count all of their children before.
+/// Counts the child chunks of each chunk, after the load: chunks arrive in any order, so a parent
+/// may have been loaded after its children.
 fn countChildren(index: *Index) void {
     var walk = index.arena.walk(0);
     while (walk.nextChunk()) |at| index.chunk(at).children = 0;

@@ -1,4 +1,4 @@
-//! Zeroed memory directly from the kernel, which allocates pages on first touch.
+//! Allocates zeroed memory directly from the kernel, which provides pages at first access.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -7,15 +7,15 @@ const Error = @import("../abi/status.zig").Error;
 
 pub const page_bytes = 4096;
 
-/// At least `count` elements of `T`, zeroed. Large allocations use huge pages if the kernel has
-/// them: lookups access memory at random, and small pages would cost a TLB miss each.
+/// Returns at least `count` zeroed elements of `T`. Large allocations use huge pages if the kernel
+/// supports them: lookups access memory at random, and small pages would cost a TLB miss each.
 pub fn map(comptime T: type, count: usize) Error![]T {
     const bytes = std.mem.alignForward(usize, @max(1, count * @sizeOf(T)), page_bytes);
     const flags: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
     const protection: linux.PROT = .{ .READ = true, .WRITE = true };
     const address = try errno.check(linux.mmap(null, bytes, protection, flags, -1, 0));
     const memory: [*]align(page_bytes) u8 = @ptrFromInt(address);
-    // Kernels without huge pages refuse; ordinary pages only are slower.
+    // Kernels without huge pages refuse this advice; small pages are only slower.
     _ = linux.madvise(memory, bytes, linux.MADV.HUGEPAGE);
     return @as([*]T, @ptrCast(memory))[0..count];
 }
@@ -23,11 +23,11 @@ pub fn map(comptime T: type, count: usize) Error![]T {
 pub fn unmap(slice: anytype) void {
     const bytes = std.mem.sliceAsBytes(slice);
     const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);
-    // munmap fails only for a wrong address.
+    // munmap fails only for an address that was not mapped.
     std.debug.assert(linux.errno(linux.munmap(@ptrCast(@alignCast(bytes.ptr)), whole)) == .SUCCESS);
 }
 
-/// Zeroes the memory again and returns its pages to the kernel.
+/// Zeroes the memory and returns its pages to the kernel.
 pub fn wipe(slice: anytype) void {
     const bytes = std.mem.sliceAsBytes(slice);
     const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);

@@ -1,4 +1,4 @@
-//! Lists the content of the index in runs, parents before children.
+//! Dumps the content of the index in runs of consecutive blocks, parents before children.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -10,14 +10,14 @@ const Index = @import("index.zig").Index;
 pub const run_bytes_max = @sizeOf(Run) + 8 * chunk_file.len_max;
 
 pub const Reader = struct {
-    /// Chunks, each after the one that contains its parent.
+    /// Chunks in the order of the dump: each follows the chunk that contains its parent.
     order: std.ArrayList(u32),
     target: ?u16,
     version: u64,
     at: usize = 0,
     entry: usize = 0,
 
-    /// Reads one target, or all of them.
+    /// Starts a dump of the blocks of one target, or of all targets (null).
     pub fn create(index: *Index, target: ?u16) Error!*Reader {
         const gpa = index.gpa;
         const self = gpa.create(Reader) catch return error.OutOfMemory;
@@ -42,7 +42,8 @@ pub const Reader = struct {
             if (!self.wants(index, first)) continue;
             const from = self.order.items.len;
             var at = first;
-            // Contradicting parents may form a cycle, which is cut where the search entered it.
+            // Contradictory parents can form a cycle. The search then ends where it entered the
+            // cycle.
             while (!seen.isSet(at)) {
                 seen.set(at);
                 try self.order.append(gpa, at);
@@ -61,8 +62,8 @@ pub const Reader = struct {
         return false;
     }
 
-    /// Fills `out` with whole runs; returns their bytes, 0 at the end. `busy`: the index has
-    /// changed.
+    /// Fills `out` with whole runs and returns the number of bytes, 0 at the end. `busy`: the index
+    /// has changed since `create`.
     pub fn next(self: *Reader, index: *Index, out: []u8) Error!u32 {
         if (index.version != self.version) return error.Busy;
         if (out.len < run_bytes_max) return error.BadRequest;

@@ -1,4 +1,4 @@
-//! Removes blocks of a holder, and shrinks, splits or frees their chunks.
+//! Removes blocks of a holder; shrinks, splits or frees the chunks that contained them.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -38,15 +38,16 @@ pub fn remove(index: *Index, holder: Holder, hashes: []align(1) const u64) void 
     if (current) |last| _ = settle(index, last.chunk);
 }
 
-/// Tests the block before the current one: most removals run backwards from the end of a prompt.
+/// Tests whether `hash` is the block before the current one, because most removals run backwards
+/// from the end of a prompt. Returns its place, or null.
 fn beside(index: *Index, current: ?Place, hash: u64) ?Place {
     const last = current orelse return null;
     if (last.at == 0 or index.chunk(last.chunk).keys()[last.at - 1] != hash) return null;
     return .{ .chunk = last.chunk, .at = last.at - 1 };
 }
 
-/// Removes dead blocks from a chunk: cuts its end, and splits it if most of it is dead. Returns its
-/// new number; null if it was freed or split.
+/// Removes keys without a holder from the end of a chunk, and splits the chunk if most other keys
+/// have none. Returns the chunk's number, which may change; null if it was freed or split.
 pub fn settle(index: *Index, at: u32) ?u32 {
     const chunk = index.chunk(at);
     if (chunk.dead == 0 and chunk.len > 0) return at;
@@ -66,7 +67,7 @@ pub fn settle(index: *Index, at: u32) ?u32 {
     return null;
 }
 
-/// Frees an empty chunk.
+/// Frees a chunk that has no keys.
 pub fn free(index: *Index, at: u32) void {
     const chunk = index.chunk(at);
     assert(chunk.len == 0);
@@ -81,7 +82,8 @@ fn unlinkParent(index: *Index, chunk: *const Chunk) void {
     index.chunk(parent.chunk).children -|= 1;
 }
 
-/// Makes each living run of blocks a chunk of its own and drops the rest.
+/// Splits a chunk: each run of consecutive blocks with a holder becomes a chunk, and the other keys
+/// are removed.
 fn part(index: *Index, at: u32, living: u128) void {
     const pinned = index.pinned;
     index.pinned = .{ at, at };
@@ -104,7 +106,7 @@ fn part(index: *Index, at: u32, living: u128) void {
     index.chunks -= 1;
 }
 
-/// False without room for the copy.
+/// Copies the places `[start, end)` to a new chunk. Returns false if there is no memory.
 fn copyStretch(index: *Index, from: u32, start: usize, end: usize) bool {
     const source = index.chunk(from);
     var entries: usize = 0;
@@ -124,7 +126,8 @@ fn copyStretch(index: *Index, from: u32, start: usize, end: usize) bool {
     @memcpy(chunk.keys(), source.keys()[start..end]);
     for (chunk.keys()) |hash| index.table.move(index.table.spot(hash), from, to);
     chunk.round = source.round;
-    // The children's parents are unknown here. A count that is too high only delays eviction.
+    // It is unknown which part contains the parents of the children. A count that is too high only
+    // delays eviction.
     chunk.children = source.children;
     if (source.unsure < end) chunk.unsure = @intCast(@max(source.unsure, start) - start);
     for (source.holders(&index.arena)) |entry| {
@@ -155,7 +158,7 @@ fn loseStretch(index: *Index, at: u32, start: usize, end: usize) void {
     index.forgotten += end - start;
 }
 
-/// Evicts a whole chunk with all of its entries.
+/// Evicts a whole chunk with all its entries.
 pub fn forget(index: *Index, at: u32) void {
     index.beforeChange(at);
     const chunk = index.chunk(at);

@@ -1,8 +1,8 @@
-//! Saves the index as it was at one moment, piece by piece, while changes continue: a chunk is
-//! saved before its first change.
+//! Saves the state that the index had when the save started, in parts, while changes continue: each
+//! chunk is saved before its first change.
 //!
-//! The bytes: `Head`, the words of the filter, the torn targets (u16), a `Record` with keys and
-//! entries for each chunk, a `Record` of length 0, and XXH3-64 of all of these.
+//! The bytes: `Head`, the words of the filter, the targets with evicted entries (u16), a `Record`
+//! with keys and entries for each chunk, a `Record` of length 0, and XXH3-64 of all of these.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -34,11 +34,12 @@ pub const Saver = struct {
     gpa: std.mem.Allocator,
     walk: arena_file.Arena.Walk,
     pending: std.ArrayList(u8) = .empty,
-    /// Bytes of `pending` already returned.
+    /// Number of bytes of `pending` already returned.
     given: usize = 0,
     hasher: std.hash.XxHash3 = .init(0),
     is_complete: bool = false,
-    /// Memory for saving a chunk before its change was not available.
+    /// True if a chunk could not be saved before its change because memory ran out; the save then
+    /// fails.
     has_failed: bool = false,
 
     pub fn create(index: *Index) Error!*Saver {
@@ -75,7 +76,7 @@ pub const Saver = struct {
         self.hasher.update(bytes);
     }
 
-    /// Saves a chunk unless it is saved already.
+    /// Saves a chunk unless it is already saved.
     pub fn keep(self: *Saver, index: *const Index, at: u32) void {
         const chunk = index.chunk(at);
         if (chunk.flags.parity == index.parity) return;
@@ -105,7 +106,7 @@ pub const Saver = struct {
         try self.write(std.mem.sliceAsBytes(entries));
     }
 
-    /// Fills `out`; returns how many bytes, 0 at the end.
+    /// Fills `out` with the next saved bytes and returns their number, 0 at the end.
     pub fn next(self: *Saver, index: *Index, out: []u8) Error!u32 {
         while (!self.is_complete and !self.has_failed and self.waiting() < out.len) {
             const at = self.walk.nextChunk() orelse {
@@ -138,7 +139,7 @@ pub const Saver = struct {
         self.is_complete = true;
     }
 
-    /// Gives all chunks the same parity again, saved or not.
+    /// Ends the save, complete or not: gives all chunks the same parity again.
     pub fn finish(index: *Index) void {
         var walk = index.arena.walk(0);
         while (walk.nextChunk()) |at| index.chunk(at).flags.parity = index.parity;

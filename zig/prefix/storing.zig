@@ -1,4 +1,4 @@
-//! Adds blocks of a holder.
+//! Adds blocks of a holder to the index.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");
@@ -14,7 +14,8 @@ const Place = index_file.Place;
 
 const Hashes = []align(1) const u64;
 
-/// The hashes are consecutive; `parent` is the hash before the first.
+/// Records that `holder` has the blocks `hashes`, which are consecutive. `parent` is the hash of
+/// the block before the first one; null if the first one starts a prompt.
 pub fn store(index: *Index, holder: Holder, parent: ?u64, hashes: Hashes) void {
     for (hashes[0..@min(index_file.ahead, hashes.len)]) |hash| {
         index.table.prefetch(index.table.spot(hash));
@@ -49,7 +50,7 @@ fn findParent(index: *Index, hash: ?u64) ?Place {
 pub fn loseAll(index: *Index, holder: Holder, hashes: Hashes) void {
     for (hashes) |hash| {
         index.filter.add(hash);
-        // The index may list some of them already, for other holders.
+        // The index may already list some of these blocks for other holders.
         const place = index.find(hash) orelse continue;
         const chunk = index.chunk(place.chunk);
         index.beforeChange(place.chunk);
@@ -59,8 +60,9 @@ pub fn loseAll(index: *Index, holder: Holder, hashes: Hashes) void {
     index.forgotten += hashes.len;
 }
 
-/// Appends the next unknown hashes after `before`, as many as fit into one chunk, and increases `i`
-/// by their number. Returns the place of the last; without room `i` does not change.
+/// Appends the next hashes that the index does not know behind `before`, as many as fit into one
+/// chunk, and increases `i` by their number. Returns the place of the last one; null if memory ran
+/// out or the blocks were removed again.
 fn extend(
     index: *Index,
     holder: Holder,
@@ -95,12 +97,13 @@ fn extend(
     const end = chunk.len;
     if (end > start) holding.hold(index, at, holder, start, end);
     const left = removing.settle(index, at) orelse return null;
-    // Without room for its entry the new blocks were removed again.
+    // There was no memory for the holder's entry, so `settle` removed the new blocks.
     if (index.chunk(left).len != end) return null;
     return .{ .chunk = fit(index, left), .at = end - 1 };
 }
 
-/// The chunk of `before`, if `before` is its last block and one more block fits.
+/// Returns the chunk of `before`, enlarged if possible, if `before` is its last block and one more
+/// block fits; else null.
 fn behind(index: *Index, before: ?Place, wanted: usize) ?u32 {
     const last = before orelse return null;
     const chunk = index.chunk(last.chunk);
@@ -111,7 +114,8 @@ fn behind(index: *Index, before: ?Place, wanted: usize) ?u32 {
     return move(index, last.chunk, piece);
 }
 
-/// Creates an empty chunk; a smaller one if the wanted size does not fit.
+/// Creates an empty chunk with room for `wanted` blocks, or a smaller one if memory is short. Null
+/// if there is none.
 fn begin(index: *Index, before: ?Place, parent: ?u64, wanted: usize) ?u32 {
     const order = chunk_file.orderFor(@min(wanted, chunk_file.len_max));
     const at = index.take(order, .chunk) orelse index.take(0, .chunk) orelse return null;
@@ -124,7 +128,7 @@ pub fn init(index: *Index, at: u32, parent: ?u64) void {
     const chunk = index.chunk(at);
     chunk.* = .{
         .parent = 0,
-        // The previous round, so that the first use counts as a use in this round.
+        // The previous round, so that the first use of the chunk counts in the current round.
         .round = index.round -% 1,
         .entries = 0,
         .list = .{ 0, 0 },
@@ -140,7 +144,7 @@ pub fn init(index: *Index, at: u32, parent: ?u64) void {
     index.chunks += 1;
 }
 
-/// Moves a chunk to a larger or smaller piece.
+/// Moves a chunk to another piece, larger or smaller, and returns its new number.
 fn move(index: *Index, from: u32, to: u32) u32 {
     index.beforeChange(from);
     const old = index.chunk(from);
@@ -157,16 +161,16 @@ fn move(index: *Index, from: u32, to: u32) u32 {
     return to;
 }
 
-/// Moves a chunk to a smaller piece if one is free and large enough.
+/// Moves a chunk to a smaller piece if the blocks fit and one can be allocated. Returns its number.
 fn fit(index: *Index, at: u32) u32 {
     const order = chunk_file.orderFor(index.chunk(at).len);
     if (order >= index.arena.orderOf(at)) return at;
     return move(index, at, index.arena.take(order, .chunk) orelse return at);
 }
 
-/// Merges the chunk that begins with `place` into the chunk that ends with `before` if the first
-/// follows the second and both fit into one. Returns the place of the last of `count` blocks from
-/// `place` on.
+/// Merges the chunk that begins with `place` into the chunk that ends with `before`, if the first
+/// chunk continues the second and both fit into one. Returns the new place of the last of the
+/// `count` blocks from `place` on.
 fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     const unjoined: Place = .{ .chunk = place.chunk, .at = place.at + count - 1 };
     const last = before orelse return unjoined;
@@ -175,7 +179,7 @@ fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     const first_len = index.chunk(last.chunk).len;
     if (last.at + 1 != first_len or first_len + second.len > chunk_file.len_max) return unjoined;
     if (second.parentHash() != index.chunk(last.chunk).keys()[last.at]) return unjoined;
-    // Both are pinned: making room evicts neither.
+    // Both chunks are pinned, so making room evicts neither.
     const entries = index.chunk(last.chunk).entries + second.entries;
     if (!holding.grow(index, last.chunk, entries)) return unjoined;
     var to = last.chunk;
@@ -187,7 +191,8 @@ fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
     return .{ .chunk = to, .at = first_len + count - 1 };
 }
 
-/// Appends the blocks of `second` to those of `first`, which has room for them and their entries.
+/// Appends the blocks and entries of `second` to `first`, which has room for them, and frees
+/// `second`.
 fn absorb(index: *Index, first: u32, second: u32) void {
     index.beforeChange(first);
     index.beforeChange(second);

@@ -1,5 +1,6 @@
-//! Maps a hash to its chunk. A bucket is one cache line: a byte of each hash, and the number of its
-//! chunk. The caller checks the candidates against the chunks themselves.
+//! A hash table from a block hash to its chunk. A bucket is one cache line with one byte (tag) of
+//! each hash and the number of its chunk. A lookup may return wrong candidates; the caller compares
+//! the hash with the keys of the chunk.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -7,16 +8,16 @@ const assert = std.debug.assert;
 const Error = @import("../abi/status.zig").Error;
 
 const slots = 12;
-/// Largest average number of filled slots in a bucket: above it too many hashes overflow into the
-/// next bucket.
+/// Largest average number of used slots per bucket. With more, too many hashes go to the next
+/// bucket.
 const slots_filled = 9;
-/// The lanes of the tag vector that contain tags.
+/// Mask of the lanes of the tag vector that contain tags.
 const tag_lanes: u16 = (1 << slots) - 1;
 
 const Bucket = extern struct {
-    /// 0: the slot is empty.
+    /// One byte of each hash; 0 means that the slot is empty.
     tags: [slots]u8 align(64),
-    /// Number of hashes that went past this bucket because it was full.
+    /// Number of hashes stored in a later bucket because this one was full.
     passed: u32,
     chunks: [slots]u32,
 };
@@ -25,7 +26,7 @@ comptime {
     assert(@sizeOf(Bucket) == 64);
 }
 
-/// The bucket and tag of a hash. A secret seed prevents attacks on a single bucket.
+/// Bucket and tag of a hash. A secret seed prevents clients from filling a single bucket.
 pub const Spot = struct {
     bucket: usize,
     tag: u8,
@@ -67,7 +68,7 @@ pub const Table = struct {
         @prefetch(&self.buckets[at.bucket], .{});
     }
 
-    /// The chunks that may contain the hash.
+    /// Returns an iterator over the chunks that may contain the hash.
     pub inline fn candidates(self: *const Table, at: Spot) Candidates {
         var result: Candidates = .{ .table = self, .spot = at, .bucket = at.bucket, .lanes = 0 };
         result.lanes = result.matching();
@@ -125,7 +126,8 @@ pub const Table = struct {
         }
     }
 
-    /// Entries of one chunk with the same tag are interchangeable: any of them will do.
+    /// Returns the bucket and slot of an entry with this tag and chunk. Entries of one chunk with
+    /// the same tag are interchangeable.
     fn find(self: *Table, at: Spot, chunk: u32) struct { *Bucket, usize } {
         var bucket = at.bucket;
         while (true) : (bucket = self.after(bucket)) {
@@ -147,7 +149,7 @@ pub const Table = struct {
         }
     }
 
-    /// Records that the hash has moved to another chunk.
+    /// Records that the hash is now in another chunk.
     pub fn move(self: *Table, at: Spot, from: u32, to: u32) void {
         const found, const slot = self.find(at, from);
         found.chunks[slot] = to;

@@ -1,5 +1,5 @@
-//! The content of each target in each tier as a count and a digest, and whether entries of the
-//! target were evicted.
+//! For each target and tier: the number of its blocks and a digest of them. For each target:
+//! whether some of its entries were evicted.
 
 const std = @import("std");
 const pages = @import("pages.zig");
@@ -9,12 +9,12 @@ const Error = @import("../abi/status.zig").Error;
 pub const count = 1 << 16;
 pub const tiers = 3;
 
-/// `mix` is the XOR of the mixed hashes.
+/// Number and digest of blocks. `mix` is the XOR of the mixed block hashes.
 pub const Sum = extern struct { blocks: u64, mix: u64 };
 
 pub const Targets = struct {
     sums: []Sum,
-    /// Whether entries of the target were evicted.
+    /// For each target, true if some of its entries were evicted.
     torn: []bool,
     torn_count: u32 = 0,
 
@@ -65,7 +65,7 @@ fn mixOf(hashes: []const u64) u64 {
     return mix;
 }
 
-/// The finaliser of MurmurHash3 (Austin Appleby, public domain).
+/// Mixes the bits of a hash: the last step of MurmurHash3 (Austin Appleby, public domain).
 fn mixHash(hash: u64) u64 {
     var mixed = (hash ^ (hash >> 33)) *% 0xff51afd7ed558ccd;
     mixed = (mixed ^ (mixed >> 33)) *% 0xc4ceb9fe1a85ec53;

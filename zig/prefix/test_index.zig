@@ -1,4 +1,4 @@
-//! Compares the index with a literal model under plausible and contradictory changes.
+//! Compares the index with a simple model, under plausible and contradictory changes.
 
 const std = @import("std");
 const types = @import("../abi/router_types.zig");
@@ -14,7 +14,7 @@ const targets = 20;
 const tiers = 3;
 const hash_count = 400;
 
-/// Literal model: which holder has which block.
+/// The model: which holder has which block, without chunks or eviction.
 const Model = struct {
     held: [hash_count][targets][tiers]bool = @splat(@splat(@splat(false))),
 
@@ -43,12 +43,13 @@ const Bench = struct {
     random: std.Random,
     out: *Out,
 
-    /// A path that mostly follows the tree `child -> child / 3`, so that paths meet and diverge.
+    /// Fills `room` with the hashes of a prompt. Most prompts follow the tree `child -> child / 3`,
+    /// so that prompts share prefixes and diverge.
     fn path(self: *Bench, room: []u64) []u64 {
         var at = 1 + self.random.uintLessThan(u64, hash_count - 1);
         var len: usize = 0;
         if (self.random.uintLessThan(u8, 3) == 0) {
-            // A straight path, long enough for several chunks.
+            // Consecutive hashes, enough for several chunks.
             const from = self.random.uintLessThan(u64, hash_count - 1);
             len = self.random.uintLessThan(usize, @min(room.len, hash_count - from)) + 1;
             for (room[0..len], from..) |*hash, i| hash.* = i;
@@ -101,7 +102,7 @@ const Bench = struct {
         try self.index.apply(&.{change}, hashes[0..change.count]);
     }
 
-    /// Looks up a path; the counts within `exact` must equal the model's.
+    /// Looks up a prompt. Within the first `exact` blocks the counts must equal the model's.
     fn look(self: *Bench) !void {
         var room: [300]u64 = undefined;
         const hashes = self.path(&room);
@@ -127,7 +128,7 @@ const Bench = struct {
     }
 };
 
-/// Counts must be equal for the first `exact` blocks and never exceed the model's.
+/// Fails unless the counts equal the model's for the first `exact` blocks and never exceed them.
 fn expectWithin(expected: [tiers]u32, got: [tiers]u32, exact: u32) !void {
     var left = exact;
     var sum_expected: u32 = 0;
@@ -207,7 +208,7 @@ test "the index remembers that entries for lack of room are incomplete" {
         try index.apply(&.{change}, &.{});
     }
     try testing.expectEqual(0, index.held);
-    // The last holder keeps its blocks when another one adds the same blocks.
+    // A holder keeps its blocks when another holder adds the same blocks.
     change = .{ .parent = 0, .target = 0, .tier = 0, .kind = 1, .count = 2 };
     try index.apply(&.{change}, &hashes);
     try testing.expectEqual(0, index.walks.one(index, &hashes, out.columns()).exact);

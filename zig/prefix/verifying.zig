@@ -1,4 +1,4 @@
-//! Checks for tests that all redundant data of the index is consistent.
+//! Checks, in tests, that the redundant data of the index is consistent.
 
 const std = @import("std");
 const arena_file = @import("arena.zig");

@@ -1,8 +1,8 @@
-//! Lookups: how many blocks of a prompt each target has.
+//! Lookups: how many leading blocks of a prompt each target has.
 //!
-//! A walk takes four steps per chunk and prefetches the memory for the next step after each. A
-//! single walk proceeds from step to step. Many walks take turns, so that each works while the
-//! memory of the others is loading.
+//! A lookup (walk) takes four steps per chunk and after each step prefetches the memory for the
+//! next one. For many prompts, the walks take turns, so that one works while the memory of the
+//! others loads.
 
 const std = @import("std");
 const chunk_file = @import("chunk.zig");
@@ -17,14 +17,15 @@ const Spot = @import("table.zig").Spot;
 
 /// Number of walks that take turns.
 const abreast = 12;
-/// Chooses between searching for a target and scanning all entries in order.
+/// With more than this many entries per target that is still counted, the walk searches for each
+/// target; otherwise it scans all entries.
 const search_factor = 8;
 const line_bytes = 64;
 /// Number of entries compared at once.
 const wide = 8;
 const Words = @Vector(wide, u32);
 
-/// For each target, the number of its blocks on each tier.
+/// Output arrays: the target's number, and the number of its blocks on each tier.
 pub const Columns = struct {
     targets: [*]u16,
     tiers: [targets_file.tiers][*]u32,
@@ -38,11 +39,12 @@ pub const Columns = struct {
 
 pub const Answer = struct { count: u32, exact: u32 };
 
-/// A target that has all blocks up to the current place of the walk.
+/// A target that has all blocks that the walk has passed.
 const Alive = packed struct(u32) {
-    /// Index in the columns.
+    /// Index of the target in the columns.
     place: u30,
-    /// Its current tier: a walk never returns to a faster one.
+    /// Tier of the target's last counted block. Later blocks are counted only on this tier or a
+    /// slower one.
     tier: u2,
 };
 
@@ -59,10 +61,11 @@ const Walk = struct {
     exact: usize,
     spot: Spot,
     chunk: u32,
-    /// The place at which the walk enters the chunk, and how many of its blocks match the prompt.
+    /// Place at which the walk enters the chunk, and the number of blocks from there that match the
+    /// prompt.
     from: usize,
     matched: usize,
-    /// Number of the prompt.
+    /// Index of the prompt in the batch.
     prompt: usize,
 
     inline fn start(self: *Walk, hashes: []align(1) const u64, prompt: usize) void {
@@ -101,7 +104,7 @@ const Walk = struct {
         const at = candidates.next() orelse return self.miss(index);
         const head: [*]const u8 = @ptrCast(index.chunk(at));
         @prefetch(head, .{});
-        // The next keys of a longer chunk, as far as the walk is likely to read them.
+        // A longer chunk's next keys, as far as the walk will probably read them.
         if (self.hashes.len - self.at > 4) @prefetch(head + line_bytes, .{});
         if (self.hashes.len - self.at > 12) {
             @prefetch(head + 2 * line_bytes, .{});
@@ -110,7 +113,7 @@ const Walk = struct {
         self.step = .compare;
     }
 
-    /// No target has the next block, or the index has evicted it.
+    /// Ends the walk: no target has the next block, or the index has evicted it.
     fn miss(self: *Walk, index: *Index) void {
         if (index.filter.has(self.hashes[self.at])) self.exact = @min(self.exact, self.at);
         self.step = .done;
@@ -151,7 +154,8 @@ const Walk = struct {
         self.step = if (self.alive_count == 0 or self.at == self.hashes.len) .done else .ask;
     }
 
-    /// Every target with the first block gets a place in the columns.
+    /// Counts the matching blocks of the prompt's first chunk: each target that has the first block
+    /// gets an element in the columns.
     fn first(self: *Walk, entries: []const Entry) void {
         @setRuntimeSafety(false); // there is a place for each target there can be
         const end = self.from + self.matched;
@@ -177,8 +181,9 @@ const Walk = struct {
         }
     }
 
-    /// Like `first` for the next entries at once, if each is the only entry of its target, the
-    /// usual case, and all of them have the block. Otherwise returns false without a change.
+    /// Like `first`, for the next `wide` entries at once. Requires that each is the only entry of
+    /// its target, the usual case, and that it covers all matching blocks; otherwise returns false
+    /// without a change.
     inline fn firstMany(self: *Walk, entries: []const Entry) bool {
         @setRuntimeSafety(false); // there is one more entry than are taken
         const words: [*]const u32 = @ptrCast(entries.ptr);
@@ -214,7 +219,7 @@ const Walk = struct {
         self.alive_count += 1;
     }
 
-    /// Extends each target that has all blocks so far.
+    /// Counts the matching blocks of a later chunk for each target that has all blocks before it.
     fn further(self: *Walk, entries: []const Entry) void {
         @setRuntimeSafety(false); // as above
         const end = self.from + self.matched;
@@ -243,8 +248,8 @@ const Walk = struct {
     }
 };
 
-/// The blocks of one chunk that one target has. Its entries arrive in the order of tiers and
-/// places.
+/// Counts the leading blocks of a chunk that one target has. `take` receives its entries in order
+/// of tier and place.
 const Row = struct {
     at: usize,
     tier: u2 = 0,
@@ -260,10 +265,10 @@ const Row = struct {
     }
 };
 
-/// Receives the answers for many prompts.
+/// Output arrays for the answers to many prompts.
 pub const Batch = struct {
     columns: Columns,
-    /// Places in the columns.
+    /// Length of the columns in elements.
     room: usize,
     starts: [*]u32,
     counts: [*]u32,
@@ -299,7 +304,7 @@ pub const Walks = struct {
         return .{ .targets = self.targets[lane * all ..].ptr, .tiers = tiers };
     }
 
-    /// `out` has room for every target.
+    /// Looks up one prompt. `out` has room for every target.
     pub fn one(self: *Walks, index: *Index, hashes: []align(1) const u64, out: Columns) Answer {
         var walk: Walk = undefined;
         walk.columns = out;
@@ -314,8 +319,9 @@ pub const Walks = struct {
         return walk.answer();
     }
 
-    /// Prompt `i` ends before `ends[i]`; the last prompt ends with the hashes. Returns how many
-    /// places of the columns were filled; null if there were too few.
+    /// Looks up many prompts. The hashes of prompt `i` end before `ends[i]`; `hashes` ends with the
+    /// last prompt. Returns how many elements of the columns were filled; null if the columns are
+    /// too short.
     pub fn many(
         self: *Walks,
         index: *Index,

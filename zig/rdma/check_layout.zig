@@ -97,8 +97,8 @@ fn refuse(comptime format: []const u8, comptime values: anytype) noreturn {
     @compileError(std.fmt.comptimePrint(format, values));
 }
 
-/// Returns how many fields were compared. Fields named `unused…` only keep the offsets of the
-/// others.
+/// Compares a struct's fields and returns their number. Fields named `unused…` only keep the
+/// offsets of the others and are not compared.
 fn compareStruct(comptime our_name: []const u8, comptime their_name: []const u8) usize {
     const Ours = @field(verbs, our_name);
     const Theirs = @field(header, "struct_" ++ their_name);
@@ -151,7 +151,7 @@ fn compareCall(comptime name: []const u8, comptime Pointer: type) void {
     }
 }
 
-/// The header keeps the fields of a READ in a union.
+/// Compares the fields of a READ request, which the header keeps in a union.
 fn compareRead() void {
     const Ours = @FieldType(verbs.SendWr, "wr");
     const Theirs = @FieldType(@FieldType(header.struct_ibv_send_wr, "wr"), "rdma");
@@ -160,7 +160,7 @@ fn compareRead() void {
     }
 }
 
-/// Every declaration of verbs.zig must be compared.
+/// Fails unless every declaration of verbs.zig is compared.
 fn compareNames() void {
     for (@typeInfo(verbs).@"struct".decls) |decl| {
         const value = @field(verbs, decl.name);
@@ -169,7 +169,7 @@ fn compareNames() void {
             type => @typeInfo(value) != .@"struct" or isListed(structs, decl.name),
             else => true,
         };
-        // translate-c does not translate a cast of a number.
+        // translate-c cannot translate this constant, because the header casts a number.
         const is_cast = std.mem.eql(u8, decl.name, "abi_extended");
         if (!listed and !is_cast) refuse("{s} is not compared", .{decl.name});
     }

@@ -1,5 +1,5 @@
-//! A device's thread: it collects completed READs and the events of the device. It polls for a
-//! short time, then sleeps until it is woken.
+//! The thread of one RDMA device. It collects completed READs and events of the device: it polls
+//! for a short time, then sleeps until it is woken.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,9 +10,11 @@ const Hub = @import("hub.zig").Hub;
 const Link = @import("link.zig").Link;
 
 const batch = 32;
-/// Polling time before sleep: waking takes longer than a block from a near host.
+/// Nanoseconds of polling before the thread sleeps. Waking up takes longer than a block from a near
+/// host needs.
 const spin_ns = 20 * std.time.ns_per_us;
-/// Interval for checking deadlines while a queue pair is being flushed.
+/// Interval in milliseconds at which the thread checks deadlines while a queue pair is being
+/// flushed.
 const tick_ms = 50;
 
 pub fn run(device: *Device) void {
@@ -27,15 +29,15 @@ pub fn run(device: *Device) void {
             std.atomic.spinLoopHint();
             continue;
         }
-        // Completions that arrived before the notification was armed are found by polling once
-        // more.
+        // Poll once more: completions that arrived before the notification was armed cause no
+        // notification.
         if (device.context.ops.req_notify_cq(device.queue, 0) != 0) fatal(device);
         if (poll(device) > 0) continue;
         sleep(device);
     }
 }
 
-/// Returns how many READs completed.
+/// Processes completions and returns their number.
 fn poll(device: *Device) usize {
     var over: [batch]verbs.Wc = undefined;
     const count = device.context.ops.poll_cq(device.queue, batch, &over);
@@ -58,7 +60,7 @@ fn poll(device: *Device) usize {
     return @intCast(count);
 }
 
-/// Null if the queue pair no longer exists.
+/// Returns the link of a completion; null if its queue pair no longer exists.
 fn linkOf(hub: *Hub, id: u64) ?*Link {
     const slot: u16 = @truncate(id >> 16);
     if (slot >= hub.links.len) return null;
@@ -78,14 +80,15 @@ pub fn pumpAll(hub: *Hub, device: *const Device) void {
 
 fn sleep(device: *Device) void {
     const in = linux.POLL.IN;
-    // The descriptors of a failed device stay readable without further events.
+    // The descriptors of a failed device stay readable without further events, so they are not
+    // polled.
     const is_gone = device.fatal;
     var waits = [_]linux.pollfd{
         .{ .fd = device.wake_fd, .events = in, .revents = 0 },
         .{ .fd = if (is_gone) -1 else device.channel.fd, .events = in, .revents = 0 },
         .{ .fd = if (is_gone) -1 else device.context.async_fd, .events = in, .revents = 0 },
     };
-    // Whatever poll(2) returns, `waits` shows the ready descriptors.
+    // `waits` shows the ready descriptors even if poll(2) fails.
     _ = linux.poll(&waits, waits.len, timeoutOf(device));
     if (waits[0].revents & in != 0) {
         var count: u64 = 0;
@@ -112,7 +115,7 @@ fn takeWake(device: *Device) void {
     }
 }
 
-/// Destroys queue pairs that did not flush before their deadline.
+/// Destroys queue pairs that were not flushed before their deadline.
 fn takeAwayLate(device: *Device) void {
     const hub = device.hub;
     hub.mutex.lock();
@@ -129,7 +132,7 @@ fn takeAsync(device: *Device) void {
     const hub = device.hub;
     var event: verbs.AsyncEvent = undefined;
     if (hub.symbols.ibv_get_async_event(device.context, &event) != 0) return;
-    // A queue pair cannot be destroyed before its events are acknowledged.
+    // The device refuses to destroy a queue pair whose events are not acknowledged.
     defer hub.symbols.ibv_ack_async_event(&event);
     switch (event.event_type) {
         verbs.event_device_fatal, verbs.event_cq_err => fatal(device),

@@ -1,5 +1,5 @@
-//! A device: its context, its only protection domain (all hosts of the cluster trust each other so
-//! far), and the completion queue of all its queue pairs.
+//! One RDMA device: its context, its protection domain (only one, because all hosts of the cluster
+//! trust each other), and the completion queue of all its queue pairs.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,11 +12,13 @@ const memory = @import("memory.zig");
 const Symbols = @import("symbols.zig").Symbols;
 const Hub = @import("hub.zig").Hub;
 
-/// READs in flight per queue pair: more gain nothing on any known device.
+/// Largest number of READs in flight per queue pair; more gain nothing on any known device.
 pub const window_max = 32;
-/// Completions the queue can hold: if more links exist, they take turns.
+/// Largest completion queue of a device. If the READs of all links do not fit, the links take
+/// turns.
 const completions_max = 16_384;
-/// How long, and at which interval, a device is asked again to destroy an object.
+/// Maximum time, in nanoseconds, for which destroying a device object is retried. The next constant
+/// is the interval in milliseconds.
 const patience_ns = 10 * std.time.ns_per_s;
 const ask_again_ms = 10;
 const eio = @intFromEnum(linux.E.IO);
@@ -30,7 +32,7 @@ pub const Device = struct {
     has_dma_buf: bool,
     channel: *verbs.CompChannel,
     queue: *verbs.Cq,
-    /// READs that fit into the queue, over all links.
+    /// Number of READs of all links whose completions fit into the queue.
     room: u32,
     reads_out: u32,
     reads_in: u32,
@@ -38,17 +40,17 @@ pub const Device = struct {
     slices: []memory.Slice = &.{},
     wake_fd: i32,
     thread: ?std.Thread = null,
-    /// READs posted whose completions were not collected.
+    /// Number of READs posted whose completions were not collected.
     in_flight: std.atomic.Value(u32) = .init(0),
-    /// A link waits for room in the queue.
+    /// True if a link could not post a READ because the completion queue was full.
     starved: bool = false,
-    /// Links that are being flushed: the thread must check their deadlines.
+    /// Number of links whose queue pairs are being flushed; the thread checks their deadlines.
     flushing: u32 = 0,
-    /// The device failed and stays unusable in this process.
+    /// True if the device has failed. It stays unusable in this process.
     fatal: bool = false,
 
     pub const OpenError = error{
-        /// `errno` holds the reason.
+        /// The device or library failed; `errno` contains the reason.
         Refused,
         OutOfMemory,
     };
@@ -99,12 +101,12 @@ pub const Device = struct {
         device.has_dma_buf = device.domain.takesDmaBuf();
     }
 
-    /// Its thread has ended and its links are destroyed.
+    /// Closes the device. Its thread must have ended and its links must be destroyed.
     pub fn close(device: *Device) void {
         const symbols = &device.hub.symbols;
         for (device.slices) |slice| {
-            // Memory that the device refuses to deregister ends with the context; later calls would
-            // fail too.
+            // Memory that the device refuses to deregister is released with the context. Further
+            // deregistrations would fail too.
             if (slice.mr) |mr| if (device.insist(symbols.ibv_dereg_mr, mr) != 0) break;
         }
         device.hub.allocator.free(device.slices);
@@ -115,9 +117,9 @@ pub const Device = struct {
         _ = linux.close(device.wake_fd);
     }
 
-    /// Tests whether memory can be registered: the errno, or 0. If the limit of locked memory
-    /// does not cover the region, its first slice is registered and kept; otherwise one page is
-    /// registered for the test.
+    /// Tests whether memory can be registered, and returns 0 or the errno. If the limit of locked
+    /// memory does not cover the region, registers its first slice and keeps it; otherwise
+    /// registers one page and removes it.
     pub fn probe(device: *Device) i32 {
         const region = device.hub.region;
         const is_limited = lockedBytesMax() < region.bytes;
@@ -133,10 +135,11 @@ pub const Device = struct {
         return 0;
     }
 
-    /// Repeats the call until it succeeds; returns 0 or the last errno. Without the mutex.
+    /// Repeats a call that destroys `object` until it succeeds or 10 s have passed. Returns 0 or
+    /// the last errno. The caller must not hold the mutex.
     ///
     /// If a device is unplugged or its driver unloaded, the kernel destroys its objects: calls
-    /// answer EIO from the start, and the failure event arrives when all objects are destroyed.
+    /// return EIO from the start, and the failure event arrives after all objects are destroyed.
     pub fn insist(device: *Device, call: anytype, object: anytype) i32 {
         const end = monotonic.now() + patience_ns;
         while (true) {
@@ -160,7 +163,7 @@ pub const Device = struct {
     }
 };
 
-/// Saves the errno at once: the cleanup that follows makes calls with errnos of their own.
+/// Saves the errno before cleanup calls overwrite it.
 fn refused(errno: *i32) Device.OpenError {
     errno.* = library.lastErrno();
     return error.Refused;
@@ -169,18 +172,19 @@ fn refused(errno: *i32) Device.OpenError {
 fn neverBlock(fd: i32) void {
     const flags = linux.fcntl(fd, linux.F.GETFL, 0);
     const nonblock: u32 = @bitCast(linux.O{ .NONBLOCK = true });
-    // Without O_NONBLOCK the thread still reads only what poll(2) reported.
+    // If O_NONBLOCK cannot be set, the thread still reads only after poll(2) has reported the
+    // descriptor.
     _ = linux.fcntl(fd, linux.F.SETFL, flags | nonblock);
 }
 
-/// Bytes that this process may lock; the largest number without a limit.
+/// Returns how many bytes this process may lock in memory; the largest u64 if there is no limit.
 pub fn lockedBytesMax() u64 {
     var limit: linux.rlimit = undefined;
     if (linux.errno(linux.getrlimit(.MEMLOCK, &limit)) != .SUCCESS) return 0;
     return limit.cur;
 }
 
-/// -1 if the host does not know the node.
+/// Returns the NUMA node of a device from sysfs; -1 if the host does not know it.
 fn numaNodeOf(folder: *const [verbs.path_bytes]u8) i32 {
     var path: [verbs.path_bytes + 32]u8 = undefined;
     const text = std.mem.sliceTo(folder, 0);

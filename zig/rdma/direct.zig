@@ -1,6 +1,7 @@
-//! Tests whether a NIC can write to a GPU's memory. One queue pair reads from another of the same
-//! port, from the region into a buffer that the GPU's driver exported. The caller compares the
-//! bytes: on some hosts the device reports success but the bytes arrive elsewhere.
+//! Tests whether a NIC can write to a GPU's memory. One queue pair reads from another one of the
+//! same port, from the region into a dma-buf that the GPU's driver exported. The caller then
+//! compares the bytes, because on some hosts the device reports success but the bytes arrive
+//! elsewhere.
 
 const std = @import("std");
 const monotonic = @import("../base/monotonic.zig");
@@ -12,12 +13,14 @@ const pairs = @import("pair.zig");
 const Domain = @import("memory.zig").Domain;
 const Symbols = @import("symbols.zig").Symbols;
 
-/// Timeout: a READ within one port takes microseconds, and its retries less than a second.
+/// Nanoseconds after which the test fails. A READ inside one port takes microseconds, with retries
+/// less than a second.
 const patience_ns = 2 * std.time.ns_per_s;
-/// The buffer's address in work requests. It must have the same offset in a page as the buffer.
+/// Address of the dma-buf in work requests. Its offset in a page must equal the offset of the
+/// buffer in a page.
 const buffer_address = 1 << 32;
 const page_bytes = 4096;
-/// 67 ms, up to four times.
+/// Packet timeout exponent: 4.096 us * 2^14 = 67 ms, up to four times.
 const timeout = 14;
 const retries = 3;
 
@@ -26,18 +29,19 @@ pub const Trial = struct {
     device: [verbs.name_bytes]u8,
     port: u32,
     gid_index: u32,
-    /// The bytes to read; they must not change meanwhile.
+    /// Memory in the region to read from; its content must not change during the test.
     source: []u8,
     fd: i32,
-    /// Offset in the buffer to write to.
+    /// Offset in the dma-buf to write to.
     offset: u64,
 };
 
-/// Returns the result of the test. All objects made for it are destroyed before.
+/// Runs the test and returns its result. All objects made for the test are destroyed before it
+/// returns.
 pub fn run(trial: *const Trial) types.RdmaDirect {
     var fault: types.RdmaDirect = .{ .step = @intFromEnum(types.RdmaDirectStep.works), .code = 0 };
     attempt(trial, &fault) catch |err| switch (err) {
-        // `fault` names the step.
+        // `fault` contains the failed step.
         error.Stopped => {},
     };
     return fault;
@@ -123,7 +127,7 @@ fn askPort(
     return port;
 }
 
-/// Two queue pairs of one port, connected to each other.
+/// Two queue pairs of one port that are connected to each other.
 const Couple = struct {
     asker: *verbs.Qp,
     owner: *verbs.Qp,
@@ -159,7 +163,7 @@ const Couple = struct {
         return symbols.ibv_create_qp(pd, &init) orelse stop(fault, .pair, library.lastErrno());
     }
 
-    /// After this the device accesses none of their memory.
+    /// Destroys both queue pairs, so that the device no longer accesses their memory.
     fn end(couple: *Couple, symbols: *const Symbols) void {
         _ = symbols.ibv_destroy_qp(couple.asker);
         _ = symbols.ibv_destroy_qp(couple.owner);

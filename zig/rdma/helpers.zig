@@ -1,4 +1,5 @@
-//! Threads for slow work: connecting and ending queue pairs, registering memory, checksums.
+//! Helper threads for slow work: connecting, stopping and destroying queue pairs, registering
+//! memory, and computing checksums.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
@@ -11,9 +12,9 @@ const Read = @import("read.zig").Read;
 
 pub const Job = union(enum) {
     connect: *Link,
-    /// Stops the queue pair.
+    /// Stop the link's queue pair.
     sever: *Link,
-    /// Destroys the queue pair.
+    /// Destroy the link's queue pair.
     destroy: *Link,
     lend: *Loan,
     take_back: *Loan,
@@ -25,7 +26,7 @@ pub fn run(hub: *Hub) void {
     hub.mutex.lock();
     defer hub.mutex.unlock();
     while (true) {
-        // Remaining jobs have no owner: all links are closed.
+        // All links are closed, so no remaining job has an effect.
         if (hub.stopping.load(.acquire)) return;
         if (hub.jobs.count == 0) {
             hub.work.wait(&hub.mutex);
@@ -35,7 +36,7 @@ pub fn run(hub: *Hub) void {
     }
 }
 
-/// Requires the mutex, and releases it during slow work.
+/// Runs one job. The caller holds the mutex; this function releases it during slow work.
 fn do(hub: *Hub, job: Job) void {
     switch (job) {
         .connect => |link| {
@@ -55,7 +56,7 @@ fn do(hub: *Hub, job: Job) void {
             const device = link.port.?.device;
             const errno = device.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
-            // Memory that a device may still write to must never be reused.
+            // The device may still write to the region, whose memory must not be reused.
             if (errno != 0 and !link.is_stopped) @panic("a queue pair cannot be stopped");
             link.destroyed();
         },

@@ -1,7 +1,8 @@
-//! RDMA of this process: devices and ports, links between queue pairs, lent spans and reads. The
-//! event loop begins and ends operations. A thread for each device collects completions. Helper
-//! threads register memory, compute checksums and end queue pairs. One eventfd reports events. All
-//! tables are bounded, and the event ring has room for all possible events.
+//! RDMA of this process: devices and ports, links between queue pairs, spans that other hosts may
+//! read (lent spans), and reads. The event loop begins and ends operations. One thread per device
+//! collects completions. Helper threads register memory, compute checksums and stop queue pairs.
+//! One eventfd reports events. All tables have fixed sizes, and the event queue has room for all
+//! possible events.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -26,7 +27,7 @@ const Loan = @import("loan.zig").Loan;
 const Read = @import("read.zig").Read;
 const Error = @import("../abi/status.zig").Error;
 
-/// Checksums at the rate of a fast port need more than one thread.
+/// Number of helper threads. One thread cannot compute checksums at the rate of a fast port.
 const helpers_count = 4;
 pub const links_max = 1024;
 const spans_max = 65_536;
@@ -34,7 +35,7 @@ const spans_max = 65_536;
 pub const Port = struct {
     device: *Device,
     now: types.RdmaPort,
-    /// An event of the port waits to be reaped; it carries the port's state at that time.
+    /// True if an event with the port's current state is queued and not yet reaped.
     is_reported: bool = false,
 };
 
@@ -47,22 +48,22 @@ pub const Hub = struct {
     devices: []Device = &.{},
     ports: []Port = &.{},
     mutex: sync.Mutex = .{},
-    /// Signals a job.
+    /// Wakes a helper thread for a job.
     work: sync.Condition = .{},
     jobs: Fifo(helpers.Job) = .{ .items = &.{} },
     done: Fifo(types.RdmaDone) = .{ .items = &.{} },
-    /// The eventfd was written and not all events are reaped.
+    /// True from the write to the eventfd until all events are reaped.
     woken: bool = false,
     links: []Link = &.{},
     reads: []Read = &.{},
     free_reads: Fifo(*Read) = .{ .items = &.{} },
     loans: []Loan = &.{},
     free_loans: Fifo(*Loan) = .{ .items = &.{} },
-    /// Links whose last event is not reaped.
+    /// Number of links whose `ended` event is not reaped.
     links_unreaped: u32 = 0,
     reads_unreaped: u32 = 0,
     loans_unreaped: u32 = 0,
-    /// Bytes that may still be lent.
+    /// Number of further bytes that may be lent.
     window_left: u64,
     helpers: [helpers_count]std.Thread = undefined,
     helpers_started: usize = 0,
@@ -87,7 +88,7 @@ pub const Hub = struct {
         return createWith(allocator, request, symbols);
     }
 
-    /// Takes the calls of a library, or of a simulation.
+    /// Opens RDMA with the functions of a library or of a simulation.
     pub fn createWith(
         allocator: std.mem.Allocator,
         request: types.RdmaRequest,
@@ -130,7 +131,7 @@ pub const Hub = struct {
         hub.loans = try allocator.alloc(Loan, request.window_spans);
         hub.free_loans.items = try allocator.alloc(*Loan, request.window_spans);
         for (hub.loans) |*loan| hub.free_loans.push(loan);
-        // Each of them has at most one job and one event that is not reaped.
+        // Each link, read, loan and slice has at most one job in the queue.
         const slices = hub.devices.len * memory.slicesOf(hub.region.bytes);
         const jobs = hub.links.len + hub.reads.len + hub.loans.len + slices;
         hub.jobs.items = try allocator.alloc(helpers.Job, jobs);
@@ -140,7 +141,7 @@ pub const Hub = struct {
 
     fn startThreads(hub: *Hub) Error!void {
         for (hub.devices) |*device| {
-            // With libc, spawn fails only for lack of memory or of a free process slot.
+            // With libc, spawn fails only if memory or process slots run out.
             device.thread = std.Thread.spawn(.{}, completions.run, .{device}) catch
                 return error.OutOfMemory;
         }
@@ -150,7 +151,7 @@ pub const Hub = struct {
         }
     }
 
-    /// Frees everything that exists so far. No link may be left.
+    /// Frees everything that was created so far. No link may exist.
     fn undo(hub: *Hub) void {
         const allocator = hub.allocator;
         hub.mutex.lock();
@@ -175,7 +176,7 @@ pub const Hub = struct {
         if (hub.event_fd >= 0) _ = linux.close(hub.event_fd);
     }
 
-    /// Frees everything; `Busy` while a link exists.
+    /// Stops all threads and frees everything. Returns `Busy` while a link exists.
     pub fn close(hub: *Hub) Error!void {
         {
             hub.mutex.lock();
@@ -196,7 +197,8 @@ pub const Hub = struct {
         return hub.ports[index].now;
     }
 
-    /// Requires the mutex. One wake covers all events until they are reaped.
+    /// Queues an event and wakes the reader unless it was already woken. The caller holds the
+    /// mutex.
     pub fn report(hub: *Hub, event: types.RdmaDone) void {
         hub.done.push(event);
         if (hub.woken) return;
@@ -204,13 +206,14 @@ pub const Hub = struct {
         wakes.ring(hub.event_fd);
     }
 
-    /// Requires the mutex.
+    /// Queues a job for a helper thread. The caller holds the mutex.
     pub fn give(hub: *Hub, job: helpers.Job) void {
         hub.jobs.push(job);
         hub.work.signal();
     }
 
-    /// The local key of a slice; null if it is not registered yet. Requires the mutex.
+    /// Returns the local key of a slice; null if the slice is not registered yet, in which case a
+    /// helper registers it. The caller holds the mutex.
     pub fn sliceKey(hub: *Hub, device: *Device, index: usize) ?u32 {
         const slice = &device.slices[index];
         switch (slice.state) {
@@ -224,8 +227,8 @@ pub const Hub = struct {
         return null;
     }
 
-    /// Called by a helper with the mutex, which is released meanwhile. Reads that wait for the
-    /// slice then continue or fail.
+    /// Registers a slice on a helper thread; the reads that wait for it then continue or fail. The
+    /// caller holds the mutex, which is released during the registration.
     pub fn registerSlice(hub: *Hub, device: *Device, index: usize) void {
         const offset = index * memory.slice_bytes;
         const bytes = @min(hub.region.bytes - offset, memory.slice_bytes);
@@ -237,7 +240,7 @@ pub const Hub = struct {
         switch (outcome) {
             .mr => |mr| slice.* = .{ .state = .ready, .mr = mr },
             .errno => |errno| {
-                // The next read tries again.
+                // The next read that needs the slice tries to register it again.
                 slice.state = .absent;
                 for (hub.links) |*link| {
                     if (link.isOpen() and link.port.?.device == device) {
@@ -249,7 +252,7 @@ pub const Hub = struct {
         completions.pumpAll(hub, device);
     }
 
-    /// Moves up to `out.len` events; never waits.
+    /// Moves up to `out.len` events to `out` and returns their number. Never waits.
     pub fn reap(hub: *Hub, out: []types.RdmaDone) u32 {
         hub.mutex.lock();
         defer hub.mutex.unlock();
@@ -270,8 +273,8 @@ pub const Hub = struct {
         return @intCast(count);
     }
 
-    /// Queries the ports of a device again and ends the links whose port has changed. Without the
-    /// mutex: the device may answer slowly.
+    /// Queries the ports of a device again and ends the links whose port has changed. The caller
+    /// must not hold the mutex, because the device may be slow.
     pub fn refresh(hub: *Hub, device: *Device) void {
         for (hub.ports, 0..) |*each, index| {
             if (each.device != device) continue;

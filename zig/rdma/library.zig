@@ -1,4 +1,4 @@
-//! libibverbs, opened at run time and never closed: providers keep threads and hooks of their own.
+//! Opens libibverbs at run time and never closes it, because its providers keep threads and hooks.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
@@ -11,13 +11,13 @@ extern "c" fn dlvsym(
 ) ?*anyopaque;
 
 pub const OpenError = error{
-    /// The dynamic linker does not find the library.
+    /// The dynamic linker did not find the library.
     NoLibrary,
     /// The library lacks a required function.
     TooOld,
 };
 
-/// With a null `path` the dynamic linker searches for the library.
+/// Opens the library at `path`. If `path` is null, the dynamic linker searches for it.
 pub fn open(path: ?[*:0]const u8) OpenError!Symbols {
     const name = path orelse verbs.library_name;
     const library = std.c.dlopen(name, .{ .NOW = true }) orelse return error.NoLibrary;
@@ -37,7 +37,7 @@ fn find(library: *anyopaque, name: [*:0]const u8) ?*anyopaque {
     return dlvsym(library, name, verbs.symbol_version) orelse std.c.dlsym(library, name);
 }
 
-/// The errno of this thread's last library call. A failed call that set none counts as EIO.
+/// Returns the errno of this thread's last failed library call; EIO if the call set none.
 pub fn lastErrno() i32 {
     const code = std.c._errno().*;
     return if (code == 0) @intFromEnum(std.os.linux.E.IO) else code;

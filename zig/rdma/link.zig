@@ -1,5 +1,6 @@
-//! A link: one queue pair connected to one queue pair of another host, with its reads and the spans
-//! lent to the other side. Functions require the hub's mutex unless their comments say otherwise.
+//! A link: a queue pair that is connected to a queue pair of another host, with its reads and the
+//! spans that the other host may read (loans). The caller of each function holds the hub's mutex
+//! unless its comment says otherwise.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -15,9 +16,9 @@ const Read = @import("read.zig").Read;
 const Loan = @import("loan.zig").Loan;
 const Error = @import("../abi/status.zig").Error;
 
-/// How long a stopped queue pair may take to flush its READs in flight.
+/// Maximum time in nanoseconds in which a stopped queue pair must flush its READs in flight.
 const flush_ns = 2 * std.time.ns_per_s;
-/// Bits of a queue pair number and of a packet sequence number.
+/// Number of bits of a queue pair number and of a packet sequence number.
 const number_bits = 24;
 
 pub const Phase = enum {
@@ -25,31 +26,31 @@ pub const Phase = enum {
     /// The queue pair is being created.
     opening,
     made,
-    /// A helper connects it.
+    /// A helper thread is connecting the queue pair.
     connecting,
     connected,
-    /// A helper stops the queue pair.
+    /// A helper thread is stopping the queue pair.
     failing,
-    /// READs in flight are being flushed.
+    /// READs in flight are being flushed from the stopped queue pair.
     flushing,
-    /// A helper destroys the queue pair.
+    /// A helper thread is destroying the queue pair.
     destroying,
-    /// The queue pair is destroyed; helpers may still have reads and loans of the link.
+    /// The queue pair is destroyed. Helper threads may still work on reads and loans of the link.
     gone,
-    /// The last event was reported; the owner of the handle has not reaped it.
+    /// The `ended` event was reported, and the link's handle is still open.
     ended,
 };
 
-/// Whether the address of a port has changed.
+/// Returns whether the address of a port has changed.
 pub fn isElsewhere(was: *const types.RdmaPort, now: *const types.RdmaPort) bool {
     if (was.lid != now.lid or was.gid_index != now.gid_index) return true;
     return !std.mem.eql(u8, &was.gid, &now.gid);
 }
 
-/// A posted READ. READs complete in the order of posting.
+/// A READ in flight. READs complete in the order in which they were posted.
 const Piece = struct { read: *Read, bytes: u32 };
 
-/// Iterates over a link's reads or loans; the current one may be removed meanwhile.
+/// Iterates over a link's reads or loans. The caller may remove the current one.
 fn Each(comptime T: type) type {
     return struct {
         next: ?*std.DoublyLinkedList.Node,
@@ -65,34 +66,34 @@ fn Each(comptime T: type) type {
 pub const Link = struct {
     hub: *Hub,
     slot: u16,
-    /// Distinguishes completions from those of earlier links in the slot.
+    /// Incremented when the slot is reused, so that completions of earlier links are recognised.
     generation: u32 = 0,
     phase: Phase = .free,
     has_handle: bool = false,
     request: types.RdmaLinkRequest = undefined,
     port: ?*Port = null,
-    /// The port as it was when the link was created, as reported to the other side.
+    /// The port at the creation of the link, as reported to the other host.
     local: types.RdmaPort = undefined,
     qp: *verbs.Qp = undefined,
     psn: u32 = 0,
     other: types.RdmaAddress = undefined,
-    /// Largest number of READs in flight.
+    /// Largest number of READs in flight on this link.
     window: u32 = 0,
     pieces: [device_file.window_max]Piece = undefined,
-    /// Sequence number of the oldest piece in flight.
+    /// Sequence number of the oldest READ in flight.
     first: u32 = 0,
     in_flight: u32 = 0,
     reads: std.DoublyLinkedList = .{},
     loans: std.DoublyLinkedList = .{},
     fault: types.RdmaFault = .none,
     code: i32 = 0,
-    /// The device confirmed that the queue pair has stopped.
+    /// The device has confirmed that the queue pair is stopped.
     is_stopped: bool = false,
-    /// Deadline of a queue pair that is being flushed.
+    /// Time at which flushing the queue pair ends, in nanoseconds of the monotonic clock.
     deadline: u64 = 0,
 
-    /// Creates the queue pair and returns before it is connected; `address` is for the other side.
-    /// Without the mutex.
+    /// Creates an unconnected queue pair and its link. `address` receives the data that the other
+    /// host needs to connect. The caller must not hold the mutex.
     pub fn create(
         hub: *Hub,
         request: types.RdmaLinkRequest,
@@ -106,8 +107,8 @@ pub const Link = struct {
         const window = @min(local.reads_out, device_file.window_max);
         link.qp = try pair.make(port.device, window, local.number);
         var random: [4]u8 = undefined;
-        // Distinguishes packets from those of earlier queue pairs with the number; it need not be
-        // secret.
+        // A random start distinguishes packets from those of earlier queue pairs with the same
+        // number. It need not be secret.
         if (linux.getrandom(&random, random.len, 0) != random.len) random = @splat(7);
         link.psn = std.mem.readInt(u32, &random, .little) >> (32 - number_bits);
         address.* = .{
@@ -122,7 +123,7 @@ pub const Link = struct {
         hub.mutex.lock();
         defer hub.mutex.unlock();
         link.phase = .made;
-        // The port may have gone down or changed its address meanwhile.
+        // The port may have gone down or changed its address during the creation.
         if (!isActive(port) or isElsewhere(local, &port.now)) link.fail(.port, 0);
         return link;
     }
@@ -170,7 +171,8 @@ pub const Link = struct {
         link.phase = .free;
     }
 
-    /// Sets the other side's address. A refusal of the device ends the link.
+    /// Starts to connect to the other host's queue pair; a helper thread does the work. If the
+    /// device refuses, the link ends.
     pub fn connect(link: *Link, other: types.RdmaAddress) Error!void {
         if (pair.mtuOf(link, &other) == null) return error.BadRequest;
         if (other.queue_pair >> number_bits != 0 or other.psn >> number_bits != 0) {
@@ -188,7 +190,8 @@ pub const Link = struct {
         link.hub.give(.{ .connect = link });
     }
 
-    /// The helper has connected it; `code` is 0 or the errno of the failure.
+    /// Continues after a helper thread has connected the queue pair. `code` is 0, or the errno of
+    /// the failure.
     pub fn connected(link: *Link, code: i32) void {
         if (link.phase == .failing) return link.hub.give(.{ .sever = link });
         link.phase = .connected;
@@ -207,7 +210,7 @@ pub const Link = struct {
         };
     }
 
-    /// Posts READs while there is room, oldest read first.
+    /// Posts READs while the window has room, oldest read first.
     pub fn pump(link: *Link) void {
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -219,7 +222,7 @@ pub const Link = struct {
         }
     }
 
-    /// False if `read` has to wait.
+    /// Posts the next READ of `read`. Returns false if `read` has to wait or the link failed.
     fn postOne(link: *Link, read: *Read) bool {
         const device = link.port.?.device;
         if (device.in_flight.load(.monotonic) >= device.room) {
@@ -254,10 +257,10 @@ pub const Link = struct {
         return @min(link.request.piece_bytes, link.local.message_bytes_max);
     }
 
-    /// A READ of the link has completed.
+    /// Processes the completion of a READ.
     pub fn complete(link: *Link, sequence: u16, status: c_int) void {
         if (link.in_flight == 0 or @as(u16, @truncate(link.first)) != sequence) {
-            // The state of the READs in flight is unknown.
+            // Completions must arrive in order; the state of the other READs is now unknown.
             return link.fail(.broken, verbs.wc_general_err);
         }
         const piece = link.pieces[link.first % device_file.window_max];
@@ -276,7 +279,7 @@ pub const Link = struct {
         link.pump();
     }
 
-    /// Ends reads whose next piece is in a slice that could not be registered.
+    /// Ends the reads whose next READ goes to a slice that could not be registered.
     pub fn endReadsInto(link: *Link, slice: usize, errno: i32) void {
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -285,20 +288,22 @@ pub const Link = struct {
         }
     }
 
-    /// The handle was closed.
+    /// Ends the link because its handle was closed.
     pub fn dropHandle(link: *Link) void {
         link.has_handle = false;
         if (link.phase == .ended) link.phase = .free else link.fail(.cancelled, 0);
     }
 
-    /// Ends the link with everything under way on it. The first reason counts.
+    /// Ends the link, its reads and its loans. Only the first call has an effect, so the first
+    /// fault is reported.
     pub fn fail(link: *Link, fault: types.RdmaFault, code: i32) void {
         if (!link.isOpen()) return;
         const is_free = link.phase != .connecting;
         link.phase = .failing;
         link.fault = fault;
         link.code = code;
-        // Otherwise the helper that connects the link severs it.
+        // If a helper thread is connecting the link, the link is stopped when that thread has
+        // finished.
         if (is_free) link.hub.give(.{ .sever = link });
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {
@@ -310,7 +315,7 @@ pub const Link = struct {
         }
     }
 
-    /// The queue pair was stopped.
+    /// Continues after the queue pair was stopped: waits for its READs in flight to be flushed.
     pub fn severed(link: *Link) void {
         link.phase = .flushing;
         link.deadline = monotonic.now() + flush_ns;
@@ -320,14 +325,14 @@ pub const Link = struct {
         if (link.in_flight == 0 or device.fatal) link.takeAway() else device.wake();
     }
 
-    /// READs in flight were flushed or will not be: destroying the queue pair drops them.
+    /// Starts to destroy the queue pair, which drops READs that were not flushed.
     pub fn takeAway(link: *Link) void {
         link.port.?.device.flushing -= 1;
         link.phase = .destroying;
         link.hub.give(.{ .destroy = link });
     }
 
-    /// The queue pair is destroyed, so it no longer accesses the region.
+    /// Continues after the queue pair was destroyed: no READ accesses the region any more.
     pub fn destroyed(link: *Link) void {
         const device = link.port.?.device;
         link.phase = .gone;
@@ -355,7 +360,7 @@ pub const Link = struct {
         });
     }
 
-    /// The live read with a token.
+    /// Returns the unfinished read with this token; null if there is none.
     pub fn findRead(link: *Link, token: u64) ?*Read {
         var reads: Each(Read) = .{ .next = link.reads.first };
         while (reads.step()) |read| {

@@ -1,6 +1,6 @@
-//! A span that the other side of a link may read. It is registered only while it is lent, with
-//! exactly its length, read-only. Functions require the hub's mutex unless their comments say
-//! otherwise.
+//! A loan: a span that the other host of a link may read. The span is registered only while it is
+//! lent, read-only and with exactly its length. The caller of each function holds the hub's mutex
+//! unless its comment says otherwise.
 
 const std = @import("std");
 const types = @import("../abi/rdma_types.zig");
@@ -9,13 +9,13 @@ const Link = @import("link.zig").Link;
 const Error = @import("../abi/status.zig").Error;
 
 pub const State = enum {
-    /// A helper registers it.
+    /// A helper thread is registering the span.
     registering,
-    /// It is registered and is reported when the link is connected: an earlier READ would have to
-    /// be retransmitted.
+    /// The span is registered. The `lent` event waits until the link is connected, because an
+    /// earlier READ would have to be retransmitted.
     held,
     lent,
-    /// A helper deregisters it.
+    /// A helper thread is deregistering the span.
     returning,
 };
 
@@ -26,7 +26,7 @@ pub const Loan = struct {
     span: []u8,
     mr: ?*verbs.Mr = null,
     state: State = .registering,
-    /// The fault if it was revoked before it was reported.
+    /// The reason for which the loan was revoked before the `lent` event; `none` if it was not.
     fault: types.RdmaFault = .none,
     is_reported: bool = false,
 
@@ -45,7 +45,8 @@ pub const Loan = struct {
         hub.give(.{ .lend = loan });
     }
 
-    /// The helper is done; without `mr`, `errno` is the reason.
+    /// Continues after a helper thread has registered the span. If `mr` is null, `errno` is the
+    /// reason of the failure.
     pub fn registered(loan: *Loan, mr: ?*verbs.Mr, errno: i32) void {
         loan.mr = mr;
         if (mr == null) {
@@ -66,11 +67,11 @@ pub const Loan = struct {
         loan.report(.lent, .none, 0, @intFromPtr(loan.span.ptr), mr.rkey);
     }
 
-    /// Revokes the loan. When `returned` is reported, the span can no longer be read.
+    /// Revokes the loan. After its `returned` event the other host can no longer read the span.
     pub fn takeBack(loan: *Loan, fault: types.RdmaFault) void {
         if (loan.fault == .none) loan.fault = fault;
         switch (loan.state) {
-            // The helper checks on completion whether the loan was revoked.
+            // When the helper thread has finished, it checks whether the loan was revoked.
             .registering, .returning => {},
             .held, .lent => {
                 loan.state = .returning;
@@ -79,8 +80,8 @@ pub const Loan = struct {
         }
     }
 
-    /// The helper is done. If the device kept the memory registered (`errno`), the link ends, so
-    /// that its loans become unreachable.
+    /// Continues after a helper thread has deregistered the span. If the device kept it registered
+    /// (`errno` is not 0), ends the link, so that the other host cannot reach its loans.
     pub fn returned(loan: *Loan, errno: i32) void {
         if (errno != 0) loan.link.fail(.broken, verbs.wc_general_err);
         const fault: types.RdmaFault = if (loan.is_reported) .none else loan.fault;

@@ -1,19 +1,19 @@
-//! Registers memory that a device may read or write.
+//! Registers memory that an RDMA device may read or write.
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
 const library = @import("library.zig");
 const Symbols = @import("symbols.zig").Symbols;
 
-/// Bytes of the region registered together as a target of reads. Registering allocates all of their
-/// pages: larger slices would delay the first read and grow a sparse arena at once, smaller ones
-/// would use more of the device's tables.
+/// Bytes of the region that are registered together as a target of reads. Registering allocates all
+/// their pages: larger slices would delay the first read and allocate more of a sparse arena,
+/// smaller ones would use more of the device's tables.
 pub const slice_bytes = 256 << 20;
 
 /// A memory registration, or the errno of the failure.
 pub const Outcome = union(enum) { mr: *verbs.Mr, errno: i32 };
 
-/// A protection domain, and whether its device accepts optional flags.
+/// A protection domain, and whether its device accepts optional access flags.
 pub const Domain = struct {
     symbols: *const Symbols,
     pd: *verbs.Pd,
@@ -24,8 +24,8 @@ pub const Domain = struct {
         return .{ .symbols = symbols, .pd = pd, .has_relaxed_ordering = has_relaxed };
     }
 
-    /// Registers exactly `span`, at its own address. Relaxed ordering is allowed: no reader depends
-    /// on the order of the bytes.
+    /// Registers exactly `span`, at its own address. Uses relaxed ordering if the device allows it,
+    /// because no reader depends on the order of the bytes.
     pub fn register(domain: *Domain, span: []u8, access: c_uint) Outcome {
         if (domain.has_relaxed_ordering) {
             const relaxed = access | verbs.access_relaxed_ordering;
@@ -44,7 +44,7 @@ pub const Domain = struct {
         return .{ .errno = library.lastErrno() };
     }
 
-    /// Whether the errno rejects the flags rather than the memory.
+    /// Returns whether the errno means that the device rejects the flags and not the memory.
     fn isRefusal(errno: i32) bool {
         return switch (@as(std.os.linux.E, @enumFromInt(errno))) {
             .INVAL, .OPNOTSUPP, .NOSYS => true,
@@ -52,12 +52,14 @@ pub const Domain = struct {
         };
     }
 
-    /// Whether memory of other devices can be registered, tested with an invalid descriptor.
+    /// Returns whether memory of other devices (dma-buf) can be registered. Tests it with an
+    /// invalid descriptor.
     pub fn takesDmaBuf(domain: *const Domain) bool {
         const call = domain.symbols.ibv_reg_dmabuf_mr orelse return false;
         const access = verbs.access_local_write;
         if (call(domain.pd, 0, 4096, 0, -1, access)) |mr| {
-            // No known device accepts the descriptor; if one does, the registration is empty.
+            // No known device accepts the invalid descriptor. If one does, the registration is
+            // empty.
             _ = domain.symbols.ibv_dereg_mr(mr);
             return true;
         }
@@ -68,7 +70,7 @@ pub const Domain = struct {
     }
 };
 
-/// A part of the region that queue pairs of one device read into.
+/// A part of the region that is registered with one device as a target of its READs.
 pub const Slice = struct {
     state: State = .absent,
     mr: ?*verbs.Mr = null,
@@ -76,7 +78,8 @@ pub const Slice = struct {
     pub const State = enum { absent, registering, ready };
 };
 
-/// The slice that contains the byte at `offset`, and the bytes left in it.
+/// Returns the index of the slice that contains the byte at `offset`, and the number of bytes from
+/// there to the slice's end.
 pub fn sliceAt(offset: u64) struct { index: usize, left: u64 } {
     return .{ .index = @intCast(offset / slice_bytes), .left = slice_bytes - offset % slice_bytes };
 }

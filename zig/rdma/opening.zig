@@ -1,4 +1,4 @@
-//! Opens devices and determines why none can be used.
+//! Opens the RDMA devices, or determines why none can be used.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,13 +19,12 @@ const unlimited = std.math.maxInt(u64);
 
 pub const Outcome = struct { state: types.RdmaState, errno: i32 = 0 };
 
-/// Opens the requested devices that are usable. If at least one is, failures of the others are
-/// ignored.
+/// Opens the requested devices. If at least one is usable, failures of the others are ignored.
 pub fn open(hub: *Hub, request: *const types.RdmaRequest) Error!Outcome {
     var count: c_int = 0;
     const list = hub.symbols.ibv_get_device_list(&count) orelse {
         const errno = library.lastErrno();
-        // A kernel without the verbs has no devices either.
+        // A kernel without RDMA support (ENOSYS) has no devices.
         const enosys = @intFromEnum(linux.E.NOSYS);
         return .{ .state = if (errno == enosys) .no_device else stateOf(errno), .errno = errno };
     };
@@ -33,7 +32,7 @@ pub fn open(hub: *Hub, request: *const types.RdmaRequest) Error!Outcome {
     const found = list[0..@intCast(count)];
     const devices = try hub.allocator.alloc(Device, found.len);
     var opened: usize = 0;
-    // The allocator must be given the length that was allocated.
+    // The allocator must receive the same length that was allocated.
     errdefer hub.allocator.free(devices);
     errdefer for (devices[0..opened]) |*device| device.close();
     var outcome: Outcome = .{ .state = .no_device };
@@ -76,7 +75,8 @@ fn stateOf(errno: i32) types.RdmaState {
     };
 }
 
-/// Names follow each other; an empty one ends the list.
+/// Returns whether the request names this device. The names follow each other; an empty name ends
+/// the list. A request without names wants all devices.
 fn isWanted(request: *const types.RdmaRequest, name: *const [verbs.name_bytes]u8) bool {
     if (request.devices == 0) return true;
     const names = @as([*]const u8, @ptrFromInt(request.devices))[0..request.devices_bytes];

@@ -11,19 +11,19 @@ const Device = @import("device.zig").Device;
 const Link = @import("link.zig").Link;
 const Error = @import("../abi/status.zig").Error;
 
-/// Largest number of routers on the path.
+/// Hop limit: largest number of routers on the path.
 const hops = 64;
-/// 0.64 ms; unused, because only READs are sent and they need no receive buffer.
+/// Code for 0.64 ms. Without effect, because only READs are sent, and they need no receive buffer.
 const rnr_timer = 12;
 const rnr_retries = 6;
 
-/// Creates a queue pair that is not connected.
+/// Creates an unconnected queue pair.
 pub fn make(device: *Device, window: u32, port: u32) Error!*verbs.Qp {
     const symbols = &device.hub.symbols;
     var init: verbs.QpInitAttr = .{
         .send_cq = device.queue,
         .recv_cq = device.queue,
-        // Nothing is ever received, but some devices refuse a queue of length 0.
+        // Nothing is received, but some devices refuse a receive queue of length 0.
         .cap = .{ .max_send_wr = window, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
     };
     const qp = symbols.ibv_create_qp(device.domain.pd, &init) orelse
@@ -46,14 +46,15 @@ fn refused(code: i32) Error {
     return error.DeviceFailed;
 }
 
-/// The packet size: the smaller of both MTUs. Null if the other side's is invalid.
+/// Returns the packet size: the smaller MTU of both ports. Null if the other port's MTU is invalid.
 pub fn mtuOf(link: *const Link, other: *const types.RdmaAddress) ?c_int {
     const theirs = ports.mtuNumber(other.mtu) orelse return null;
     const ours = ports.mtuNumber(link.local.mtu) orelse return null;
     return @min(ours, theirs);
 }
 
-/// Returns the errno, or 0. Without the mutex: finding the path to another host may be slow.
+/// Connects the queue pair and returns 0 or the errno. The caller must not hold the mutex: finding
+/// the path to another host may be slow.
 pub fn connect(link: *Link) i32 {
     const symbols = &link.hub.symbols;
     var ready = readyAttr(link);
@@ -78,7 +79,7 @@ pub fn connect(link: *Link) i32 {
 fn readyAttr(link: *const Link) verbs.QpAttr {
     const port = &link.local;
     const other = &link.other;
-    // A LID is unknown in other subnets.
+    // A LID has no meaning in other subnets, so the global address is needed.
     const is_routed = port.link_layer != verbs.link_layer_infiniband or
         !std.mem.eql(u8, port.gid[0..8], other.gid[0..8]);
     return .{
@@ -86,7 +87,7 @@ fn readyAttr(link: *const Link) verbs.QpAttr {
         .path_mtu = mtuOf(link, other).?,
         .dest_qp_num = other.queue_pair,
         .rq_psn = other.psn,
-        // As many READs as the other side sends at once.
+        // Accept as many READs as the other host sends at once.
         .max_dest_rd_atomic = @intCast(@min(port.reads_in, other.reads_out)),
         .min_rnr_timer = rnr_timer,
         .ah_attr = .{
@@ -104,7 +105,7 @@ fn readyAttr(link: *const Link) verbs.QpAttr {
     };
 }
 
-/// Whether the device confirms that it stopped the queue pair.
+/// Stops the queue pair. Returns whether the device confirms it.
 pub fn stop(link: *Link) bool {
     var attr: verbs.QpAttr = .{ .qp_state = verbs.qp_state_err };
     return link.hub.symbols.ibv_modify_qp(link.qp, &attr, verbs.mask_state) == 0;
@@ -118,7 +119,7 @@ pub const Reading = struct {
     remote_key: u32,
 };
 
-/// Returns the errno, or 0.
+/// Posts a READ and returns 0 or the errno.
 pub fn postRead(qp: *verbs.Qp, reading: Reading) c_int {
     var place = [_]verbs.Sge{.{
         .addr = @intFromPtr(reading.to.ptr),

@@ -1,19 +1,19 @@
-//! A port of a device: its capabilities and its address.
+//! A port of an RDMA device: its capabilities and its address.
 
 const std = @import("std");
 const types = @import("../abi/rdma_types.zig");
 const verbs = @import("verbs.zig");
 const Symbols = @import("symbols.zig").Symbols;
 
-/// The library chooses the GID.
+/// GID index that lets the library choose the GID.
 pub const by_rule = std.math.maxInt(u32);
-/// A queue pair's GID index has 8 bits.
+/// Number of GID table entries that a queue pair can use: its GID index has 8 bits.
 const gids_max = 256;
 
 const zero_gid: [16]u8 = @splat(0);
 const v4_prefix = [_]u8{ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
 
-/// Usefulness of a GID for other hosts: higher is better, 0 is unusable.
+/// Rates how suitable a GID is for reaching other hosts: higher is better, 0 is unusable.
 pub fn worthOf(entry: *const verbs.GidEntry) u32 {
     if (entry.gid_type != verbs.gid_type_roce_v2) return 0;
     if (std.mem.eql(u8, &entry.gid, &zero_gid) or isLinkLocal(&entry.gid)) return 0;
@@ -24,7 +24,8 @@ fn isLinkLocal(gid: *const [16]u8) bool {
     return gid[0] == 0xfe and gid[1] & 0xc0 == 0x80;
 }
 
-/// Mbit/s from the header's codes of lane rate and width; 0 if a code is unknown.
+/// Returns the speed in Mbit/s for the header's codes of lane rate and width; 0 if a code is
+/// unknown.
 pub fn speedOf(speed: u8, width: u8) u64 {
     const lane: u64 = switch (speed) {
         1 => 2_500,
@@ -47,7 +48,7 @@ pub fn speedOf(speed: u8, width: u8) u64 {
     return lane * lanes;
 }
 
-/// Bytes of the header's MTU code: 1 is 256, 5 is 4096.
+/// Returns the bytes of an MTU code of the header: 1 is 256, 5 is 4096.
 pub fn mtuBytes(mtu: c_int) u32 {
     return if (mtu < 1 or mtu > 5) 0 else @as(u32, 128) << @intCast(mtu);
 }
@@ -59,13 +60,14 @@ pub fn mtuNumber(bytes: u32) ?c_int {
     return null;
 }
 
-/// The functions and parameters for querying a port.
+/// The library functions and parameters for querying a port.
 pub const Asking = struct {
     symbols: *const Symbols,
     context: *verbs.Context,
     gid_index: u32,
 
-    /// Updates the variable fields of `port`. A chosen GID stays chosen while it exists.
+    /// Updates the variable fields of `port`. A GID that was chosen before stays chosen while it
+    /// exists.
     pub fn ask(asking: Asking, port: *types.RdmaPort) void {
         var attr = std.mem.zeroes(verbs.PortAttr);
         if (asking.query(@intCast(port.number), &attr) != 0) {
@@ -77,7 +79,7 @@ pub const Asking = struct {
         port.lid = attr.lid;
         port.mtu = mtuBytes(attr.active_mtu);
         const is_infiniband = attr.link_layer == verbs.link_layer_infiniband;
-        // Devices without a link layer predate Ethernet: InfiniBand.
+        // Devices that report no link layer are older than RoCE, so they use InfiniBand.
         const is_unsaid = attr.link_layer == verbs.link_layer_unspecified;
         port.link_layer = if (is_infiniband or is_unsaid) 1 else 2;
         const entries: u32 = @intCast(std.math.clamp(attr.gid_tbl_len, 0, gids_max));
@@ -101,7 +103,7 @@ pub const Asking = struct {
     }
 
     fn address(asking: Asking, port: *types.RdmaPort, entries: u32) bool {
-        // Queue pairs of this kind do not work with iWARP or proprietary protocols.
+        // These queue pairs do not work with iWARP or proprietary protocols.
         if (asking.context.device.transport_type != verbs.transport_ib) return false;
         if (port.link_layer == verbs.link_layer_infiniband) {
             const index = if (asking.gid_index == by_rule) 0 else asking.gid_index;
@@ -141,7 +143,7 @@ pub const Asking = struct {
         var entry = std.mem.zeroes(verbs.GidEntry);
         const bytes = @sizeOf(verbs.GidEntry);
         const call = asking.symbols._ibv_query_gid_ex;
-        // Most entries of a table are empty, which the call reports as an error.
+        // Most table entries are empty, which the call reports as an error.
         const code = call(asking.context, port.number, index, &entry, 0, bytes);
         return if (code == 0) entry else null;
     }

@@ -1,6 +1,6 @@
-//! A read of a span from another host, in pieces. The checksum of the arrived bytes is computed
-//! while the rest is in flight. Functions require the hub's mutex unless their comments say
-//! otherwise.
+//! A read of a span from another host, in pieces of one READ each. The checksum of the arrived
+//! bytes is computed while later pieces are in flight. The caller of each function holds the hub's
+//! mutex unless its comment says otherwise.
 
 const std = @import("std");
 const types = @import("../abi/rdma_types.zig");
@@ -9,13 +9,13 @@ const RunningChecksum = @import("../hash/root.zig").RunningChecksum;
 const Link = @import("link.zig").Link;
 const Error = @import("../abi/status.zig").Error;
 
-/// Bytes that must arrive before a helper hashes them.
+/// Number of arrived bytes for which a helper thread starts to hash.
 const hash_step = 256 * 1024;
 
 pub const Piece = struct {
     to: []u8,
     from: u64,
-    /// The slice in which `to` is registered.
+    /// Index of the slice that contains `to`.
     slice: usize,
 };
 
@@ -23,20 +23,20 @@ pub const Read = struct {
     node: std.DoublyLinkedList.Node = .{},
     link: *Link,
     token: u64,
-    /// The local target, and its offset in the region.
+    /// The span of the region to read into, and its offset there.
     span: []u8,
     offset: u64,
-    /// The address that the other side reported.
+    /// The address of the bytes, as the other host reported it.
     remote: u64,
     key: u32,
     posted: u64 = 0,
-    /// Bytes from the start of the span: pieces complete in order.
+    /// Number of bytes that have arrived, from the start of the span: pieces complete in order.
     arrived: u64 = 0,
     hashed: u64 = 0,
     in_flight: u32 = 0,
     fault: types.RdmaFault = .none,
     code: i32 = 0,
-    /// A helper reads the span.
+    /// True while a helper thread hashes arrived bytes.
     is_hashing: bool = false,
     sum: RunningChecksum = .{},
 
@@ -64,7 +64,8 @@ pub const Read = struct {
         return read.fault == .none and read.posted < read.span.len;
     }
 
-    /// The next piece to post; a piece never spans two slices.
+    /// Returns the next piece to post, of at most `piece_max` bytes. A piece never spans two
+    /// slices.
     pub fn nextPiece(read: *const Read, piece_max: u64) Piece {
         const slice = memory.sliceAt(read.offset + read.posted);
         const bytes = @min(read.span.len - read.posted, piece_max, slice.left);
@@ -75,7 +76,8 @@ pub const Read = struct {
         };
     }
 
-    /// Stops posting pieces. A read that has arrived completely still succeeds.
+    /// Ends the read with `fault`: no further piece is posted. A read whose bytes have all arrived
+    /// still succeeds.
     pub fn end(read: *Read, fault: types.RdmaFault, code: i32) void {
         if (read.fault == .none and read.arrived < read.span.len) {
             read.fault = fault;
@@ -84,7 +86,7 @@ pub const Read = struct {
         read.check();
     }
 
-    /// Starts hashing or completes the read, if due.
+    /// Completes the read, or starts to hash arrived bytes, if either is due.
     pub fn check(read: *Read) void {
         if (read.is_hashing) return;
         if (read.fault != .none) {
@@ -97,14 +99,15 @@ pub const Read = struct {
         read.link.hub.give(.{ .hash = read });
     }
 
-    /// Called by a helper without the mutex: no other thread uses the first `filled` bytes.
+    /// Hashes arrived bytes on a helper thread, without the mutex: no other thread uses the first
+    /// `filled` bytes. Returns the checksum if these are all bytes.
     pub fn hash(read: *Read, filled: u64) u64 {
         if (filled == read.span.len) return read.sum.finish(read.span);
         read.sum.advance(read.span, @intCast(filled));
         return 0;
     }
 
-    /// The helper has hashed the first `filled` bytes.
+    /// Continues after a helper thread has hashed the first `filled` bytes.
     pub fn hashedUpTo(read: *Read, filled: u64, sum: u64) void {
         read.is_hashing = false;
         read.hashed = filled;

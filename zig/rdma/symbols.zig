@@ -1,5 +1,5 @@
-//! The functions of libibverbs, looked up by name. Optional ones are null if the opened library is
-//! older.
+//! The functions of libibverbs, looked up by name at run time. An optional function is null if the
+//! opened library is too old to have it.
 
 const verbs = @import("verbs.zig");
 const Context = verbs.Context;
@@ -14,7 +14,7 @@ pub const Symbols = struct {
     ibv_open_device: *const fn (device: *verbs.Device) callconv(.c) ?*Context,
     ibv_close_device: *const fn (context: *Context) callconv(.c) c_int,
     ibv_query_device: *const fn (context: *Context, out: *verbs.DeviceAttr) callconv(.c) c_int,
-    /// Fills only the fields of the first version of the struct.
+    /// Fills only the fields of the first version of the struct, not the later ones.
     ibv_query_port: *const fn (*Context, port: u8, out: *verbs.PortAttr) callconv(.c) c_int,
     _ibv_query_gid_ex: *const fn (
         context: *Context,
@@ -49,7 +49,7 @@ pub const Symbols = struct {
     ibv_destroy_qp: *const fn (qp: *Qp) callconv(.c) c_int,
     ibv_get_async_event: *const fn (*Context, out: *verbs.AsyncEvent) callconv(.c) c_int,
     ibv_ack_async_event: *const fn (event: *verbs.AsyncEvent) callconv(.c) void,
-    /// Accepts flags that a device may ignore.
+    /// Registers memory; accepts access flags that a device may ignore.
     ibv_reg_mr_iova2: ?*const fn (
         pd: *Pd,
         address: *anyopaque,
@@ -57,7 +57,7 @@ pub const Symbols = struct {
         iova: u64,
         access: c_uint,
     ) callconv(.c) ?*Mr,
-    /// Registers memory of another device, given as a descriptor.
+    /// Registers memory of another device, given as a dma-buf descriptor.
     ibv_reg_dmabuf_mr: ?*const fn (
         pd: *Pd,
         offset: u64,

@@ -1,5 +1,5 @@
-//! Tests of RDMA on a simulated device: no failed allocation during opening leaks an object, and a
-//! device removed by the kernel blocks no operation.
+//! Tests of RDMA with a simulated device: no failed allocation during opening leaks an object, and
+//! a device that the kernel removes blocks no operation.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -14,7 +14,7 @@ const Loan = @import("loan.zig").Loan;
 const monotonic = @import("../base/monotonic.zig");
 const pause = @import("../base/faults.zig").pause;
 
-/// One device with one port. It completes nothing and counts the objects that are open.
+/// A simulated device with one port. It completes no READ and counts its open objects.
 const simulated = struct {
     var open: i32 = 0;
     var device = std.mem.zeroInit(verbs.Device, .{});
@@ -25,9 +25,9 @@ const simulated = struct {
     var channel: verbs.CompChannel = undefined;
     var queue: verbs.Cq = undefined;
     var pair: verbs.Qp = undefined;
-    /// The kernel has destroyed all objects: every call that concerns them fails.
+    /// True if the kernel has destroyed all objects, so that every call on them fails.
     var is_gone: std.atomic.Value(bool) = .init(false);
-    /// Calls that failed for this reason.
+    /// Number of calls that failed because `is_gone` was set.
     var refusals: std.atomic.Value(u32) = .init(0);
     const gid = [_]u8{ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 };
 
@@ -47,7 +47,7 @@ const simulated = struct {
         context.ops.poll_cq = poll;
         context.ops.req_notify_cq = notify;
         context.async_fd = wakes.create() catch return null;
-        // As for a library without extended contexts.
+        // Simulates a library without extended contexts.
         context.abi_compat = 0;
         return &context;
     }
@@ -147,7 +147,7 @@ const simulated = struct {
         return @intFromEnum(linux.E.IO);
     }
 
-    /// Reports the failure of the device and no other event.
+    /// Reports the failure of the device, and no other event.
     fn nextEvent(of: *verbs.Context, out: *verbs.AsyncEvent) callconv(.c) c_int {
         var count: u64 = 0;
         _ = linux.read(of.async_fd, std.mem.asBytes(&count), 8);
@@ -157,7 +157,7 @@ const simulated = struct {
 
     fn acknowledge(_: *verbs.AsyncEvent) callconv(.c) void {}
 
-    /// Destroys an object without dependencies.
+    /// Returns a function that destroys an object on which no other object depends.
     fn giveUp(comptime T: type) *const fn (*T) callconv(.c) c_int {
         return struct {
             fn call(_: *T) callconv(.c) c_int {
@@ -170,7 +170,7 @@ const simulated = struct {
     }
 
     fn symbols() Symbols {
-        // Functions that are not set here are never called.
+        // The code never calls the functions that are not set here.
         var all: Symbols = undefined;
         all.ibv_get_device_list = devices;
         all.ibv_free_device_list = freeDevices;
@@ -220,7 +220,7 @@ fn openAndClose(allocator: std.mem.Allocator, region: u64) !void {
     const port = try hub.port(0);
     try std.testing.expectEqual(@intFromEnum(types.RdmaPortState.active), port.state);
     try std.testing.expectEqual(simulated.gid, port.gid);
-    // A device that offers more READs than a window holds is limited to the window.
+    // The device offers more READs than a window allows; the port is limited to the window.
     try std.testing.expectEqual(32, port.reads_out);
     try std.testing.expectEqual(16, port.reads_in);
     try std.testing.expectError(error.OutOfRange, hub.port(1));
@@ -235,11 +235,11 @@ test "opening with any failed allocation leaks no object" {
     }));
     const allocator = std.testing.allocator;
     try std.testing.checkAllAllocationFailures(allocator, openAndClose, .{handle});
-    // The region is no longer in use.
+    // Closing succeeds only if RDMA no longer uses the region.
     try memory.table.close(handle);
 }
 
-/// Reaps until `event` arrives.
+/// Reaps events until `event` arrives.
 fn awaitEvent(hub: *Hub, event: types.RdmaEvent) !void {
     const end = monotonic.now() + 5 * std.time.ns_per_s;
     while (monotonic.now() < end) {
@@ -267,12 +267,13 @@ test "objects that the kernel destroyed are given up when the device reports its
     hub.mutex.unlock();
     try awaitEvent(hub, .lent);
     simulated.is_gone.store(true, .release);
-    // The link's objects: its queue pair and its loan.
+    // The link has two objects: its queue pair and its loan's registration.
     simulated.open -= 2;
     hub.mutex.lock();
     link.dropHandle();
     hub.mutex.unlock();
-    // Stopping, destroying both, and retries: calls fail long before the failure event arrives.
+    // Wait until calls to stop and destroy objects have failed several times, before the failure
+    // event arrives.
     while (simulated.refusals.load(.acquire) < 5) pause(1);
     wakes.ring(simulated.context.async_fd);
     try awaitEvent(hub, .ended);

@@ -1,11 +1,11 @@
 //! Declarations of libibverbs' header, written by hand so that a build does not need the header.
-//! Names are those of the header without `ibv_`; `check-verbs` compares every field and constant
-//! with a real header.
+//! Names omit the header's `ibv_`; `check:verbs` compares every field and constant with a real
+//! header.
 
 const std = @import("std");
 
 pub const library_name = "libibverbs.so.1";
-/// Functions with two versions are looked up in this version first.
+/// If a function has two versions, this version is looked up first.
 pub const symbol_version = "IBVERBS_1.1";
 
 pub const name_bytes = 64;
@@ -28,7 +28,7 @@ pub const port_active_defer = 5;
 pub const access_local_write = 1 << 0;
 pub const access_remote_write = 1 << 1;
 pub const access_remote_read = 1 << 2;
-/// Devices that do not support it ignore it.
+/// Lets the device write in any order. Devices that do not support this flag ignore it.
 pub const access_relaxed_ordering = 1 << 20;
 
 pub const qp_type_rc = 2;
@@ -80,19 +80,19 @@ pub const event_lid_change = 11;
 pub const event_client_reregister = 17;
 pub const event_gid_change = 18;
 
-/// `abi_compat` of a context that is part of a `VerbsContext`.
+/// Value of `abi_compat` if the context is part of a `VerbsContext`.
 pub const abi_extended = std.math.maxInt(usize);
 
 pub const Device = extern struct {
     unused_ops: [2]?*const anyopaque,
     node_type: c_int,
     transport_type: c_int,
-    /// The kernel's name, `mlx5_0`.
+    /// The kernel's name of the device, such as `mlx5_0`.
     name: [name_bytes]u8,
-    /// Name of the node in /dev/infiniband.
+    /// Name of the device file in /dev/infiniband.
     dev_name: [name_bytes]u8,
     dev_path: [path_bytes]u8,
-    /// Folder in sysfs.
+    /// Path of the device's folder in sysfs.
     ibdev_path: [path_bytes]u8,
 };
 
@@ -121,7 +121,7 @@ pub const Context = extern struct {
     async_fd: c_int,
     num_comp_vectors: c_int,
     mutex: std.c.pthread_mutex_t,
-    /// `abi_extended`, or the context has no enclosing `VerbsContext`.
+    /// `abi_extended` if the context is part of a `VerbsContext`; any other value if it is not.
     abi_compat: usize,
 };
 
@@ -132,7 +132,7 @@ pub const QueryPort = *const fn (
     out_bytes: usize,
 ) callconv(.c) c_int;
 
-/// The struct around a context. It grows at its start; `sz` is its size.
+/// The struct that contains a context. Later versions add fields at its start; `sz` is its size.
 pub const VerbsContext = extern struct {
     query_port: ?QueryPort,
     unused_calls: [38]usize,
@@ -164,7 +164,8 @@ pub const DeviceAttr = extern struct {
     max_cqe: c_int,
     max_mr: c_int,
     max_pd: c_int,
-    /// READs that a queue pair answers at once, and those that it may send at once.
+    /// `max_qp_rd_atom`: READs that a queue pair answers at once. `max_qp_init_rd_atom`: READs that
+    /// it may send at once.
     max_qp_rd_atom: c_int,
     max_ee_rd_atom: c_int,
     max_res_rd_atom: c_int,
@@ -192,7 +193,7 @@ pub const DeviceAttr = extern struct {
 
 pub const PortAttr = extern struct {
     state: c_int,
-    /// 1 to 5: 256 to 4096 bytes.
+    /// Code of the largest MTU: 1 to 5 mean 256 to 4096 bytes.
     max_mtu: c_int,
     active_mtu: c_int,
     gid_tbl_len: c_int,
@@ -225,7 +226,7 @@ pub const GidEntry = extern struct {
 };
 
 pub const AsyncEvent = extern struct {
-    /// A queue pair, a completion queue or a port number.
+    /// The queue pair, completion queue or port number that the event concerns.
     element: extern union { qp: ?*Qp, cq: ?*Cq, port_num: c_int },
     event_type: c_int,
 };
@@ -358,7 +359,7 @@ pub const SendWr = extern struct {
     opcode: c_int,
     send_flags: c_uint,
     unused_data: u32 = 0,
-    /// The header's union of request kinds; READs use `rdma`.
+    /// The header's union of request kinds. READs use the member `rdma`.
     wr: extern struct {
         remote_addr: u64,
         rkey: u32,

@@ -1,6 +1,6 @@
 //! A disk: jobs on the files of one folder. The event loop submits jobs, helper threads make the
-//! calls that may block, and one eventfd reports completions. `depth` bounds the jobs in flight,
-//! and the completion ring has room for all of them.
+//! calls that may block, and one eventfd reports completions. `depth` limits the jobs in progress,
+//! and the completion queue has room for all of them.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -20,14 +20,14 @@ const Error = status.Error;
 
 const depth_max = 1024;
 const threads_max = 64;
-/// Default number of threads. With io_uring a thread is busy only while it opens, links or checks a
-/// file; without it also while bytes move.
+/// Default number of helper threads. With io_uring a helper is busy only while it opens, links or
+/// checks a file; without io_uring it also moves the bytes.
 const threads_beside_ring = 8;
 const threads_alone = 32;
 const stack_bytes = 256 * 1024;
 
-/// `registering`: the ring works, but its owner waits while the kernel pins the arena page by page.
-/// Helpers move the bytes until that has ended.
+/// State of the io_uring thread. `registering`: the ring works, but its thread waits while the
+/// kernel pins the arena page by page; helper threads move the bytes until then.
 const RingState = enum { none, starting, registering, works, failed };
 
 pub const Disk = struct {
@@ -39,22 +39,23 @@ pub const Disk = struct {
     work: sync.Condition = .{},
     slots: []Job,
     free: Fifo(*Job),
-    /// Jobs whose next step needs a helper.
+    /// Jobs whose next step is for a helper thread.
     ready: Fifo(*Job),
-    /// A helper was woken and has not taken a job yet.
+    /// True if a helper thread was woken and has not yet taken a job.
     helper_woken: bool = false,
-    /// Jobs whose bytes the ring moves.
+    /// Jobs whose bytes the io_uring thread moves.
     transfers: Fifo(*Job),
     done: Fifo(types.DiskDone),
-    /// The eventfd was written and not all completions are reaped.
+    /// True from the write to the eventfd until all completions are reaped.
     woken: bool = false,
     ring: ?Ring = null,
     arena: u64,
     ring_state: RingState = .none,
-    /// The ring's owner was woken and has not taken the transfers yet.
+    /// True if the io_uring thread was woken and has not yet taken the transfers.
     ring_woken: bool = false,
     ring_settled: sync.Condition = .{},
-    /// The errnos with which the ring and the registration of the arena failed.
+    /// The errnos with which io_uring and the registration of the arena failed; 0 if they did not
+    /// fail.
     method_errno: i32 = 0,
     registered_errno: i32 = 0,
     stopping: bool = false,
@@ -137,13 +138,13 @@ pub const Disk = struct {
     fn startThread(disk: *Disk, comptime loop: fn (*Disk) void) Error!void {
         try faults.gate(.@"disk.thread");
         const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
-        // With libc, spawn fails only for lack of memory or of a free process slot.
+        // With libc, spawn fails only if memory or process slots run out.
         disk.threads[disk.threads_started] = std.Thread.spawn(config, loop, .{disk}) catch
             return error.OutOfMemory;
         disk.threads_started += 1;
     }
 
-    /// Requires the mutex. Threads end when they have no job left.
+    /// Tells all threads to end when no job is left. The caller holds the mutex.
     fn tellStop(disk: *Disk) void {
         disk.stopping = true;
         disk.wakeAll();
@@ -161,8 +162,9 @@ pub const Disk = struct {
         for (disk.threads[0..disk.threads_started]) |thread| thread.join();
     }
 
-    /// Frees everything, or nothing while jobs are in flight: `Busy`. The threads then end when the
-    /// kernel releases them. Never waits for a job.
+    /// Stops the threads and frees the disk. Returns `Busy` and frees nothing while jobs are in
+    /// progress; the threads then end when the kernel has completed these jobs. Never waits for a
+    /// job.
     pub fn close(disk: *Disk) Error!void {
         disk.mutex.lock();
         const in_flight = disk.free.count < disk.slots.len;
@@ -181,7 +183,7 @@ pub const Disk = struct {
         var job: Job = try .prepare(request, disk.headers);
         errdefer job.release();
         disk.mutex.lock();
-        // Jobs that are finished but not reaped also count against `depth`.
+        // Jobs that are completed but not reaped also count against `depth`.
         if (disk.free.count <= disk.done.count) {
             disk.mutex.unlock();
             return error.Full;
@@ -191,8 +193,9 @@ pub const Disk = struct {
         disk.wantHelper(slot);
     }
 
-    /// Requires the mutex and releases it. A wake can cost more than the rest of the submission, so
-    /// only one is under way at a time: the woken helper wakes the next if more work waits.
+    /// Queues the job for a helper thread. The caller holds the mutex; this function unlocks it.
+    /// Waking a thread can cost more than the rest of the submission, so at most one helper is
+    /// being woken: it wakes the next one if more jobs wait.
     fn wantHelper(disk: *Disk, job: *Job) void {
         disk.ready.push(job);
         const is_woken = disk.helper_woken;
@@ -201,7 +204,7 @@ pub const Disk = struct {
         if (!is_woken) disk.work.signal();
     }
 
-    /// Moves up to `out.len` completions; never waits.
+    /// Moves up to `out.len` completions to `out` and returns their number. Never waits.
     pub fn reap(disk: *Disk, out: []types.DiskDone) u32 {
         disk.mutex.lock();
         defer disk.mutex.unlock();
@@ -251,7 +254,8 @@ pub const Disk = struct {
         }
     }
 
-    /// Runs a job as far as this thread can; false if the ring must continue it.
+    /// Runs a job on this helper thread. Returns false if the io_uring thread must move the job's
+    /// bytes.
     fn serve(disk: *Disk, job: *Job) bool {
         errno.forget();
         while (job.step != .done) {
@@ -280,7 +284,8 @@ pub const Disk = struct {
         }
     }
 
-    /// Requires the mutex. One wake covers all completions until they are reaped.
+    /// Adds the job's completion and wakes the reader unless it was already woken. The caller holds
+    /// the mutex.
     fn complete(disk: *Disk, job: *Job) void {
         disk.done.push(job.outcome);
         disk.free.push(job);
@@ -290,7 +295,7 @@ pub const Disk = struct {
         wakes.ring(disk.event_fd);
     }
 
-    /// Requires the mutex.
+    /// Passes the job to the io_uring thread. The caller holds the mutex.
     fn handOver(disk: *Disk, job: *Job) void {
         disk.transfers.push(job);
         if (disk.ring_woken) return;
@@ -298,7 +303,8 @@ pub const Disk = struct {
         wakes.ring(disk.ring.?.wake_fd);
     }
 
-    /// Called by the ring's owner: prepares all waiting transfers. Returns whether more may follow.
+    /// Prepares requests for all waiting transfers, on the io_uring thread. Returns true if the
+    /// disk is closing and no job needs a thread.
     pub fn takeTransfers(disk: *Disk, ring: *Ring) bool {
         disk.mutex.lock();
         defer disk.mutex.unlock();
@@ -307,12 +313,13 @@ pub const Disk = struct {
         return disk.isOver();
     }
 
-    /// Requires the mutex. The disk is closing, and no job is left that needs a thread.
+    /// Returns whether the disk is closing and no job needs a thread. The caller holds the mutex.
     fn isOver(disk: *const Disk) bool {
         return disk.stopping and disk.free.count == disk.slots.len;
     }
 
-    /// Called by the ring's owner: the bytes of a job were moved, or moving them failed.
+    /// Returns a job to the helper threads after the io_uring thread has moved its bytes or failed
+    /// to.
     pub fn giveBack(disk: *Disk, job: *Job) void {
         disk.mutex.lock();
         disk.wantHelper(job);
@@ -324,7 +331,7 @@ pub const Disk = struct {
         errno.forget();
         if (ring.enable()) {
             if (disk.arena != 0) {
-                // A large arena takes seconds to register, and jobs must not wait for it.
+                // Registering a large arena takes seconds; jobs proceed without the ring meanwhile.
                 disk.settleRing(.registering);
                 disk.registerArena(ring);
             }
@@ -341,7 +348,7 @@ pub const Disk = struct {
         if (RegisteredBuffers.register(fd, disk.headers, disk.arena)) |buffers| {
             ring.buffers = buffers;
         } else |_| {
-            // The disk works without it, with more processor time.
+            // Without registration the disk works but uses more processor time.
             disk.registered_errno = errno.lastErrno();
         }
     }
@@ -360,9 +367,9 @@ pub const Disk = struct {
     }
 };
 
-/// Lets the thread that wakes this one continue to run. Otherwise the event loop, which submits,
-/// would yield its processor to the helper it has just woken. If the kernel refuses, nothing
-/// changes.
+/// Sets the batch scheduling policy for this helper thread. Otherwise the kernel may run the helper
+/// at once in place of the event loop that woke it. If the kernel refuses, the policy stays
+/// unchanged.
 fn beBatch() void {
     const batch = 3;
     var parameter: i32 = 0;

@@ -1,4 +1,4 @@
-//! The folder of a disk, and operations on files by name. All of them may block.
+//! The folder of a disk, and operations on its files by name. Every operation may block.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,9 +19,10 @@ fn check(result: usize) Error!usize {
 
 pub const Folder = struct {
     fd: i32 = -1,
-    /// Files are opened with O_DIRECT.
+    /// Files are opened with O_DIRECT. Cleared if the file system refuses.
     direct: bool = true,
-    /// New files have no name until they are complete (O_TMPFILE, linked through /proc).
+    /// New files have no name until they are complete (O_TMPFILE, then a link through /proc).
+    /// Cleared if the file system does not support this.
     nameless: bool = true,
 
     pub fn open(path: Path) Error!Folder {
@@ -42,10 +43,10 @@ pub const Folder = struct {
         return folder;
     }
 
-    /// Asks ext4 to place each new subfolder in its own block group, as it does at the root.
-    /// Otherwise all files share a few groups, and every allocation searches past the blocks freed
-    /// there in the last minutes: under churn, writes of 256 KiB were five times slower. Optional:
-    /// without it everything works.
+    /// Asks ext4 to place each new subfolder in its own block group, as it does in its root folder.
+    /// Otherwise all files share a few groups, and each allocation searches past recently freed
+    /// blocks: with frequent removals, writes of 256 KiB were five times slower. Errors are
+    /// ignored.
     fn spreadShards(folder: *const Folder) void {
         var stat: statfs.StatFs = undefined;
         const fd = folder.fd;
@@ -62,8 +63,8 @@ pub const Folder = struct {
         _ = faults.repeat(.@"open.flags", linux.ioctl, .{ fd, set_flags, at });
     }
 
-    /// Tests how files can be created here. A full or read-only file system gives no answer; the
-    /// usual capabilities are then assumed, and the first store tests them.
+    /// Tests whether this file system supports O_DIRECT and O_TMPFILE. A full or read-only file
+    /// system cannot be tested; both are then assumed to work, and the first store tests them.
     fn probe(folder: *Folder) Error!void {
         while (true) {
             var file = folder.create("probe", .@"open.probe") catch |err| {
@@ -90,8 +91,8 @@ pub const Folder = struct {
         folder.fd = -1;
     }
 
-    /// Creates an empty file that is not visible under `path` yet. Creates the folder of `path` on
-    /// demand.
+    /// Creates an empty file that is not yet visible under `path`, and the folder of `path` if it
+    /// is missing.
     pub fn create(folder: *const Folder, path: Path, point: faults.Point) Error!NewFile {
         if (folder.nameless) {
             if (folder.createNameless(path, point)) |fd| return .{ .fd = fd } else |err| {
@@ -101,16 +102,17 @@ pub const Folder = struct {
         return folder.createNamed(path, point);
     }
 
-    /// File systems without O_TMPFILE return EOPNOTSUPP; kernels that do not know it return EISDIR.
+    /// Returns whether the error means that O_TMPFILE is unsupported: file systems return
+    /// EOPNOTSUPP, old kernels EISDIR.
     fn isNotOffered(err: Error) bool {
         const code = errno.lastErrno();
         return err == error.Unsupported or
             (err == error.System and code == @intFromEnum(linux.E.ISDIR));
     }
 
-    /// Opens an unneeded old file, to be overwritten from start to end: reusing its blocks on the
-    /// drive is several times faster than allocating new ones. The file must have the wanted length
-    /// and no other link; otherwise the result is `Missing`.
+    /// Opens an unneeded file to overwrite it completely: reusing its disk blocks is several times
+    /// faster than allocating new ones. Returns `Missing` unless the file has `bytes` bytes and
+    /// exactly one link.
     pub fn reuse(folder: *const Folder, spare: Path, bytes: u64) Error!NewFile {
         const flags: linux.O = .{
             .ACCMODE = .WRONLY,
@@ -158,7 +160,7 @@ pub const Folder = struct {
         };
         const arguments = .{ folder.fd, file.path(), flags, file_mode };
         file.fd = folder.openOrMakeFolder(&parent, point, arguments) catch |err| {
-            // Some file systems leave the name behind when they refuse O_DIRECT.
+            // Some file systems create the name even if they refuse O_DIRECT.
             if (err != error.Exists) folder.unlinkTemporary(&file);
             return err;
         };
@@ -187,7 +189,8 @@ pub const Folder = struct {
         };
     }
 
-    /// Gives a complete file its name without replacing another file: `Exists`.
+    /// Gives a complete file its final name. Returns `Exists` if the name is taken; never replaces
+    /// a file.
     pub fn publish(folder: *const Folder, file: *NewFile, path: Path) Error!void {
         if (file.is_spare) {
             try folder.move(file.path(), path, .store);
@@ -201,7 +204,7 @@ pub const Folder = struct {
             return;
         }
         var buffer: [32]u8 = undefined;
-        // At most 14 + 10 digits and the zero.
+        // At most 14 + 10 digits and the terminating zero.
         const source = std.fmt.bufPrintZ(&buffer, "/proc/self/fd/{d}", .{file.fd}) catch
             return error.System;
         const follow = linux.AT.SYMLINK_FOLLOW;
@@ -209,8 +212,8 @@ pub const Folder = struct {
         _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
     }
 
-    /// Closes an unpublished file; a file without a name disappears. A spare file stays, because
-    /// its owner counts its bytes and must remove it.
+    /// Closes an unpublished file and removes it. A spare file stays, because its owner counts its
+    /// bytes and removes it.
     pub fn discard(folder: *const Folder, file: *NewFile) void {
         if (!file.is_spare) folder.unlinkTemporary(file);
         if (file.fd >= 0) faults.close(.@"store.close", file.fd);
@@ -219,7 +222,7 @@ pub const Folder = struct {
 
     fn unlinkTemporary(folder: *const Folder, file: *NewFile) void {
         if (file.name_length == 0) return;
-        // If the removal fails, the next start finds the file by its name.
+        // If the removal fails, the next start finds the file by its temporary name and removes it.
         _ = faults.repeat(.@"store.unlink", linux.unlinkat, .{ folder.fd, file.path(), 0 });
         file.name_length = 0;
     }
@@ -239,14 +242,14 @@ pub const Folder = struct {
         return folder.move(from, to, .rename);
     }
 
-    /// The operation on whose behalf a move is made: a plan of failures names them separately.
+    /// The operation that moves a file; fault plans use a different call name for each.
     const Mover = enum { store, rename };
 
     fn pointOf(comptime mover: Mover, comptime call: []const u8) faults.Point {
         return @field(faults.Point, @tagName(mover) ++ "." ++ call);
     }
 
-    /// Creates the folder of `to` on demand.
+    /// Moves a file without replacing another one, and creates the folder of `to` if it is missing.
     fn move(folder: *const Folder, from: Path, to: Path, comptime mover: Mover) Error!void {
         if (folder.moveOnce(from, to, mover)) return else |err| {
             var parent: Parent = .of(to);
@@ -265,23 +268,25 @@ pub const Folder = struct {
             _ = try check(result);
             return;
         }
-        // This file system does not know the flag.
+        // The file system does not support RENAME_NOREPLACE: link and unlink instead.
         const link = .{ folder.fd, from, folder.fd, to, 0 };
         _ = try check(faults.repeat(pointOf(mover, "link"), linux.linkat, link));
         const old = .{ folder.fd, from, 0 };
         const removed = faults.repeat(pointOf(mover, "unlink"), linux.unlinkat, old);
-        // A block with its name is stored; the next start finds the spare name.
+        // For a store the block already has its final name; the next start removes the leftover
+        // spare name.
         if (mover == .rename) _ = try check(removed);
     }
 
-    /// Makes all stores and removals so far survive a loss of power.
+    /// Writes all stores and removals to stable storage (syncfs), so that they survive a power
+    /// loss.
     pub fn sync(folder: *const Folder) Error!void {
         _ = try check(faults.repeat(.@"sync.sync", linux.syncfs, .{folder.fd}));
     }
 
     pub const Space = struct { free: u64, total: u64 };
 
-    /// Free and total bytes available to an unprivileged process.
+    /// Returns the free and total bytes of the file system for an unprivileged process.
     pub fn space(folder: *const Folder) Error!Space {
         var stat: statfs.StatFs = undefined;
         _ = try check(faults.repeat(.@"space.stat", statfs.fstatfs, .{ folder.fd, &stat }));
@@ -293,32 +298,32 @@ pub const Folder = struct {
     }
 };
 
-/// A file that is being written. A name of length 0 means that it has none.
+/// A file that is being written. `name` of length 0: the file has no name yet.
 pub const NewFile = struct {
     fd: i32 = -1,
     name: [2 * (name_max + 1)]u8 = undefined,
     name_length: u8 = 0,
-    /// The file existed before, under a name that its owner chose.
+    /// True if the file is a reused old file, under a name that its owner chose.
     is_spare: bool = false,
 
     fn path(file: *const NewFile) Path {
         return file.name[0..file.name_length :0];
     }
 
-    /// Gives the file a unique temporary name beside its final one; recovery recognises leftovers
-    /// by their form.
+    /// Gives the file a unique temporary name in the folder of its final name. Recovery recognises
+    /// leftovers by this form.
     fn takeName(file: *NewFile, parent: *Parent) Error!void {
         var random: [8]u8 = undefined;
         _ = try check(faults.repeat(.@"store.name", linux.getrandom, .{ &random, random.len, 0 }));
         const hex = std.fmt.bytesToHex(random, .lower);
-        // The parent has at most 63 bytes, the rest 22.
+        // The parent has at most 63 bytes, the rest of the name 22.
         const text = std.fmt.bufPrintZ(&file.name, "{s}/.{s}.tmp", .{ parent.path(), &hex }) catch
             return error.System;
         file.name_length = @intCast(text.len);
     }
 };
 
-/// The folder part of a path; `.` if there is none.
+/// The folder part of a path; `.` if the path has none.
 const Parent = struct {
     text: [name_max + 1]u8 = undefined,
 
@@ -342,12 +347,12 @@ const Parent = struct {
 
 pub const Size = struct { bytes: u64, allocated: u64, links: u32 };
 
-/// Size of an open file.
+/// Returns the size of an open file in bytes, and its allocated bytes.
 pub fn sizeOf(fd: i32, point: faults.Point) Error!Size {
     return sizeAt(fd, "", linux.AT.EMPTY_PATH, point);
 }
 
-/// Size of the file under `path` in the folder `fd`.
+/// Returns the size of the file at `path`, relative to the folder `fd`.
 pub fn sizeAt(fd: i32, path: Path, flags: u32, point: faults.Point) Error!Size {
     var stat: linux.Statx = undefined;
     const mask: linux.STATX = .{ .SIZE = true, .BLOCKS = true, .NLINK = true };

@@ -1,5 +1,5 @@
-//! One job of a disk and its steps: before, during and after the transfer of bytes. The steps are
-//! the same with io_uring and with threads; only the transfer differs.
+//! One disk job and its steps before, during and after the transfer of its bytes. With io_uring and
+//! with threads the steps are the same; only the transfer differs.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,10 +19,10 @@ const Error = status.Error;
 
 pub const header_bytes = 4096;
 const page_bytes = 4096;
-/// How often a read or write that moved nothing or was interrupted is repeated before it counts as
-/// failed.
+/// Number of times a read or write that moved no byte or was interrupted is repeated before the job
+/// fails.
 const stalls_max = 16;
-/// Linux moves at most this much in one call.
+/// Largest span in bytes: Linux moves at most 0x7ffff000 bytes in one call, header included.
 const bytes_max = 0x7fff_f000 - header_bytes;
 
 fn wholePages(bytes: u64) u64 {
@@ -35,22 +35,22 @@ pub const Job = struct {
     request: types.DiskJob,
     operation: types.DiskOperation,
     region: ?*Region,
-    /// The header and, except for `peek`, the span in whole pages.
+    /// Memory to transfer: the header and, except for `peek`, the span in whole pages.
     parts: [2]std.posix.iovec,
     part_count: u8,
     step: Step = .begin,
-    /// The file being written. A read uses only its `fd`.
+    /// The file being written. For reads only its `fd` is used.
     file: folders.NewFile = .{},
-    /// Bytes of `parts` already moved.
+    /// Bytes of `parts` transferred so far.
     moved: u64 = 0,
-    /// Bytes of `parts` that must be moved; padding at the end of a file may be missing.
+    /// Bytes of `parts` that must be transferred. The file may end before the padding after them.
     needed: u64 = 0,
     stalls: u8 = 0,
     verdict: faults.Verdict = .{},
-    /// The kernel's answer to the last read or write.
+    /// Raw result of the last read or write system call.
     answer: usize = 0,
-    /// The bytes requested from the ring, the number of requests, how many are open, and their
-    /// answers.
+    /// io_uring state: the parts still to transfer, the number of requests, how many of them are
+    /// open, and their results.
     left: [2]std.posix.iovec = undefined,
     left_count: u8 = 0,
     asked: u8 = 0,
@@ -58,7 +58,7 @@ pub const Job = struct {
     answers: [2]i32 = .{ 0, 0 },
     outcome: types.DiskDone = std.mem.zeroes(types.DiskDone),
 
-    /// Validates a request; its region stays open until `release`.
+    /// Validates a request. The job's region stays open until `release`.
     pub fn prepare(request: types.DiskJob, headers: []align(page_bytes) u8) Error!Job {
         const operation = std.enums.fromInt(types.DiskOperation, request.operation) orelse
             return error.BadRequest;
@@ -125,7 +125,7 @@ pub const Job = struct {
         return @ptrCast(&job.request.path);
     }
 
-    /// The file that a store overwrites, if the request names one.
+    /// Returns the path of the old file that a store overwrites; null if the request names none.
     fn spare(job: *const Job) ?Path {
         if (job.operation != .store or job.request.target[0] == 0) return null;
         return @ptrCast(&job.request.target);
@@ -136,7 +136,7 @@ pub const Job = struct {
         return address[0..@intCast(job.request.buffer_bytes)];
     }
 
-    /// All steps before the transfer.
+    /// Runs all steps before the transfer. An operation without a transfer runs completely.
     pub fn begin(job: *Job, folder: *Folder) Error!void {
         job.step = .done;
         switch (job.operation) {
@@ -174,7 +174,8 @@ pub const Job = struct {
         return text[0 .. text.len - 1 :0];
     }
 
-    /// The rest of the payload's last page may contain bytes of another tenant's block.
+    /// Zeroes the memory after the payload up to the end of its page, which may contain bytes of
+    /// another tenant's block.
     fn clearPadding(job: *Job) void {
         const span = job.parts[1].base[0..job.parts[1].len];
         @memset(span[@intCast(job.request.bytes)..], 0);
@@ -202,8 +203,8 @@ pub const Job = struct {
         };
     }
 
-    /// Whether to make the next read or write; otherwise the plan of failures has supplied its
-    /// answer.
+    /// Returns whether to make the next read or write. False: the fault plan has already set
+    /// `answer`.
     pub fn mayMove(job: *Job) bool {
         job.step = .account;
         job.verdict = faults.hit(job.movePoint());
@@ -212,7 +213,7 @@ pub const Job = struct {
         return false;
     }
 
-    /// The parts from the first byte that was not moved.
+    /// Returns the parts of memory that are not yet transferred.
     pub fn remaining(job: *const Job, parts: *[2]std.posix.iovec) []std.posix.iovec {
         var skip = job.moved;
         var count: usize = 0;
@@ -226,7 +227,7 @@ pub const Job = struct {
         return parts[0..count];
     }
 
-    /// Reads or writes on this thread.
+    /// Reads or writes on this thread and sets `answer`.
     pub fn moveHere(job: *Job) void {
         var memory: [2]std.posix.iovec = undefined;
         const parts = job.remaining(&memory);
@@ -237,23 +238,25 @@ pub const Job = struct {
             linux.preadv(job.file.fd, parts.ptr, parts.len, at);
     }
 
-    /// The parts for the ring; they must not move while the ring works on them.
+    /// Returns the remaining parts for io_uring. They stay valid until the kernel has completed the
+    /// requests.
     pub fn takeParts(job: *Job) []std.posix.iovec {
         const parts = job.remaining(&job.left);
         job.left_count = @intCast(parts.len);
         return parts;
     }
 
-    /// Combines the ring's answers into one: the bytes moved without a gap from the start.
+    /// Combines the results of the job's io_uring requests in `answer`: the number of bytes moved
+    /// without a gap from the start.
     pub fn gatherAnswers(job: *Job) void {
         job.answer = @bitCast(@as(isize, job.answers[0]));
         if (job.asked < 2 or job.answers[0] != job.left[0].len) return;
         const second = job.answers[1];
-        // An error of the second part shows when it is retried.
+        // An error of the second request shows when its bytes are requested again.
         if (second > 0) job.answer += @intCast(second);
     }
 
-    /// Processes `answer`; the next step is another transfer if bytes are missing.
+    /// Processes `answer`. If bytes are missing, the job's next step is another transfer.
     pub fn account(job: *Job) Error!void {
         job.step = .move;
         job.verdict.after();
@@ -272,18 +275,18 @@ pub const Job = struct {
             job.step = .finish;
             return;
         }
-        // Direct I/O continues at a page boundary, so a partial page is read again.
+        // Direct I/O must continue at a page boundary, so a partly read page is read again.
         const whole = std.mem.alignBackward(u64, end, page_bytes);
         if (whole == job.moved) {
             job.stalls += 1;
-            // A file shorter than its size reads 0 bytes, at once.
+            // A file shorter than its expected size returns 0 bytes at its end.
             if (count == 0 and job.operation != .store) return error.Short;
             if (job.stalls >= stalls_max) return error.IoError;
         }
         job.moved = whole;
     }
 
-    /// All steps after the transfer.
+    /// Runs all steps after the transfer: publishes a stored file, or checksums loaded bytes.
     pub fn finish(job: *Job, folder: *const Folder) Error!void {
         job.step = .done;
         switch (job.operation) {
@@ -300,14 +303,14 @@ pub const Job = struct {
         }
     }
 
-    /// Records the error with which the job ends.
+    /// Records the error with which the job will complete.
     pub fn fail(job: *Job, err: Error) void {
         job.step = .done;
         job.outcome.status = @intFromEnum(status.fromError(err));
         job.outcome.errno = errno.lastErrno();
     }
 
-    /// Closes the job's files. An unpublished new file disappears.
+    /// Closes the job's files. An unpublished new file is removed.
     pub fn close(job: *Job, folder: *const Folder) void {
         if (job.file.fd < 0) return;
         switch (job.operation) {
@@ -319,7 +322,7 @@ pub const Job = struct {
     }
 };
 
-/// A job that reads a header and 8192 bytes.
+/// Makes a job that reads a header and 8192 bytes.
 fn moving(header: *[header_bytes]u8, span: *[8192]u8) Job {
     return .{
         .request = std.mem.zeroes(types.DiskJob),
@@ -346,7 +349,7 @@ test "a transfer continues from the page in which it stopped" {
     try std.testing.expectEqual(1, rest.len);
     try std.testing.expectEqual(@intFromPtr(&span) + 4096, @intFromPtr(rest[0].base));
     try std.testing.expectEqual(4096, rest[0].len);
-    // The padding of the last page may be missing, the payload must not.
+    // The padding of the last page may be missing, but not the payload.
     job.answer = 3904;
     try job.account();
     try std.testing.expectEqual(.finish, job.step);

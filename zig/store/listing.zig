@@ -1,5 +1,5 @@
-//! The entries of a folder, one buffer at a time: takes a position, returns entries and the next
-//! position.
+//! Lists the entries of a folder in parts: takes a position, fills one buffer with entries, and
+//! returns the next position.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,8 +8,9 @@ const faults = @import("../base/faults.zig");
 const folders = @import("folder.zig");
 const Error = @import("../abi/status.zig").Error;
 
-/// An entry here is never longer than the kernel's: 17 bytes and the name against 19, the name and
-/// a zero. All entries read therefore fit into a buffer of the same size.
+/// Size of the buffer for the kernel's entries. An entry written here (17 bytes and the name) is
+/// never longer than the kernel's (19 bytes, the name and a zero), so the entries of one kernel
+/// buffer fit into an output of the same size.
 const kernel_bytes = 16 * 1024;
 const entry_fixed_bytes = 17;
 
@@ -48,7 +49,7 @@ fn convert(fd: i32, kernel: []align(8) const u8, out: []u8, page: *Page) Error!v
         if (std.mem.eql(u8, name, ".") or std.mem.eql(u8, name, "..")) continue;
         const no_follow = linux.AT.SYMLINK_NOFOLLOW;
         const size = folders.sizeAt(fd, name, no_follow, .@"list.stat") catch |err| switch (err) {
-            // The file was removed after the folder was read.
+            // The file was removed after the kernel listed it.
             error.Missing => continue,
             else => return err,
         };

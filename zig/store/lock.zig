@@ -1,4 +1,4 @@
-//! The lock of a folder: an open file with an exclusive flock, which the kernel releases when the
+//! The lock of a folder: an open file with an exclusive flock, which the kernel releases when its
 //! process ends.
 
 const std = @import("std");
@@ -9,8 +9,8 @@ const Error = @import("../abi/status.zig").Error;
 
 const exclusive_without_waiting = 2 | 4;
 
-/// Returns a descriptor with the lock of the file, which is created if it is missing. `TryAgain`:
-/// another process has the lock.
+/// Locks the file at `path`, creating it if it is missing, and returns the open descriptor. Returns
+/// `TryAgain` if another process has the lock.
 pub fn take(path: [*:0]const u8) Error!i32 {
     const flags: linux.O = .{ .ACCMODE = .RDWR, .CREAT = true, .NOFOLLOW = true, .CLOEXEC = true };
     const where = .{ linux.AT.FDCWD, path, flags, 0o600 };

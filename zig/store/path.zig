@@ -1,9 +1,10 @@
-//! Validates paths of a disk.
+//! Validates the relative paths of a disk's files.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 
-/// Accepts paths inside the disk's folder. `empty_allowed`: also the folder itself.
+/// Accepts a path inside the disk's folder. With `empty_allowed` also accepts an empty path, which
+/// means the folder itself.
 pub fn check(bytes: *const [64]u8, empty_allowed: bool) Error!void {
     const length = std.mem.indexOfScalar(u8, bytes, 0) orelse return error.BadRequest;
     if (length == 0 and !empty_allowed) return error.BadRequest;

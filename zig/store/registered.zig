@@ -1,5 +1,5 @@
-//! Memory registered with the ring, so that the kernel need not look up its pages per request: the
-//! headers, and the arena if the limit of locked memory allows it.
+//! Memory registered with io_uring, so that the kernel does not look up its pages for each request:
+//! the headers, and the arena if the limit of locked memory allows it.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,16 +8,16 @@ const faults = @import("../base/faults.zig");
 const regions = @import("../mem/root.zig").table;
 const Error = @import("../abi/status.zig").Error;
 
-/// The largest buffer that the kernel accepts.
+/// Largest buffer in bytes that the kernel accepts for registration.
 const slice_bytes = 1 << 30;
 
 pub const RegisteredBuffers = struct {
     headers: []const u8 = &.{},
-    /// Handle of the region; 0 if none is registered.
+    /// Handle of the registered region; 0 if none is registered.
     arena: u64 = 0,
     arena_base: usize = 0,
 
-    /// Registers the buffers. May be slow, because the kernel pins every page of the arena.
+    /// Registers the buffers. Takes seconds for a large arena, because the kernel pins each page.
     pub fn register(ring_fd: i32, headers: []u8, arena: u64) Error!RegisteredBuffers {
         const region = try regions.acquire(arena);
         defer regions.release(region);
@@ -39,7 +39,8 @@ pub const RegisteredBuffers = struct {
         return .{ .headers = headers, .arena = arena, .arena_base = @intFromPtr(region.base) };
     }
 
-    /// The registered buffer that contains a whole part of a transfer with `region`.
+    /// Returns the index of the registered buffer that contains the whole part of `region`; null if
+    /// none does.
     pub fn indexOf(self: *const RegisteredBuffers, region: u64, part: *const std.posix.iovec) ?u16 {
         if (self.arena == 0) return null;
         const address = @intFromPtr(part.base);

@@ -1,6 +1,6 @@
-//! Moves bytes by io_uring. One thread owns the ring: it takes jobs with open files, submits their
-//! reads and writes, and returns the jobs when the kernel has answered. It makes no other call, so
-//! no blocking call delays transfers.
+//! Moves bytes by io_uring. One thread owns the ring: it takes jobs whose files are open, submits
+//! their reads and writes, and returns the jobs when the kernel has completed them. It makes no
+//! other blocking call, so nothing delays transfers.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -13,12 +13,13 @@ const Disk = @import("disk.zig").Disk;
 const Job = @import("job.zig").Job;
 const RegisteredBuffers = @import("registered.zig").RegisteredBuffers;
 
-/// Requests of one job at the same time: header and span.
+/// Open requests of one job: header and span.
 const requests_per_job = 2;
-/// `user_data` of the read with which helpers wake the owner; the one of a job is its address.
+/// `user_data` of the eventfd read that wakes the ring's thread. A job's requests carry its
+/// address.
 const wake_token = 0;
 const answers_at_once = 64;
-/// How often the owner submits again, 1 ms apart, when the kernel cannot accept requests.
+/// Number of times, 1 ms apart, that the thread submits again while the kernel refuses requests.
 const refusals_max = 100;
 
 pub const Ring = struct {
@@ -29,7 +30,7 @@ pub const Ring = struct {
     wake_armed: bool = false,
     refusals: u32 = 0,
 
-    /// Creates a ring that its owner must `enable`.
+    /// Creates a disabled ring; the thread that will own it calls `enable`.
     pub fn create(depth: u32) Error!Ring {
         const wake_fd = try wakes.create();
         errdefer _ = linux.close(wake_fd);
@@ -53,7 +54,7 @@ pub const Ring = struct {
         const entries = std.math.ceilPowerOfTwoAssert(u32, requests_per_job * depth + 1);
         const modern: u32 = linux.IORING_SETUP_SINGLE_ISSUER | linux.IORING_SETUP_COOP_TASKRUN |
             linux.IORING_SETUP_SUBMIT_ALL;
-        // Before Linux 6.0 the modern flags are EINVAL.
+        // Kernels before Linux 6.0 refuse the modern flags with EINVAL.
         for ([_]u32{ modern, 0 }) |flags| {
             parameters.* = std.mem.zeroes(linux.io_uring_params);
             parameters.flags = linux.IORING_SETUP_R_DISABLED | flags;
@@ -70,14 +71,14 @@ pub const Ring = struct {
         _ = linux.close(ring.wake_fd);
     }
 
-    /// Makes the calling thread the owner.
+    /// Enables the ring and makes the calling thread its owner.
     pub fn enable(ring: *Ring) Error!void {
         const what: linux.IORING_REGISTER = .REGISTER_ENABLE_RINGS;
         const arguments = .{ ring.uring.fd, what, null, 0 };
         _ = try errno.check(faults.call(.@"ring.enable", linux.io_uring_register, arguments));
     }
 
-    /// Serves the disk until it closes.
+    /// Runs the ring's loop on the calling thread until the disk closes.
     pub fn own(ring: *Ring, disk: *Disk) void {
         while (true) {
             const over = disk.takeTransfers(ring);
@@ -88,7 +89,8 @@ pub const Ring = struct {
         }
     }
 
-    /// The ring has room for all requests that a disk's jobs may have open, and for the wake.
+    /// Returns a free submission entry. The ring has room for all open requests of a disk's jobs
+    /// and the wake-up read.
     fn request(ring: *Ring) *linux.io_uring_sqe {
         return ring.uring.get_sqe() catch unreachable;
     }
@@ -102,8 +104,8 @@ pub const Ring = struct {
     }
 
     /// Prepares the requests of a job: one over both parts, or one for each part when reading into
-    /// registered memory. Writes always use one: the file then grows once and not twice (27 %
-    /// faster at 256 KiB).
+    /// registered memory. A write always uses one request, so the file grows once and not twice (27
+    /// % faster at 256 KiB).
     pub fn add(ring: *Ring, job: *Job) void {
         const parts = job.takeParts();
         const span = &parts[parts.len - 1];
@@ -131,7 +133,7 @@ pub const Ring = struct {
         var at = job.moved;
         for (parts, 0..) |*part, number| {
             const sqe = ring.request();
-            // The span is registered, and so are the headers whenever any buffer is.
+            // The span is registered. The headers are registered whenever any buffer is.
             sqe.prep_read_fixed(job.file.fd, part, at, ring.bufferOf(job, part).?);
             sqe.user_data = @intFromPtr(job) | number;
             at += part.len;
@@ -142,7 +144,7 @@ pub const Ring = struct {
         return ring.buffers.indexOf(job.request.region, part);
     }
 
-    /// Submits the prepared requests and waits for an answer.
+    /// Submits the prepared requests and waits for at least one completion.
     fn enter(ring: *Ring, disk: *Disk) void {
         const waiting = ring.uring.flush_sq();
         const flags = linux.IORING_ENTER_GETEVENTS;
@@ -154,7 +156,7 @@ pub const Ring = struct {
                 ring.refusals = 0;
                 return;
             },
-            // Lack of memory or of room for answers: both may be temporary.
+            // The kernel lacks memory or room for completions; both may be temporary.
             .AGAIN, .BUSY => ring.refusals += 1,
             else => ring.refusals = refusals_max,
         }
@@ -162,7 +164,8 @@ pub const Ring = struct {
         faults.pause(1);
     }
 
-    /// Answers requests that the kernel did not accept with `code` and drops them.
+    /// Ends all requests that the kernel did not accept with the errno `code` and removes them from
+    /// the ring.
     fn takeBack(ring: *Ring, disk: *Disk, code: linux.E) void {
         const sq = &ring.uring.sq;
         const head = @atomicLoad(u32, sq.head, .acquire);

@@ -1,5 +1,5 @@
-//! A simulated kernel for the memory code: each call can be made to fail, and open objects are
-//! counted.
+//! A simulated kernel for tests of the memory code: each system call can be made to fail, and open
+//! objects are counted.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
@@ -197,7 +197,7 @@ test "a node is preferred for whole pages of a writable region" {
     try std.testing.expectError(error.OutOfMemory, region.prefer(0, 4096, 0));
     FailingSystem.failing = .none;
     region.prefer(4096, 8192, 0) catch |err| switch (err) {
-        // A kernel without NUMA.
+        // This kernel has no NUMA support.
         error.Unsupported => return error.SkipZigTest,
         else => return err,
     };
@@ -209,7 +209,7 @@ test "a node is preferred for whole pages of a writable region" {
 
 const preferred = 1;
 
-/// The kernel's NUMA policy for the page at an address.
+/// Returns the kernel's NUMA policy for the page at an address.
 fn policyAt(address: [*]u8) !u32 {
     const linux = std.os.linux;
     const by_address = 2;

@@ -112,7 +112,7 @@ export const routerCommand = defineCommand({
   },
 });
 
-/** Maps flags to the configuration keys that they override. */
+/** Returns the values of the given flags, under the configuration keys that they override. */
 function overridesOf(given: FlagValues<typeof flags>): Overrides {
   const milliseconds = (ms: number | null) => (ms === null ? null : `${ms}ms`);
   const off = (isOff: boolean) => (isOff ? false : null);

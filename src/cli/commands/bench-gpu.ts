@@ -22,7 +22,7 @@ import {
 import { printMeasured } from "../terminal.ts";
 
 const MIB = 2 ** 20;
-/** The largest pieces. */
+/** Bytes of the largest pieces that the benchmark copies. */
 const UNIT = 16 * MIB;
 
 export const benchGpuCommand = defineCommand({
@@ -123,7 +123,10 @@ export const benchTtftCommand = defineCommand({
   },
 });
 
-/** Python files are no part of the executable. */
+/**
+ * Returns the folder of the Python packages in a checkout. The executable does not contain Python
+ * files.
+ */
 function packagesOfCheckout(): string {
   if (!compiled) return join(import.meta.dir, "../../../python");
   throw new HearthError("USAGE", "--driver is required: the folder python/ of a checkout");

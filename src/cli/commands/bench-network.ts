@@ -22,9 +22,11 @@ import { createProgress, printMeasured, printRows } from "../terminal.ts";
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
-/** Parameters of the repeated pulls. */
+/** Block size and concurrency of the benchmark of many pulls. */
 const PULLED = { blockBytes: MIB, inFlight: 8 };
-/** Parameters of the pull over a new connection, with a simulated network delay. */
+/**
+ * Block size and simulated one-way network delay of the benchmark that pulls over a new connection.
+ */
 const RESUMED = { blockBytes: 64 * KIB, delayMs: 20 };
 
 export const benchPeerCommand = defineCommand({

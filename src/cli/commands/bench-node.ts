@@ -108,7 +108,10 @@ export const benchEngineCommand = defineCommand({
   },
 });
 
-/** Python files are no part of the executable; `./dev build` puts it into a checkout. */
+/**
+ * Returns the folder of the Python packages in a checkout. The executable, which `./dev build` puts
+ * into a checkout, does not contain Python files.
+ */
 function packagesOfCheckout(): string {
   const root = compiled ? join(dirname(process.execPath), "..") : join(import.meta.dir, "../../..");
   const packages = join(root, "python");

@@ -35,7 +35,7 @@ import { createProgress, printJson, printMeasured, printRows, type Row } from ".
 
 const scaleLimits = numberKind({ min: 1 / 2560, max: 1 });
 
-/** A share as a fraction or a decimal number: `1/64`, `0.5`. */
+/** Parses a share, given as a fraction or a decimal number: `1/64`, `0.5`. */
 const scaleKind: Kind<number> = {
   ...scaleLimits,
   placeholder: "FRACTION",

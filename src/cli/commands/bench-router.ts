@@ -208,7 +208,7 @@ interface RouteOverHttpOptions {
   readonly workers: number;
   /** Tokens of each prompt. */
   readonly promptTokens: number;
-  /** How long it is measured. */
+  /** Duration of the measurement in milliseconds. */
   readonly ms: number;
   readonly signal: AbortSignal;
 }
@@ -222,7 +222,8 @@ const VOCABULARY = 128_000;
 
 /**
  * Measures `POST /v1/route` of a router in a separate process with one thread. Each request counts
- * as load until its id is reused. The blocks of workers are predicted from routing.
+ * as load until its id is used again. The router assumes that a worker caches the prompts it was
+ * sent.
  */
 async function routeOverHttp(options: RouteOverHttpOptions) {
   const { clock, workers, promptTokens, ms, signal } = options;

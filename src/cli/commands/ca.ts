@@ -30,7 +30,7 @@ import { type Io, printJson, printRecord } from "../terminal.ts";
 
 const DAY_MS = 86_400_000;
 
-/** Maximum clock skew of other hosts. */
+/** Maximum difference, in milliseconds, between the clocks of two hosts of the cluster. */
 const SKEW_MS = 3_600_000;
 
 export const DAYS_MAX = 36_500;
@@ -114,7 +114,7 @@ export const caIssueCommand = defineCommand({
   },
 });
 
-/** A validity from slightly in the past to `days` from now. */
+/** Returns a validity period of `days` days that begins one maximum clock skew in the past. */
 export function validityOf(clock: Clock, days: number): Validity {
   const nowMs = clock.wallMs();
   return { notBeforeMs: nowMs - SKEW_MS, notAfterMs: nowMs + days * DAY_MS };
@@ -150,7 +150,10 @@ export const caShowCommand = defineCommand({
   },
 });
 
-/** Verifies the certificate as a host of the cluster that it names. */
+/**
+ * Verifies the certificate as a host of the cluster that the certificate names would. Returns
+ * "good", or the reason for which it is refused.
+ */
 function judged(
   { der, cluster }: DescribedCertificate,
   pem: string,
@@ -200,7 +203,7 @@ const USES: Readonly<Record<string, string>> = {
   [OID.clientAuth]: "client",
 };
 
-/** All certificates of a PEM text, in order. Throws USAGE if there are none. */
+/** Describes all certificates of a PEM text, in order. Throws USAGE if it contains none. */
 export function describeCertificates(
   path: string,
   pem: string,
@@ -240,7 +243,10 @@ function describe(where: string, der: Uint8Array, wallMs: number): DescribedCert
   };
 }
 
-/** Text of a certificate is untrusted and must not control the terminal. */
+/**
+ * Returns text of a certificate without control characters. The text is untrusted and could
+ * otherwise change the terminal.
+ */
 function plain(text: string): string {
   return text.replace(/[^ -~]/g, "?");
 }

@@ -47,11 +47,11 @@ export const command = defineCommand({
 interface ReadFile {
   readonly problems: readonly (ConfigProblem | string)[];
   readonly config: object | null;
-  /** The configuration with all defaults filled in. */
+  /** The configuration as text, with all defaults filled in. */
   readonly text: string;
 }
 
-/** Sections that no agent's file has. */
+/** Configuration sections that only a router's file has. */
 const ROUTER_ONLY = ["router", "workers", "models", "proxy", "policies", "replicas"];
 
 function refused(problems: ReadFile["problems"]): ReadFile {

@@ -94,7 +94,7 @@ interface DiscoveryContext {
   interrupt(): AbortSignal;
 }
 
-/** Shows the worker's entry in discovery. */
+/** Prints the worker's entry in the NATS discovery. */
 async function discovered(
   { flags, io, clock, interrupt }: DiscoveryContext,
   nats: string,
@@ -123,7 +123,7 @@ async function discovered(
 function printStatus(io: Io, document: Json): void {
   const { health, namespaces, build: _build, ...members } = membersOf(document);
   printRecord(io, readable(members), false);
-  // In full, because `hearth ctl explain --tokens` needs one.
+  // Keys are printed in full, because `hearth ctl explain --tokens` needs one.
   const keys = Array.isArray(namespaces) ? namespaces : [];
   for (const key of keys) io.out.write(`namespace ${textOf(key)}\n`);
   for (const { name, pci, lost } of listOf(members.gpu, "devices")) {
@@ -139,12 +139,14 @@ function printStatus(io: Io, document: Json): void {
   }
 }
 
-/** "2 holds, 5 blocks, 20.0 KiB". */
+/** Formats totals of an owner's pins and leases: "2 holds, 5 blocks, 20.0 KiB". */
 function heldText({ holds, blocks, bytes }: Readonly<Record<string, unknown>>): string {
   return `${textOf(holds)} holds, ${textOf(blocks)} blocks, ${bytesOf(bytes)}`;
 }
 
-/** Nested members under dotted names (`ram.blocks`), with readable sizes and times. */
+/**
+ * Flattens nested members to dotted names (`ram.blocks`) and formats sizes and times for people.
+ */
 function readable(members: Readonly<Record<string, unknown>>, prefix = "", depth = 1): Row {
   const row: Record<string, string> = {};
   for (const [name, value] of Object.entries(members)) {
@@ -203,7 +205,7 @@ const PAGE = 1_000;
 
 const POLL_MS = 1_000;
 
-/** Members with a fixed position in a line. */
+/** Members of an event that its line shows first; all others follow as `name=value`. */
 const PLACED = new Set(["sequence", "time", "kind"]);
 
 export const ctlEventsCommand = defineCommand({
@@ -243,7 +245,7 @@ export const ctlEventsCommand = defineCommand({
   },
 });
 
-/** `41  2026-01-01T00:00:00.000Z  hold_relieved  hold=pin owner=team-a`. */
+/** Formats an event: `41  2026-01-01T00:00:00.000Z  hold_relieved  hold=pin owner=team-a`. */
 function lineOf(event: Members): string {
   const members = Object.entries(event).flatMap(([name, value]) =>
     PLACED.has(name) || value === null ? [] : [`${name}=${textOf(value)}`],
@@ -309,7 +311,7 @@ function peerRow(peer: Members, nowMs: number) {
   };
 }
 
-/** Remaining time: `29.5d`; `over` if it has passed. */
+/** Formats the time left until `time`: `29.5d`; `over` if it has passed. */
 function leftOf(time: unknown, nowMs: number): string {
   const ms = typeof time === "string" ? Date.parse(time) - nowMs : Number.NaN;
   if (Number.isNaN(ms)) return "-";
@@ -363,7 +365,7 @@ export const ctlTracePullCommand = defineCommand({
   },
 });
 
-/** `the block was warmed: done`. */
+/** Formats the outcome of a command from its receipt: `the block was warmed: done`. */
 function outcomeOf(receipt: Json): string {
   const [block] = listOf(receipt, "blocks");
   const { outcome, reason } = membersOf(block ?? receipt);

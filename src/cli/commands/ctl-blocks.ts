@@ -83,7 +83,8 @@ function blockRow(block: Members): Row {
   const isWhole = layer === undefined || layer === 0xffff_ffff;
   return {
     depth: Number(depth ?? 0),
-    // The alias is the engine's hash, which users know; it does not identify a layer.
+    // Shows the engine's hash if the block has one, because users know it. The hash does not
+    // identify a layer.
     block: isWhole ? nameOf(alias ?? digest) : `${nameOf(digest)}/${textOf(layer)}`,
     tiers: textOf(tiers),
     bytes: bytesOf(bytes),
@@ -176,7 +177,10 @@ async function bodyOf(flags: Prompt, blocks: readonly (number | bigint | string)
   };
 }
 
-/** Completes a prefix of a namespace key. Throws USAGE if several keys begin with it. */
+/**
+ * Replaces an abbreviated namespace key in `body` by the full key. Throws USAGE if several keys
+ * begin with it.
+ */
 async function withNamespace(asking: Asking, body: Json): Promise<Answer> {
   const { namespace: start } = membersOf(body);
   const isWhole = typeof start !== "string" || start.length === KEY_DIGITS;
@@ -204,7 +208,7 @@ async function tokensIn(file: string): Promise<number[]> {
   });
 }
 
-/** Prints the first blocks, and the first miss with its reason. */
+/** Prints the leading blocks of a prompt, and the first missing one with the reason. */
 function printExplanation(io: Io, document: Json): void {
   const { leading, miss, peers } = membersOf(document);
   const blocks = listOf(document, "blocks");
@@ -277,14 +281,14 @@ interface HoldFlags extends AskFlags {
 
 interface HoldList {
   readonly path: string;
-  /** Name of the list in an answer. */
+  /** Name of the list in a reply. */
   readonly list: string;
   readonly kind: string | null;
 }
 
 /**
- * Prints a row for each pin or lease, then the budget; with `--json` the agent's answers, one page
- * per line.
+ * Prints a table of pins or leases, then the budget. With `--json` prints the agent's replies, one
+ * page per line.
  */
 export async function printHolds(
   context: AskContext & { readonly flags: HoldFlags },
@@ -333,7 +337,7 @@ function holdRow(hold: Members): Row {
   };
 }
 
-/** `12.5`: a decayed priority has many irrelevant digits. */
+/** Formats a number with few decimals (`12.5`): a decayed priority has many irrelevant digits. */
 function decimalOf(value: unknown): string {
   return typeof value === "number" ? String(Number(value.toFixed(1))) : textOf(value);
 }

@@ -37,14 +37,14 @@ import { printJson } from "../terminal.ts";
 
 interface ControlCommand<Flags extends FlagTable, Arguments extends ArgumentTable>
   extends Pick<Command<Flags, Arguments>, "description" | "arguments" | "flags" | "examples"> {
-  /** The command to send. */
+  /** Returns the control command to send. */
   command(
     flags: FlagValues<Flags>,
     given: ArgumentValues<Arguments>,
   ): WireCommand | Promise<WireCommand>;
 }
 
-/** A command that sends one control command and prints its receipt. */
+/** Defines a subcommand that sends one control command and prints its receipt. */
 function control<const Flags extends typeof commandFlags, const Arguments extends ArgumentTable>(
   name: string,
   { command, ...rest }: ControlCommand<Flags, Arguments>,
@@ -53,14 +53,14 @@ function control<const Flags extends typeof commandFlags, const Arguments extend
     ...rest,
     exits: CTL_EXITS,
     async run({ flags, arguments: given, ...context }) {
-      // The compiler cannot see that the values of these flags contain those of `commandFlags`.
+      // The compiler cannot infer that the flags of this command include `commandFlags`.
       const sending = flags as FlagValues<typeof commandFlags>;
       return sendCommand({ name, flags: sending, ...context }, await command(flags, given));
     },
   };
 }
 
-/** The members that are given: those that are not null. */
+/** Returns the members that are not null. */
 function givenOf<Members extends object>(members: Members): GivenOf<Members> {
   const given = Object.entries(members).filter(([, value]) => value !== null);
   return Object.fromEntries(given) as GivenOf<Members>;

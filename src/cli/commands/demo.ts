@@ -30,7 +30,7 @@ import {
 
 const KIB = 1024;
 const REQUESTS = 1000;
-/** Maximum concurrent requests in a cluster. */
+/** Maximum concurrent requests in the demo of a cluster. */
 const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
@@ -160,13 +160,13 @@ interface ClusterDemoOptions {
   readonly trace: Trace;
   readonly requests: number;
   readonly workers: number;
-  /** RAM of each worker, in blocks. */
+  /** RAM of each worker in blocks. */
   readonly ramBlocks: number;
   readonly blockBytes: number;
   /** Maximum concurrent requests. */
   readonly clients: number;
   readonly json: boolean;
-  /** Use the in-process bus even if there is a nats-server. */
+  /** Use an in-process bus even if the host has a nats-server. */
   readonly isLocal: boolean;
 }
 
@@ -248,7 +248,7 @@ interface WorkersShown {
   readonly workers: readonly { readonly known: boolean }[];
 }
 
-/** Waits until the router knows every agent and its (empty) residency. */
+/** Waits until the router knows every agent and has received its residency, which is empty. */
 async function untilKnown(
   router: ClusterRouter,
   workers: number,

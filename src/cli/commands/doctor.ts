@@ -19,7 +19,7 @@ import { defineCommand, fileKind, jsonFlag, optional, repeated, urlKind } from "
 import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
 import { printJson } from "../terminal.ts";
 
-/** Default engine socket. */
+/** Default path of the engine socket. */
 const ENGINE_SOCKET = "/run/hearth/engine.sock";
 
 export const command = defineCommand({
@@ -81,7 +81,7 @@ export const command = defineCommand({
   },
 });
 
-/** Probes the libraries of devices in this process. */
+/** Probes the device libraries (CUDA, verbs) in this process. */
 async function lookHere(
   what: "gpus" | "rdma" | "direct",
   config: Config | null,

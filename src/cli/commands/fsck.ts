@@ -96,7 +96,7 @@ interface Shown {
   readonly dir: string;
   readonly owner: OwnerFile;
   readonly deep: boolean;
-  /** Whether rows were compared with files. */
+  /** True if the rows of the index were compared with the files. */
   readonly indexed: boolean;
   readonly seconds: number;
   readonly report: FolderReport;
@@ -110,8 +110,9 @@ function requireSsdFolder(dir: string): void {
 }
 
 /**
- * Locks the folder against agents while files and rows are compared. A check without repair does
- * not write: without a lock file no agent uses the folder, and on a read-only file system none can.
+ * Locks the folder so that no agent uses it while files and index rows are compared. A check
+ * without repair writes nothing, so it locks nothing if there is no lock file (no agent uses the
+ * folder) or if the file system is read-only (no agent can).
  */
 function lockForCheck(native: Native, dir: string, repair: boolean): Disposable {
   const none = { [Symbol.dispose]: () => undefined };
@@ -198,7 +199,7 @@ function jsonOf({ dir, owner, deep, indexed, seconds, report }: Shown): object {
   };
 }
 
-/** The readable part of the index, and the rows to drop from it. */
+/** The readable part of the index, and the list of rows to remove from it. */
 class CheckedIndex implements Disposable {
   readonly rows: InspectedIndex | null;
   readonly findings: readonly Finding[];
@@ -215,7 +216,7 @@ class CheckedIndex implements Disposable {
     this.#dropped.add(rowId);
   }
 
-  /** Drops the rows from the index, after it is read to its end. */
+  /** Removes the listed rows. Call only after the index was read to its end. */
   finish(): void {
     this.rows?.drop([...this.#dropped]);
   }

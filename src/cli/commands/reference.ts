@@ -39,7 +39,7 @@ export const command = defineCommand({
   },
 });
 
-/** The reference page of the reasons in receipts, in Markdown. */
+/** Renders the reference page of the reasons in receipts, in Markdown. */
 function renderCommandReference(): string {
   const lines = [
     "# Receipts of commands",
@@ -71,7 +71,7 @@ function renderCommandReference(): string {
   return `${lines.join("\n")}\n`;
 }
 
-/** The reference page of error codes and exit codes, in Markdown. */
+/** Renders the reference page of error codes and exit codes, in Markdown. */
 function renderErrorReference(): string {
   const lines = [
     "# Errors",

@@ -127,7 +127,7 @@ async function count(trace: Trace, requestsMax: number | null) {
     requests++;
     blocks += request.blocks.length;
     tokens += request.inputTokens;
-    // Ids are dense, in order of first sight.
+    // Block ids are numbered without gaps in order of first occurrence.
     for (const id of request.blocks) distinct = Math.max(distinct, id + 1);
   }
   return {
@@ -159,17 +159,17 @@ export function percentText(ratio: number): string {
 
 export interface OwnAgentOptions {
   readonly ramBlocks: number;
-  /** Blocks that fit on SSD; 0: RAM alone. */
+  /** Number of blocks that fit on SSD; 0 for no SSD tier. */
   readonly ssdBlocks: number;
   readonly blockBytes: number;
   readonly policy: string;
-  /** Further keys of its configuration; see `PrivateAgentOptions`. */
+  /** Further keys of the agent's configuration; see `PrivateAgentOptions`. */
   readonly settings?: PrivateAgentOptions["settings"];
 }
 
 export interface RunReplayOptions {
   readonly trace: Trace;
-  /** Requests in the trace, for the progress bar; null where unknown. */
+  /** Number of requests in the trace, for the progress display; null if unknown. */
   readonly requests: number | null;
   readonly blockBytes: number;
   readonly clients: number;
@@ -179,7 +179,7 @@ export interface RunReplayOptions {
   readonly onProgress?: (tally: ReplayTally) => void;
 }
 
-/** A summary with the hits of each tier, which is known for a temporary agent. */
+/** A summary with the hits of each tier, which only a temporary agent reports. */
 export type TieredSummary = ReplaySummary & {
   readonly hits_ram?: number;
   readonly hits_ssd?: number;
@@ -188,7 +188,10 @@ export type TieredSummary = ReplaySummary & {
 
 const PAGE = 4096;
 const STATUS_MS = 250;
-/** Timeout of a request that waits for free slots. A slow SSD writes a block in about 20 ms. */
+/**
+ * Timeout in milliseconds of a request that waits for free slots. A slow SSD writes a block in
+ * about 20 ms.
+ */
 const STORE_TIMEOUT_MS = 10_000;
 
 /** Starts a temporary agent with the given capacity. */
@@ -206,9 +209,7 @@ export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Pro
   });
 }
 
-/**
- * Replays a trace against a temporary or a running agent, with a progress view on standard error.
- */
+/** Replays a trace against a temporary or a running agent, and shows progress on standard error. */
 export async function runReplay(
   context: ReplayContext,
   target: PrivateAgent | string,
@@ -220,7 +221,7 @@ export async function runReplay(
   const before = status?.counters;
   using _poll = own === null ? null : clock.every(STATUS_MS, () => void poll(own));
   const poll = async (agent: PrivateAgent) => {
-    // The view is optional: if the status is unavailable, it is not shown.
+    // The status is only for the progress display, so an unavailable status is ignored.
     status = await agent.status().catch(() => status);
   };
   const ram = () => ({ used: status?.ram.bytes ?? 0, bytes: status?.arena.bytes ?? 0 });
@@ -249,7 +250,7 @@ export async function runReplay(
     const hits_ram = since("acquire_hits") - hits_ssd - hits_peer;
     return { ...summary, hits_ram, hits_ssd, hits_peer };
   } catch (error) {
-    // The connection closed because the agent failed: report the agent's error instead.
+    // If the connection closed because the agent failed, report the agent's error instead.
     throw (await own?.ended()) ?? error;
   } finally {
     view.end();
@@ -263,7 +264,10 @@ function checkMemory(ramBytes: number): void {
   throw new HearthError("ARENA_UNAVAILABLE", text, { fix: "lower --ram-blocks or --block-bytes" });
 }
 
-/** Resident blocks, those being written, and ancestors that are gone but have children. */
+/**
+ * Returns the number of blocks that the agent's table must hold: resident blocks, blocks being
+ * written, and removed blocks that still have children.
+ */
 export function tableSize(blocks: number): number {
   return Math.max(65_536, blocks * 2);
 }
@@ -272,13 +276,16 @@ interface ReplayViewOptions {
   readonly io: Io;
   readonly clock: Clock;
   readonly json: boolean;
-  /** Requests in the whole trace; null if unknown. */
+  /** Number of requests in the whole trace; null if unknown. */
   readonly requests: number | null;
-  /** Bytes of blocks in the agent's RAM, and its capacity; null for a running agent. */
+  /** Returns the bytes used and the capacity of the agent's RAM; null for a running agent. */
   readonly ram: (() => { readonly used: number; readonly bytes: number }) | null;
 }
 
-/** Progress view of a replay: a live table on a terminal, else a line from time to time. */
+/**
+ * Progress display of a replay: a table that is updated on a terminal, else a line from time to
+ * time.
+ */
 interface ReplayView {
   update(tally: ReplayTally): void;
   end(): void;

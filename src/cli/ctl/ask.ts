@@ -5,16 +5,16 @@ import type { Io } from "../terminal.ts";
 import { openHttp, type readFlags, refusalText } from "./connect.ts";
 import { membersOf } from "./documents.ts";
 
-/** How a query to an agent or router can end, besides the exits of every command. */
+/** Exit codes of a query to an agent or router, in addition to those of every command. */
 export const READ_EXITS: readonly ExitName[] = ["refused", "noAnswer", "interrupted"];
 
-/** Flags of a query; routers have no socket. */
+/** Flags of a query. `socket` is absent for routers, which have no socket. */
 export type AskFlags = Omit<FlagValues<typeof readFlags>, "socket"> & {
   readonly socket?: string | null;
 };
 
 export interface AskContext {
-  /** Name of the command: `ctl tree`. */
+  /** Name of the command, for example `ctl tree`. */
   readonly name: string;
   readonly flags: AskFlags;
   readonly io: Io;
@@ -24,12 +24,15 @@ export interface AskContext {
 
 type Query = Readonly<Record<string, string | number | null>>;
 
-/** `exit`: there is no answer; the error is printed, and this is the exit of the command. */
+/**
+ * Reply to a query. `exit`: there is no reply, the error was printed, and the command ends with
+ * this exit code.
+ */
 export type Answer =
   | { readonly ok: true; readonly document: Json }
   | { readonly ok: false; readonly exit: ExitName };
 
-/** Queries one agent or router over HTTP; prints errors to standard error. */
+/** Sends queries to one agent or router over HTTP. Prints errors to standard error. */
 export class Asking implements AsyncDisposable {
   readonly #context: AskContext;
   readonly #http: HttpControlClient;
@@ -41,7 +44,7 @@ export class Asking implements AsyncDisposable {
     this.#signal = context.interrupt();
   }
 
-  /** Throws USAGE if --nats is given: NATS carries commands only. */
+  /** Opens the connection. Throws USAGE if --nats is given, because NATS carries only commands. */
   static async open(context: AskContext): Promise<Asking> {
     const { name, flags, clock } = context;
     if (flags.nats === null) return new Asking(context, await openHttp(flags, clock));
@@ -79,11 +82,11 @@ const PAGE_MAX = 1_000;
 export interface PagesQuery {
   readonly path: string;
   readonly query: Query;
-  /** `next` of the previous page; null for the first page. */
+  /** The `next` value of the previous page; null for the first page. */
   readonly after: string | number | null;
-  /** Maximum entries of all pages together. */
+  /** Maximum number of entries of all pages together. */
   readonly limit: number;
-  /** Name of the list in a page. */
+  /** Name of the list in each page. */
   readonly list: string;
 }
 
@@ -91,7 +94,10 @@ export type Pages =
   | { readonly ok: true; readonly next: string | number | null }
   | { readonly ok: false; readonly exit: ExitName };
 
-/** Reads pages until `limit`. `next` continues after the last page; null at the end. */
+/**
+ * Reads pages until they contain `limit` entries. In the result, `next` continues after the last
+ * page; null at the end of the list.
+ */
 export async function readPages(
   asking: Asking,
   { path, query, after, limit, list }: PagesQuery,
@@ -112,7 +118,8 @@ export async function readPages(
       return { ok: true, next: null };
     }
     next = page.next;
-    // A page may be short, or empty if all of its entries were filtered out.
+    // A page is short or empty if the agent filtered out entries; count at least one, so that the
+    // loop ends.
     left -= Array.isArray(entries) ? Math.max(1, entries.length) : left;
   }
   return { ok: true, next };

@@ -40,13 +40,15 @@ export type ConnectionFlags = Omit<
 export interface SendFlags {
   readonly issuer?: string | null;
   readonly encoding?: Encoding;
-  /** File with the seed that signs. */
+  /** File with the private key (seed) that signs commands; null or absent for no signature. */
   readonly sign?: string | null;
-  /** Whether to publish on the issuer's own subject. */
+  /** Whether to publish on the NATS subject of the issuer that signs. */
   readonly ownSubject?: boolean;
 }
 
-/** Connects over HTTP unless --nats is given. Throws USAGE for contradicting flags. */
+/**
+ * Connects over HTTP, or over NATS if --nats is given. Throws USAGE if flags contradict each other.
+ */
 export async function openControl(
   flags: ConnectionFlags,
   clock: Clock,
@@ -71,7 +73,7 @@ export async function openControl(
   return openNats(flags, nats, clock, { ...sending, signingSeed });
 }
 
-/** The options with the seed that `sign` names. */
+/** Options of a signed command. `sign` is the seed itself instead of its file. */
 interface SignedSendOptions extends Omit<SendFlags, "sign"> {
   readonly signingSeed?: string | null;
 }
@@ -81,7 +83,7 @@ type NatsFlags = Pick<
   "ca" | "cert" | "key" | "natsCreds" | "natsNkey" | "natsToken" | "natsUser" | "natsInbox"
 >;
 
-/** Throws USAGE for an invalid URL, or one with credentials. */
+/** Opens a NATS connection. Throws USAGE if the URL is invalid or contains credentials. */
 export function openNats(
   flags: NatsFlags,
   url: string,
@@ -105,7 +107,10 @@ export function openNats(
   }
 }
 
-/** The server and the files that the flags name. Throws USAGE for a URL with credentials. */
+/**
+ * Returns the NATS server and the TLS and credential files that the flags name. Throws USAGE if the
+ * URL contains credentials.
+ */
 export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
   if (url.includes("@")) {
     throw new HearthError("USAGE", "the NATS URL holds credentials, which others could see", {
@@ -128,7 +133,7 @@ export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
 }
 
 type HttpFlags = Pick<ConnectionFlags, "api" | "tokenFile" | "ca" | "cert" | "key"> & {
-  /** Left out for routers, which have no socket. */
+  /** Absent for routers, which have no socket. */
   readonly socket?: string | null;
 };
 
@@ -151,7 +156,9 @@ export async function openHttp(
   });
 }
 
-/** The Unix socket to use; null: TCP. Throws USAGE for contradicting flags. */
+/**
+ * Returns the Unix socket to connect to; null for TCP. Throws USAGE if flags contradict each other.
+ */
 function socketOf({ socket, api, tokenFile }: HttpFlags): string | null {
   if (socket === undefined) return null;
   const isElsewhere = api !== null || tokenFile !== null;
@@ -160,7 +167,7 @@ function socketOf({ socket, api, tokenFile }: HttpFlags): string | null {
   throw new HearthError("USAGE", "--socket excludes --api and --token-file");
 }
 
-/** Whether the socket exists and this user may connect to it. */
+/** Returns whether the socket exists and this user may connect to it. */
 function isUsable(path: string): boolean {
   try {
     accessSync(path, constants.R_OK | constants.W_OK);
@@ -186,18 +193,18 @@ function mustPair({ cert, key }: Pick<ConnectionFlags, "cert" | "key">): void {
 
 async function firstLine(path: string): Promise<string> {
   const line = (await fileText(path)).split("\n", 1)[0]!.trim();
-  // The token goes into a header, and is never printed.
+  // The token is sent in an HTTP header and must never be printed.
   if (/^[\x21-\x7e]{1,4096}$/.test(line)) return line;
   throw new HearthError("USAGE", `the first line of ${path} is empty or not printable`);
 }
 
 export const API_URL = "http://127.0.0.1:7171";
-/** Default API socket of the agent. */
+/** Default path of the agent's API socket. */
 const API_SOCKET = "/run/hearth/api.sock";
 const DAY_MS = 86_400_000;
 const deadlineKind = durationKind({ min: 1, max: DAY_MS });
 
-/** TLS files and credentials of a NATS connection. */
+/** Flags for the TLS files and credentials of a NATS connection. */
 export const natsFlags = {
   ca: optional(fileKind, "CA certificates to trust, PEM"),
   cert: optional(fileKind, "client certificate, PEM"),
@@ -209,7 +216,7 @@ export const natsFlags = {
   natsInbox: optional(textKind("PREFIX"), "prefix of reply subjects (default _INBOX)"),
 };
 
-/** How to connect to the agent: flags of every `hearth ctl` command. */
+/** Connection flags of every `hearth ctl` command that talks to an agent. */
 export const connectionFlags = {
   socket: optional(
     textKind("PATH"),
@@ -224,7 +231,7 @@ export const connectionFlags = {
   json: jsonFlag,
 };
 
-/** Flags of commands that only read. */
+/** Flags of commands that only read from an agent. */
 export const readFlags = {
   socket: connectionFlags.socket,
   api: connectionFlags.api,
@@ -261,7 +268,7 @@ export const commandFlags = {
   encoding: withDefault(choiceKind(ENCODINGS), "json", "encoding of the command"),
 };
 
-/** Flags of commands about pins and leases of an owner. */
+/** Flags of commands on the pins and leases of one owner. */
 export const ownedFlags = {
   ...commandFlags,
   owner: optional(nameKind, "owner of the pins; defaults to the issuer"),
@@ -269,7 +276,7 @@ export const ownedFlags = {
 
 const wholeSeconds = durationKind({ min: 1_000, multiple: 1_000 });
 
-/** A duration in whole seconds, at least one; the value is in seconds. */
+/** Parses a duration of whole seconds, at least 1. The value is in seconds. */
 export const seconds: Kind<number> = {
   ...wholeSeconds,
   read(given) {
@@ -279,7 +286,10 @@ export const seconds: Kind<number> = {
   write: (value) => `${value}s`,
 };
 
-/** Workers that answer discovery within `ms`; null if NATS is unreachable, which is printed. */
+/**
+ * Returns the workers that answer a discovery request within `ms` milliseconds. Returns null and
+ * prints the error if NATS is unreachable.
+ */
 export async function discover(
   client: ControlClient,
   { name, io }: { readonly name: string; readonly io: Io },
@@ -297,7 +307,10 @@ export async function discover(
 
 const UNAUTHORIZED = 401;
 
-/** The message of a refusal over HTTP. For a missing token it names the flag to use. */
+/**
+ * Returns the message for a request that HTTP refused. If the token is missing, the message names
+ * the flag to use.
+ */
 export function refusalText(
   { tokenFile }: { readonly tokenFile: string | null },
   status: number | null,

@@ -1,6 +1,6 @@
 import { formatBytes } from "../../core/index.ts";
 
-/** Members of an object in an answer, whose shape is not trusted. */
+/** Members of an object in a reply. The reply's shape was not validated. */
 export type Members = Readonly<Record<string, unknown>>;
 
 export function membersOf(value: unknown): Members {
@@ -8,7 +8,7 @@ export function membersOf(value: unknown): Members {
   return isObject ? (value as Members) : {};
 }
 
-/** The objects in the list of this name; empty if there is no list. */
+/** Returns the objects in the list `name` of a reply; empty if there is no such list. */
 export function listOf(document: unknown, name: string): Members[] {
   const list = membersOf(document)[name];
   return Array.isArray(list) ? list.map(membersOf) : [];
@@ -24,7 +24,7 @@ function numberOf(value: unknown): number | null {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }
 
-/** `1.5GiB`. */
+/** Formats a number of bytes: `1.5GiB`. */
 export function bytesOf(value: unknown): string {
   const bytes = numberOf(value);
   return bytes === null ? "-" : formatBytes(bytes);
@@ -36,7 +36,7 @@ const UNITS = [
   ["m", 60],
 ] as const;
 
-/** Seconds in a readable unit: `59.1m`, `3s`. */
+/** Formats a number of seconds in a readable unit: `59.1m`, `3s`. */
 export function secondsOf(value: unknown): string {
   const seconds = numberOf(value);
   if (seconds === null) return "-";
@@ -48,7 +48,7 @@ export function secondsOf(value: unknown): string {
 
 const NAME_CHARACTERS = 20;
 
-/** A block's name for tables: numbers in full, long hex abbreviated to both ends. */
+/** Formats a block's name for tables: numbers in full, long hex shortened in the middle. */
 export function nameOf(value: unknown): string {
   const name = textOf(value);
   const [hex = "", layer] = name.split("/");
@@ -56,7 +56,9 @@ export function nameOf(value: unknown): string {
   return `${hex.slice(0, 10)}…${hex.slice(-8)}${layer === undefined ? "" : `/${layer}`}`;
 }
 
-/** Holders of a block: `pin of team-a, session 7`. */
+/**
+ * Formats the list of pins, leases and sessions that protect a block: `pin of team-a, session 7`.
+ */
 export function holdersOf(holders: unknown): string {
   return listOf({ holders }, "holders")
     .map(({ kind, name, owner }) => [
@@ -70,12 +72,14 @@ export function holdersOf(holders: unknown): string {
 
 const CHARACTERS_MAX = 120;
 /**
- * Characters that control a terminal: control and format characters, including bidirectional
- * overrides.
+ * Characters that can control a terminal: control and format characters, including those that
+ * change text direction.
  */
 const STEERING = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]+/gu;
 
-/** Untrusted text on one line, without control characters. */
+/**
+ * Returns untrusted text on one line, without control characters, shortened to `max` characters.
+ */
 export function plain(text: string, max = CHARACTERS_MAX): string {
   const clean = text.replace(STEERING, " ");
   return clean.length > max ? `${clean.slice(0, max - 1)}…` : clean;

@@ -10,7 +10,9 @@ import {
 import { fileText } from "../command.ts";
 import { plain } from "./documents.ts";
 
-/** Maximum blocks of one invocation; the client splits them into several commands. */
+/**
+ * Maximum number of blocks named in one invocation. The client splits them into several commands.
+ */
 const NAMES_MAX = 65_536;
 const BLOCK_FORM = "give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
 
@@ -24,7 +26,7 @@ function tooMany(): HearthError {
   });
 }
 
-/** The block reference for a word; null if the word does not name a block. */
+/** Parses a block reference; null if the word does not name a block. */
 function refOf(word: string): BlockRef | null {
   if (readBlockName(word) === null) return null;
   if (!/^-?[0-9]{1,20}$/.test(word)) return word;
@@ -32,7 +34,7 @@ function refOf(word: string): BlockRef | null {
   return Number.isSafeInteger(value) ? value : BigInt(word);
 }
 
-/** One block by its name. */
+/** Parses one block name. */
 export const blockName: Kind<BlockRef> = {
   name: "block",
   range: "a block name",
@@ -44,13 +46,16 @@ export const blockName: Kind<BlockRef> = {
   write: String,
 };
 
-/** A block name, or `-` for standard input. */
+/** Parses a block name, or `-` for names from standard input. */
 export const blockNameOrInput: Kind<BlockRef> = {
   ...blockName,
   read: (given) => (given === "-" ? { ok: true, value: "-" } : blockName.read(given)),
 };
 
-/** The blocks that the words name. Throws USAGE if there are none, or too many. */
+/**
+ * Returns the named blocks, including those from standard input. Throws USAGE if there are none or
+ * too many.
+ */
 export async function readBlocks(words: readonly BlockRef[]): Promise<readonly BlockRef[]> {
   const inputs = words.filter((word) => word === "-").length;
   if (inputs > 1) throw new HearthError("USAGE", "standard input can be read only once");
@@ -103,7 +108,7 @@ function parsed(text: string, file: string): unknown {
 
 const BYTES_MAX = 64 * 1024 * 1024;
 
-/** All of standard input as text. Throws USAGE if it is not UTF-8, or longer than 64 MiB. */
+/** Returns all of standard input as text. Throws USAGE if it is not UTF-8 or longer than 64 MiB. */
 async function standardInput(): Promise<string> {
   const decoder = new TextDecoder("utf-8", { fatal: true });
   const parts: string[] = [];

@@ -19,13 +19,13 @@ import { createProgress, type Io, printJson, printRows } from "../terminal.ts";
 import { type commandFlags, openControl, refusalText } from "./connect.ts";
 import { holdersOf, nameOf, plain } from "./documents.ts";
 
-/** How a command to an agent can end, besides the exits of every command. */
+/** Exit codes of a command that an agent executes, in addition to those of every command. */
 export const CTL_EXITS: readonly ExitName[] = ["partly", "refused", "noAnswer", "interrupted"];
 
 export type CommandFlags = FlagValues<typeof commandFlags>;
 
 export interface CtlContext {
-  /** Name of the command: `ctl pin`. */
+  /** Name of the command, for example `ctl pin`. */
   readonly name: string;
   readonly flags: CommandFlags;
   readonly io: Io;
@@ -33,10 +33,10 @@ export interface CtlContext {
   interrupt(): AbortSignal;
 }
 
-/** Timeout for connecting to an agent that does not respond at all. */
+/** Milliseconds after which connecting to an agent that does not respond fails. */
 const ABSENT_MS = 3_000;
 
-/** Sends one command, prints its receipt, and returns the exit. */
+/** Sends one control command, prints its receipt and returns the exit code's name. */
 export async function sendCommand(context: CtlContext, given: WireCommand): Promise<ExitName> {
   const { flags, io, clock, interrupt } = context;
   const target = targetOf(flags);
@@ -60,7 +60,7 @@ export async function sendCommand(context: CtlContext, given: WireCommand): Prom
   }
 }
 
-/** The worker's id; empty for the worker at the address; null for all workers. */
+/** Returns the worker's id; "" for the worker at the given address; null for all workers. */
 function targetOf({ nats, worker, broadcast }: CommandFlags): string | null {
   if (nats === null) {
     if (!broadcast) return worker ?? "";
@@ -133,10 +133,10 @@ function progressText({ type, worker_id, progress }: Receipt): string {
   return `${start}: ${done_blocks}${of} blocks, ${formatBytes(bytes)}`;
 }
 
-/** Above this many blocks only those that failed are listed. */
+/** If a receipt lists more blocks than this, only the failed ones are printed. */
 const BLOCKS_SHOWN_MAX = 20;
 
-/** Prints a receipt: as JSON on one line, or its blocks as a table and a summary. */
+/** Prints a receipt: as JSON on one line, or as a table of blocks and a summary. */
 function printReceipt(io: Io, receipt: Receipt, json: boolean): void {
   if (json) {
     printJson(io, receipt);
@@ -148,7 +148,10 @@ function printReceipt(io: Io, receipt: Receipt, json: boolean): void {
   for (const line of detailsOf(receipt)) io.out.write(`  ${line}\n`);
 }
 
-/** Prints a row for each worker; with `json` the receipts, then the silent workers. */
+/**
+ * Prints a table with one row per worker; with `json`, the receipts and then the workers that sent
+ * none.
+ */
 function printBroadcast(io: Io, result: BroadcastResult, json: boolean): void {
   if (json) {
     for (const receipt of result.receipts) printJson(io, receipt);
@@ -174,7 +177,9 @@ function printBroadcast(io: Io, result: BroadcastResult, json: boolean): void {
   );
 }
 
-/** `leftOut`: number of blocks that the receipt does not list. */
+/**
+ * Prints the blocks of a receipt. `leftOut` is the number of blocks that the receipt does not list.
+ */
 function printBlocks(
   io: Io,
   blocks: readonly ReceiptBlock[],
@@ -207,7 +212,7 @@ function whyOf({ reason, by = [] }: ReceiptBlock): string {
   return plain([reason ?? "", held].filter((part) => part !== "").join("; "));
 }
 
-/** `Cache on node-1: 2 done, 1 missing; durable; 1.2 ms`. */
+/** Formats the summary of a receipt: `Cache on node-1: 2 done, 1 missing; durable; 1.2 ms`. */
 function summaryOf(receipt: Receipt): string {
   const { type, worker_id, status, reason, counts, durable, duplicate, elapsed_ms } = receipt;
   const outcomes = COMMAND_OUTCOMES.flatMap((outcome) =>
@@ -224,7 +229,7 @@ function summaryOf(receipt: Receipt): string {
   return plain(`${type} on ${worker_id}: ${text === "" ? status : text}`, Infinity);
 }
 
-/** `host 4.06MiB of 8MiB; owner 1MiB of 2MiB`. */
+/** Formats the used and total pin budgets: `host 4.06MiB of 8MiB; owner 1MiB of 2MiB`. */
 function budgetText(budget: NonNullable<Receipt["budget"]>): string {
   const parts = ["host", "owner"].flatMap((who) => {
     const used = budget[`${who}_used_bytes`];

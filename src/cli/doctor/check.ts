@@ -1,22 +1,22 @@
 import { readdirSync, readFileSync, type Stats, statSync } from "node:fs";
 import { join } from "node:path";
 
-/** Result of one check. `absent`: not present and not needed, or not checked. */
+/** Result of one check. `absent`: the thing is not present and not needed, or was not checked. */
 export type CheckStatus = "ok" | "warn" | "fail" | "absent";
 
 export interface Check {
   readonly name: string;
   readonly status: CheckStatus;
-  /** The finding, in one line. */
+  /** The finding on one line. */
   readonly found: string;
-  /** For a device: the resulting path of blocks. */
+  /** For a device: how blocks are transferred to or from it. */
   readonly path?: string;
-  /** The suggested fix. Always set for `warn` and `fail`. */
+  /** The suggested fix; always set for `warn` and `fail`. */
   readonly advice?: string;
 }
 
 export interface DoctorReport {
-  /** Whether no check failed. */
+  /** True if no check failed. */
   readonly ok: boolean;
   readonly checks: readonly Check[];
 }
@@ -41,19 +41,19 @@ export function absent(name: string, found: string, advice?: string): Check {
     : { name, status: "absent", found, advice };
 }
 
-/** The check of a device with the resulting path of blocks. */
+/** Returns the check of a device with a description of how blocks are transferred. */
 export function withPath(check: Check, path: string): Check {
   return { ...check, path };
 }
 
-/** Replaces line breaks and control characters, which would break the table. */
+/** Replaces line breaks and control characters, which would break the table's layout. */
 function oneLine(text: string): string {
   return text.replace(/[^\x20-\x7e]+/g, " ").trim();
 }
 
 /**
- * An aligned table: status, name, what was found; path and advice below their line. Ends with a
- * line feed.
+ * Formats the report as an aligned table: status, name and finding; path and advice on lines below.
+ * Ends with a line feed.
  */
 export function formatDoctor(report: DoctorReport): string {
   const width = Math.max(...report.checks.map(({ name }) => name.length));
@@ -71,15 +71,15 @@ export function formatDoctor(report: DoctorReport): string {
 }
 
 /**
- * The host's files, read below a root folder, so that a test can simulate a host in a temporary
- * folder. Unreadable files are null, because many of these files exist only on some hosts.
+ * Reads the host's files below a root folder, so that a test can simulate a host in a temporary
+ * folder. An unreadable file is null, because many of these files exist only on some hosts.
  */
 export interface HostFiles {
-  /** The real path of a path of the host. */
+  /** Returns the path below the root folder of a path of the host. */
   at(path: string): string;
-  /** The file's text without its last line feed. */
+  /** Returns the file's text without its last line feed; null if it is unreadable. */
   text(path: string): string | null;
-  /** Names in a folder, sorted; empty if there is no folder. */
+  /** Returns the sorted names in a folder; empty if the folder is unreadable. */
   list(path: string): string[];
   stat(path: string): Stats | null;
 }
@@ -103,7 +103,8 @@ export function hostFiles(root: string): HostFiles {
 }
 
 /**
- * The selected word of a file such as `always [madvise] never`; the whole text if none is marked.
+ * Returns the selected word of a file such as `always [madvise] never`; the whole text if no word
+ * is marked.
  */
 export function chosenWord(text: string | null): string | null {
   if (text === null) return null;
@@ -119,7 +120,9 @@ const LIBRARY_FOLDERS = [
   "/usr/local/nvidia/lib64",
 ];
 
-/** Whether the dynamic linker can find a library: in its cache or in a folder of its own. */
+/**
+ * Returns whether the dynamic linker can find a library, in its cache or in its default folders.
+ */
 export function hasLibrary(files: HostFiles, name: string): boolean {
   if (files.text("/etc/ld.so.cache")?.includes(`${name}\0`) === true) return true;
   return LIBRARY_FOLDERS.some((folder) => files.stat(`${folder}/${name}`) !== null);

@@ -15,22 +15,22 @@ import { absent, type Check, type HostFiles, hasLibrary, ok, warn, withPath } fr
 import type { Looked } from "./doctor.ts";
 
 const CUDA = "CUDA";
-/** First CUDA version with cuMemcpyBatchAsync. */
+/** First CUDA version that has cuMemcpyBatchAsync. */
 const BATCHES_SINCE = "12.8";
 
-/** Inputs of the GPU checks besides files. */
+/** Inputs of the GPU checks in addition to the host's files. */
 export interface GpuCheckInputs {
-  /** Null: not probed. */
+  /** Result of the GPU probe; null if there was none. */
   readonly looked: Looked<GpuProbe> | null;
-  /** Whether the arena gets huge pages here. */
+  /** Whether the arena can have huge pages on this host. */
   readonly hasHugePages: boolean;
-  /** Whether there is an RDMA device beside the GPUs. */
+  /** Whether the host also has an RDMA device. */
   readonly hasNic: boolean;
 }
 
 type Gpu = GpuProbe["devices"][number];
 
-/** The driver, then each GPU. */
+/** Checks the GPU driver, then each GPU. */
 export function checkGpus(files: HostFiles, grounds: GpuCheckInputs): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
@@ -97,14 +97,14 @@ function checkGpu(files: HostFiles, device: Gpu, probe: GpuProbe, grounds: GpuCh
   return withPath(ok(check, text, bus?.advice ?? gpuAdvice(device, probe, grounds)), path);
 }
 
-/** How the driver performs copies. */
+/** Describes how the driver copies blocks. */
 function pathOf({ info, registered }: GpuProbe): string {
   const memory = registered?.ok === true ? "registered RAM" : "RAM that is not registered";
   const calls = info.hasBatches ? "many pieces a call" : "a call for each piece";
   return `DMA between GPU and ${memory}, ${calls}`;
 }
 
-/** The most useful improvement, if there is one. */
+/** Returns the most useful improvement for a GPU; undefined if there is none. */
 function gpuAdvice(
   { hasDmaBuf }: Gpu,
   { info }: GpuProbe,
@@ -123,14 +123,14 @@ const NOT_ALLOWED =
   "set peers.trusted_network, if the network is private, and rdma in peers.transport: RDMA data " +
   "is not encrypted";
 const OTHER_WAYS = "TLS over TCP, and QUIC";
-/** Maximum path MTU in bytes; the network device needs an MTU of 4200 for it. */
+/** Largest path MTU in bytes. It requires an MTU of 4200 on the network device. */
 const MTU_WANTED = 4096;
 
-/** Inputs of the RDMA port checks besides files. */
+/** Inputs of the RDMA checks in addition to the host's files. */
 interface RdmaCheckInputs {
-  /** Null: not probed. */
+  /** Result of the RDMA probe; null if there was none. */
   readonly looked: Looked<RdmaProbe> | null;
-  /** Whether the arena gets huge pages here. */
+  /** Whether the arena can have huge pages on this host. */
   readonly hasHugePages: boolean;
   /** Whether the configuration allows RDMA between hosts. */
   readonly isAllowed: boolean;
@@ -138,7 +138,7 @@ interface RdmaCheckInputs {
 
 type Port = RdmaProbe["ports"][number];
 
-/** The verbs, then each port. */
+/** Checks the verbs library, then each RDMA port. */
 export function checkRdma(files: HostFiles, grounds: RdmaCheckInputs): Check[] {
   const { looked } = grounds;
   if (looked?.ok === false) {
@@ -179,7 +179,10 @@ function kernelPorts(files: HostFiles, device: string): KernelPort[] {
   });
 }
 
-/** Devices that the kernel shows, and whether they can be opened, without the verbs library. */
+/**
+ * Checks, without the verbs library, which RDMA devices the kernel shows and whether this process
+ * may open them.
+ */
 function checkHost(files: HostFiles): Check {
   const devices = files.list("/sys/class/infiniband");
   if (devices.length === 0) return absent(RDMA, "no device");
@@ -219,7 +222,7 @@ function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: Port): string
   return `RoCE v${isRoceV2 ? 2 : 1} by GID ${gidIndex}, MTU ${mtu}`;
 }
 
-/** The most useful improvement, if there is one. */
+/** Returns the most useful improvement for a port; undefined if there is none. */
 function portAdvice(port: Port, hasHugePages: boolean): string | undefined {
   if (port.mtu < MTU_WANTED) {
     return port.linkLayer === "ethernet"
@@ -236,7 +239,7 @@ function portAdvice(port: Port, hasHugePages: boolean): string | undefined {
 const GPU_DIRECT = "GPUDirect";
 const PATH_WITHOUT_DIRECT = "RAM, where each byte is verified, and from there to the GPU";
 
-/** Whether NICs can reach GPU memory; no check unless the host has both. */
+/** Checks whether NICs can access GPU memory. Returns no check unless the host has both. */
 export function checkDirect(
   files: HostFiles,
   looked: Looked<readonly DirectFinding[]> | null,
@@ -255,24 +258,25 @@ export function checkDirect(
 }
 
 /**
- * nvidia_peermem registers addresses of the calling process, but GPU memory belongs to an engine.
+ * Describes the kernel module nvidia_peermem, which cannot be used: it registers only addresses of
+ * the calling process, but GPU memory belongs to an engine.
  */
 function peermemWords(files: HostFiles): string {
   if (files.stat("/sys/module/nvidia_peermem") === null) return "";
   return "; nvidia_peermem is loaded, but only the engine's own process can use it";
 }
 
-/** Facts about a PCI device from the kernel. */
+/** Facts about a PCI device, read from sysfs. */
 interface PciFacts {
-  /** Lanes in use and maximum lanes; null: unknown. */
+  /** Number of PCIe lanes in use and maximum number; null if unknown. */
   readonly lanes: { readonly now: number; readonly most: number } | null;
-  /** Memory node it is near; null: unknown, or the host has one. */
+  /** NUMA node of the device; null if unknown or if the host has only one node. */
   readonly node: number | null;
-  /** Its addresses are translated by the IOMMU. */
+  /** True if the IOMMU translates the device's addresses. */
   readonly isTranslated: boolean;
 }
 
-/** `folder` is the device's in /sys. */
+/** Reads the facts about a PCI device. `folder` is its folder in /sys. */
 function pciFacts(files: HostFiles, folder: string): PciFacts {
   const number = (name: string) => Number(files.text(`${folder}/${name}`)?.trim() || Number.NaN);
   const [now, most] = [number("current_link_width"), number("max_link_width")];
@@ -285,12 +289,14 @@ function pciFacts(files: HostFiles, folder: string): PciFacts {
   };
 }
 
-/** Whether the device could use more lanes. 0xff means an unknown width. */
+/**
+ * Returns whether the device could use more PCIe lanes. A maximum of 0xff means that it is unknown.
+ */
 function isNarrow({ lanes }: PciFacts): boolean {
   return lanes !== null && lanes.now < lanes.most && lanes.most < 0xff;
 }
 
-/** `PCIe x8 of x16, NUMA node 1`; empty where nothing is known. */
+/** Formats facts: `PCIe x8 of x16, NUMA node 1`; empty if nothing is known. */
 function pciWords(facts: PciFacts): string {
   const { lanes, node } = facts;
   const words: string[] = [];
@@ -301,14 +307,14 @@ function pciWords(facts: PciFacts): string {
   return words.join(", ");
 }
 
-/** Memory nodes that this process may take memory from; null: unknown. */
+/** Returns the NUMA nodes from which this process may allocate memory; null if unknown. */
 function nodesAllowed(files: HostFiles): ReadonlySet<number> | null {
   const text = files.text("/proc/self/status") ?? "";
   const list = /^Mems_allowed_list:\s*([0-9,-]+)$/m.exec(text)?.[1];
   return list === undefined ? null : nodesOf(list);
 }
 
-/** The worst problem of a PCI device; null if there is none. */
+/** Returns advice for the worst problem of a PCI device; null if it has none. */
 function pciAdvice(
   facts: PciFacts,
   allowed: ReadonlySet<number> | null,

@@ -23,39 +23,46 @@ import {
 
 export interface DoctorOptions {
   readonly clock: Clock;
-  /** Where /proc, /sys, /dev, /etc, /usr and /run are; "/" but for tests. */
+  /**
+   * Folder that contains the host's /proc, /sys, /dev, /etc, /usr and /run. Default "/"; tests use
+   * another.
+   */
   readonly root?: string;
-  /** As `process.arch` says it. */
+  /**
+   * Processor architecture, with the names of `process.arch`. Default: this process's architecture.
+   */
   readonly arch?: string;
-  /** User the agent runs as; this process's own where not said. */
+  /** UID that the agent runs as. Default: this process's UID. */
   readonly uid?: number;
-  /** Size of the RAM tier to measure the host against; null: none is known. */
+  /** Bytes of the RAM tier that the host must have room for; null if unknown. */
   readonly ramBytes?: number | null;
-  /** Path of the engine socket, from the configuration. */
+  /** Path of the engine socket in the configuration. */
   readonly engineSocket: string;
-  /** Folders on which O_DIRECT is tried. */
+  /** Folders in which O_DIRECT is tested. */
   readonly directPaths?: readonly string[];
-  /** NATS server to reach; not tried where null. */
+  /** URL of the NATS server to connect to; null for no test. */
   readonly natsUrl?: string | null;
   readonly natsTimeoutMs?: number;
-  /** $NOTIFY_SOCKET, where systemd gave one. */
+  /** Value of $NOTIFY_SOCKET; undefined unless systemd set it. */
   readonly notifySocket?: string | undefined;
-  /** Loads the native library; says why not in `detail`. */
+  /** Loads the native library. On failure `detail` gives the reason. */
   readonly probeLibrary?: () => Probe;
-  /** Makes an io_uring and closes it. Called only where the library loads. */
+  /** Creates an io_uring and closes it. Called only if the library loads. */
   readonly probeIoUring?: () => Probe;
-  /** Whether the configuration lets RDMA be used between hosts; true where none is given. */
+  /** Whether the configuration allows RDMA between hosts. Default true. */
   readonly mayUseRdma?: boolean;
-  /** Open devices and close them again. Called only where the library loads. Never reject. */
+  /**
+   * Open the host's devices and close them again. Called only if the library loads. Never reject.
+   */
   readonly lookAtGpus?: () => Promise<Looked<GpuProbe>>;
   readonly lookAtRdma?: () => Promise<Looked<RdmaProbe>>;
-  /** Called only where there are GPUs and RDMA ports. */
+  /** Tests whether NICs can access GPU memory. Called only if the host has GPUs and RDMA ports. */
   readonly lookAtDirect?: () => Promise<Looked<readonly DirectFinding[]>>;
 }
 
 const NATS_TIMEOUT_MS = 2_000;
 
-/** A probe that throws has failed. */
+/** Runs a probe. An exception counts as a failed probe. */
 function tried(probe: (() => Probe) | undefined): Probe | null {
   if (probe === undefined) return null;
   try {
@@ -65,7 +72,7 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
   }
 }
 
-/** Checks devices, with their libraries if those are installed. */
+/** Checks GPUs and RDMA devices, with their libraries if those are installed. */
 async function checkDevices(
   files: HostFiles,
   options: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma" | "lookAtDirect" | "mayUseRdma">,
@@ -83,7 +90,10 @@ async function checkDevices(
   ];
 }
 
-/** Checks everything that the agent needs or can use. Changes nothing and never rejects. */
+/**
+ * Checks everything that the agent needs or can use on this host. Changes nothing and never
+ * rejects.
+ */
 export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
   const root = options.root ?? "/";
   const files = hostFiles(root);
@@ -119,18 +129,18 @@ export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
   return { ok: checks.every(({ status }) => status !== "fail"), checks };
 }
 
-/** The result of a probe in another process, or its error. */
+/** Result of a probe in a child process, or its error. */
 export type Looked<Found> =
   | { readonly ok: true; readonly found: Found }
   | { readonly ok: false; readonly why: string };
 
-/** Opening eight GPUs after a boot takes seconds. */
+/** Timeout of a probe in milliseconds. After a boot, opening eight GPUs takes seconds. */
 export const LOOK_MS = 30_000;
 
 /**
- * Runs a command and parses its output as JSON. Device libraries are probed in a child process, so
- * that a driver that hangs or crashes affects only the probe. Never rejects; a process that cannot
- * be killed is abandoned.
+ * Runs a command in a child process and parses its output as JSON. Device libraries are probed this
+ * way, so that a driver that hangs or crashes affects only the probe. Never rejects. A child that
+ * cannot be killed is left running.
  */
 export async function lookInChild<Found>(
   command: readonly string[],

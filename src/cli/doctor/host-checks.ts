@@ -20,12 +20,15 @@ import { absent, type Check, chosenWord, fail, type HostFiles, ok, warn } from "
 /** Result of a probe of the native library. */
 export interface Probe {
   readonly ok: boolean;
-  /** The finding, or the error. */
+  /** What the probe found, or its error. */
   readonly detail?: string;
   readonly errno?: number;
 }
 
-/** Linux 5.3 added pidfd_open, which detects the death of an engine; 6.5 added SO_PEERPIDFD. */
+/**
+ * Minimum Linux version: 5.3 added pidfd_open, with which the agent detects the death of an engine.
+ * (6.5 added SO_PEERPIDFD.)
+ */
 const KERNEL_NEEDED = [5, 3] as const;
 const KERNEL_PEER_PIDFD = [6, 5] as const;
 
@@ -125,10 +128,10 @@ const CAP_IPC_LOCK = 14n;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 const SHMEM_ENABLED = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const SHMEM_ENABLED_2MIB = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
-/** Two for each of 256 engines, plus the files of the process itself. */
+/** Minimum limit of open files: two for each of 256 engines, and the files of the agent itself. */
 const OPEN_FILES_WANTED = 1024;
 
-/** Checks memory and the control group limit against the configured RAM tier. */
+/** Checks whether the host's memory and the control group limit suffice for the RAM tier. */
 export function checkMemory(root: string, ramBytes: number | null): Check {
   const { totalBytes, availableBytes, cgroupBytes } = readMemoryFacts(root);
   if (totalBytes === null)
@@ -150,7 +153,10 @@ export function checkMemory(root: string, ramBytes: number | null): Check {
   return ok("memory", `${found}; ${wish} fits`);
 }
 
-/** The soft limit of a line of /proc/self/limits, infinity included; null where it is missing. */
+/**
+ * Returns the soft limit in a line of /proc/self/limits, which may be infinity; null if the line is
+ * missing.
+ */
 function softLimit(files: HostFiles, name: string): number | null {
   const text = files.text("/proc/self/limits") ?? "";
   const word = new RegExp(`^${name}\\s+(unlimited|[0-9]+)\\s`, "m").exec(text)?.[1];
@@ -163,7 +169,7 @@ function mayLockAnything(files: HostFiles): boolean {
   return mask !== undefined && ((BigInt(`0x${mask}`) >> CAP_IPC_LOCK) & 1n) === 1n;
 }
 
-/** How much memory this process may lock. */
+/** Checks whether this process may lock the RAM tier in memory. */
 export function checkMemlock(files: HostFiles, ramBytes: number | null): Check {
   const limit = softLimit(files, "Max locked memory");
   if (limit === null)
@@ -189,7 +195,7 @@ export function checkOpenFiles(files: HostFiles): Check {
   return warn("open files", found, advice);
 }
 
-/** The reserved pool, and transparent huge pages for shared memory. */
+/** Checks the reserved pool of huge pages, and transparent huge pages for shared memory. */
 export function checkHugePages(files: HostFiles, ramBytes: number | null): Check {
   const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
   const free = Number(files.text(`${pool}/free_hugepages`) ?? 0);
@@ -209,13 +215,16 @@ function transparentForShared(files: HostFiles): { usable: boolean; words: strin
   const all = chosenWord(files.text(SHMEM_ENABLED));
   if (all === null) return { usable: false, words: "not in this kernel" };
   const isOn = (word: string) => ["always", "within_size", "advise", "force"].includes(word);
-  // Newer kernels decide for each size; "inherit" asks the setting for all.
+  // Newer kernels have a setting for each page size; "inherit" means the setting for all sizes.
   const own = chosenWord(files.text(SHMEM_ENABLED_2MIB)) ?? "inherit";
   if (all === "deny" || own === "inherit") return { usable: isOn(all), words: all };
   return { usable: all === "force" || isOn(own), words: `${own} (2MiB)` };
 }
 
-/** Where containers keep shared memory small. The arena is a memfd and is not bound by it. */
+/**
+ * Reports the size of /dev/shm, which containers often limit. The limit does not apply to the
+ * arena, which is a memfd.
+ */
 export function checkShm(files: HostFiles): Check {
   if (files.stat("/dev/shm")?.isDirectory() !== true) {
     const advice = "mount a tmpfs on /dev/shm if engines of this host need one; Hearth does not";
@@ -230,7 +239,7 @@ export function checkShm(files: HostFiles): Check {
   }
 }
 
-/** Whether the library may be loaded from memory. */
+/** Checks whether this process may load the native library from a memfd. */
 export function checkMemfd(files: HostFiles): Check {
   const setting = files.text("/proc/sys/vm/memfd_noexec");
   if (setting === null) return ok("memfd", "no vm.memfd_noexec on this kernel");
@@ -259,10 +268,13 @@ export function checkNuma(files: HostFiles): Check {
 }
 
 const PAGE_BYTES = 4096;
-/** Magic numbers of file systems that live in memory (statfs(2)): tmpfs and ramfs. */
+/** Magic numbers (statfs(2)) of file systems in memory: tmpfs and ramfs. */
 const IN_MEMORY = [0x0102_1994, 0x8584_58f6];
 
-/** Writes and reads one page past the page cache in `folder`, and leaves nothing there. */
+/**
+ * Checks O_DIRECT in `folder`: writes and reads one page without the page cache, and removes the
+ * file.
+ */
 export function checkDirectIo(folder: string): Check {
   const name = `O_DIRECT ${folder}`;
   let scratch: string;
@@ -287,11 +299,11 @@ export function checkDirectIo(folder: string): Check {
   return ok(name, "a page was written and read back");
 }
 
-/** Throws if the page read differs from the page written. */
+/** Writes a page with O_DIRECT and reads it back. Throws if the pages differ. */
 function tryPage(scratch: string): void {
   const source = join(scratch, "source");
   writeFileSync(source, new Uint8Array(PAGE_BYTES).fill(0xa5));
-  // Only a private mapping is guaranteed to be page-aligned.
+  // Only a private mapping is guaranteed to start at a page boundary.
   const page = Bun.mmap(source, { shared: false });
   const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL | constants.O_DIRECT;
   const file = openSync(join(scratch, "target"), flags, 0o600);
@@ -311,7 +323,7 @@ const ANSWER_MS = 1_000;
 const OTHERS_MASK = 0o007;
 const GROUP_WRITE = 0o020;
 
-/** Whether a process accepts connections on the socket. Never rejects. */
+/** Returns whether a process accepts connections on the socket. Never rejects. */
 function answers(path: string, clock: Clock): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect({ path });
@@ -327,8 +339,8 @@ function answers(path: string, clock: Clock): Promise<boolean> {
 }
 
 /**
- * Checks that the socket's folder belongs to the agent and is closed to others, and whether an
- * agent runs.
+ * Checks that the socket's folder belongs to the agent's user and that others cannot write to it,
+ * and reports whether an agent is running.
  */
 export async function checkEngineSocket(
   files: HostFiles,
@@ -362,7 +374,9 @@ const DEFAULT_PORTS: Readonly<Record<string, number>> = {
   "ws:": 80,
   "wss:": 443,
 };
-/** `nats://host:4222`, `tls://`, `ws://`, `wss://` or `host:port`; null where it is none. */
+/**
+ * Parses `nats://host:4222`, `tls://`, `ws://`, `wss://` or `host:port`; null for anything else.
+ */
 function targetOf(url: string): Target | null {
   const whole = url.includes("://") ? url : `nats://${url}`;
   if (!URL.canParse(whole)) return null;
@@ -376,7 +390,10 @@ function targetOf(url: string): Target | null {
   };
 }
 
-/** Whether a NATS server answers at `url`. Says host and port only: a URL may hold a password. */
+/**
+ * Checks whether a NATS server answers at `url`. Reports only host and port, because the URL may
+ * contain a password.
+ */
 export async function checkNats(
   url: string | null,
   clock: Clock,

@@ -18,9 +18,9 @@ export interface DecideBenchOptions {
   readonly workers: number;
   /** Tokens of each prompt. */
   readonly promptTokens: number;
-  /** Requests that are live at any time. */
+  /** Number of requests that are in progress at any time. */
   readonly live: number;
-  /** Blocks of other prompts that each worker holds. */
+  /** Number of blocks of other prompts that each worker has. */
   readonly heldBlocks: number;
   readonly decisions: number;
   readonly makeIndex: (native: Native) => PrefixIndex;
@@ -29,16 +29,16 @@ export interface DecideBenchOptions {
 
 const MODEL = "bench";
 const SESSIONS = 512;
-/** Tokens that all prompts begin with. */
+/** Number of tokens with which all prompts begin. */
 const SHARED_TOKENS = 1_024;
-/** Blocks of one filler, as long as a common prompt. */
+/** Number of blocks of one filler prompt, as many as a typical prompt has. */
 const FILLER_BLOCKS = 64;
 const WARM_UP = 300;
 const SLICE = 100;
 
 /**
- * Measures decisions of a router whose workers hold many prefixes: each prompt continues one of 512
- * conversations, which some workers hold to different depths.
+ * Measures routing decisions. The workers have many prefixes, and each prompt continues one of 512
+ * conversations, of which some workers have more or fewer leading blocks.
  */
 export async function benchDecide(options: DecideBenchOptions) {
   const { clock, promptTokens, live, decisions } = options;
@@ -83,7 +83,10 @@ export async function benchDecide(options: DecideBenchOptions) {
     live_requests: live,
     held_blocks: index.stats.heldBlocks,
     decisions,
-    /** From tokens to a decision that load and explanation know of, hashing included. */
+    /**
+     * Median time of one decision from the prompt's tokens, hashing included, in microseconds. The
+     * decision is counted as load and recorded for `explain`.
+     */
     decide_p50_us: rounded(quantile(decided, 0.5), 1),
     decide_p99_us: rounded(quantile(decided, 0.99), 1),
     free_p50_us: rounded(quantile(freed, 0.5), 1),
@@ -114,7 +117,7 @@ function makeSessions(random: Random, promptTokens: number): Uint32Array[] {
   });
 }
 
-/** A turn of a conversation: as it is stored, but for its end. */
+/** Returns the prompt of a conversation's next turn: the stored tokens with a different end. */
 function promptOf(sessions: readonly Uint32Array[], random: Random, number: number): Uint32Array {
   const tokens = sessions[random.u32() % sessions.length]!.slice();
   const from = Math.floor(tokens.length * 0.9);
@@ -122,7 +125,10 @@ function promptOf(sessions: readonly Uint32Array[], random: Random, number: numb
   return tokens;
 }
 
-/** Each session on three workers: all of it, half and a tenth; and every worker full of others'. */
+/**
+ * Stores each conversation on three workers (all of it, half, and a tenth) and fills each worker
+ * with blocks of other prompts.
+ */
 function fill(
   index: PrefixIndex,
   targets: readonly Target[],

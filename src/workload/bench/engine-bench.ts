@@ -39,11 +39,15 @@ export interface EngineBenchOptions {
   readonly enginePath: string;
   readonly echoPath: string;
   readonly blockBytes: number;
-  /** Passes over each throughput, interleaved; medians are reported. */
+  /**
+   * Number of passes, each of which runs every throughput measurement; the medians are reported.
+   */
   readonly rounds: number;
-  /** Round trips of each latency. */
+  /** Number of round trips of each latency measurement. */
   readonly samples: number;
-  /** Measure copies with MACs, too, in a namespace with a key. */
+  /**
+   * Also measure copies with message authentication codes (MACs), in a namespace that has a key.
+   */
   readonly mac?: boolean;
   readonly onProgress?: (text: string) => void;
 }
@@ -52,7 +56,7 @@ const WARM_UP = 200;
 const PIPELINE = 32;
 const OPS_BATCHES = 400;
 
-/** Measures the engine plane as a client of an agent in another process. */
+/** Measures the engine interface as a client of an agent in another process. */
 export async function benchEngine(native: Native, options: EngineBenchOptions) {
   const { enginePath, echoPath, samples, rounds, blockBytes } = options;
   const say = options.onProgress ?? (() => undefined);
@@ -77,23 +81,28 @@ export async function benchEngine(native: Native, options: EngineBenchOptions) {
   return {
     block_bytes: blockBytes,
     /**
-     * A frame's worth of bytes there and back between the same two processes, without the protocol.
+     * Round trip of the bytes of one frame between the same two processes, without the protocol;
+     * microseconds.
      */
     echo_rtt_us: us(median(echo)),
-    /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
+    /**
+     * Copies between private buffers, with the same total bytes and piece size as `copy_out_gbps`.
+     */
     memcpy_gbps: gbps(rates.memcpy),
-    /** Acquire and release of one resident block. */
+    /** Acquire and release of one resident block of 1 MiB. */
     acquire_1m_p50_us: us(median(one)),
     acquire_64_p50_us: us(median(many)),
     acquire_64_p99_us: us(quantile(many, 0.99)),
     match_64_p50_us: us(median(match)),
-    /** Acquire, copy out of the arena, release. */
+    /** Acquire, copy out of the arena, and release. */
     copy_out_gbps: gbps(rates.copyOut),
-    /** The same, with the checksum of the copy compared. */
+    /** Like `copy_out_gbps`, and compares the checksum of each copy. */
     copy_out_verified_gbps: gbps(rates.verified),
-    /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
+    /**
+     * Reserve, copy into the arena with a checksum, and commit; the agent verifies the checksum.
+     */
     put_gbps: gbps(rates.put),
-    /** Acquires and releases of one block a second, 32 on the way at a time. */
+    /** Acquire-and-release pairs per second, with 32 in flight. */
     ops_per_s: Math.round(opsPerS),
     ...(keyed === null ? {} : ratesOfMacs(rates)),
   };
@@ -108,8 +117,8 @@ const us = (ns: number) => Number((ns / 1_000).toFixed(1));
 const gbps = (values: number[]) => Number(median(values).toFixed(3));
 
 /**
- * Alternates echoes and acquires: a round trip takes 6 us or 50 us, depending on whether the
- * scheduler puts the two processes on one core or on two.
+ * Measures echoes and acquires alternately. A round trip takes 6 us or 50 us, depending on whether
+ * the scheduler runs the two processes on one core or on two.
  */
 async function besideEcho(path: string, probe: EngineProbe, samples: number) {
   using line = await openEcho(path);
@@ -127,7 +136,7 @@ async function besideEcho(path: string, probe: EngineProbe, samples: number) {
   return { echo, one };
 }
 
-/** Nanoseconds of each of `count` runs, after a warm-up. */
+/** Runs `run` `count` times after a warm-up and returns the nanoseconds of each run. */
 async function timed(count: number, run: () => Promise<void>, warmUp = WARM_UP): Promise<number[]> {
   for (let i = 0; i < warmUp; i++) await run();
   const ns: number[] = [];
@@ -149,7 +158,7 @@ async function operationsPerSecond(probe: EngineProbe): Promise<number> {
 type Rates = Record<"memcpy" | "copyOut" | "verified" | "put" | "mac" | "putMac", number[]>;
 
 /**
- * Measures all rates alternately, round by round, so that a slow phase of the host affects all of
+ * Measures all throughputs in turn, pass by pass, so that a slow phase of the host affects all of
  * them.
  */
 async function throughputs(
@@ -172,7 +181,7 @@ async function throughputs(
     const mac = keyed === null ? 0 : await rate(() => keyed.copyOut(true));
     const put = await rate(() => probe.put());
     const putMac = keyed === null ? 0 : await rate(() => keyed.put());
-    // The first round faults in every page.
+    // The first pass causes page faults, so it does not count.
     if (round === 0) continue;
     rates.memcpy.push(memcpy);
     rates.copyOut.push(copyOut);
@@ -185,8 +194,8 @@ async function throughputs(
 }
 
 /**
- * Blocks the arena has room for: the resident ones and those that writes push through, with a key
- * and without.
+ * Number of blocks in the arena: room for the resident blocks and for blocks written with and
+ * without a key.
  */
 const ARENA_BLOCKS = 512;
 const TABLE_BLOCKS = 65_536;
@@ -206,7 +215,8 @@ function pathsIn(folder: string) {
 }
 
 /**
- * The agent's side of the engine benchmark: a RAM store behind its socket, and an echo beside it.
+ * Runs the agent's side of the engine benchmark: a RAM store behind its socket, and an echo server
+ * beside it.
  */
 export async function serveEngineBench(native: Native, options: BenchServerOptions): Promise<void> {
   const paths = pathsIn(options.folder);
@@ -263,11 +273,11 @@ export async function startBenchServer(options: BenchServerOptions) {
 
 /** Default number of resident blocks to read. */
 const RESIDENT = 64;
-/** Blocks handled by one call in the throughput runs. */
+/** Number of blocks per call in the throughput runs. */
 const AT_ONCE = 64;
-/** Blocks written by one call: the agent verifies one such batch while the next is copied. */
+/** Number of blocks written per call: the agent verifies one batch while the next is copied. */
 const WRITTEN_AT_ONCE = 16;
-/** Blocks moved by one throughput run: enough to leave every cache. */
+/** Number of blocks moved by one throughput run, more than any cache holds. */
 const MOVED = 128;
 const NOISE_BYTES = 65_536;
 
@@ -277,9 +287,9 @@ export type EngineProbe = ReturnType<typeof createEngineProbe>;
 interface EngineProbeOptions {
   readonly socketPath: string;
   readonly blockBytes: number;
-  /** Blocks that are kept resident. */
+  /** Number of blocks to keep resident. */
   readonly resident?: number;
-  /** The blocks' namespace has a key: each copy is made with its MAC. */
+  /** The namespace of the blocks has a key, so each copy also computes the block's MAC. */
   readonly hasMacs?: boolean;
 }
 
@@ -310,14 +320,15 @@ function createEngineProbe(
   const space = client.hello.namespaceId;
   const blocks = createAddressBatch(AT_ONCE);
   const handles = createHandleBatch(AT_ONCE);
-  /** Two batches of writes: one is verified by the agent while the next is copied. */
+  /** Two batches of writes, used in turn: the agent verifies one while the next is copied. */
   const writes = [createHandleBatch(AT_ONCE), createHandleBatch(AT_ONCE)] as const;
   const best = new Uint8Array(AT_ONCE);
   const single = Array.from({ length: 64 }, () => createHandleBatch(1));
-  // A copy reads cold memory and writes to a reused buffer, like a staging buffer.
+  // Copies read memory that is not cached and write to one reused buffer, as an engine's staging
+  // buffer is.
   const target = nativeBuffer(blockBytes);
   const privateSource = nativeBuffer(RESIDENT * blockBytes);
-  // Touch every page: untouched pages share one zero page, and copy at cache speed.
+  // Write every page, because untouched pages share one zero page and are copied at cache speed.
   const noise = crypto.getRandomValues(new Uint8Array(NOISE_BYTES));
   for (let at = 0; at < privateSource.bytes.length; at += NOISE_BYTES) {
     privateSource.bytes.set(noise.subarray(0, privateSource.bytes.length - at), at);
@@ -325,7 +336,7 @@ function createEngineProbe(
   const acquireAll = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
   let nextId = 0;
 
-  /** Names blocks [first, first + count): the same numbers give the same blocks. */
+  /** Sets the addresses of blocks [first, first + count). The same numbers give the same blocks. */
   function name(into: AddressBatch, first: number, count: number): void {
     const ids = new Uint32Array(count * 2);
     for (let i = 0; i < count; i++) ids[i * 2] = first + i;
@@ -336,7 +347,10 @@ function createEngineProbe(
     into.parents.fill(0, 0, count * DIGEST_BYTES);
   }
 
-  /** Reserves and copies what `blocks` names; the commit is under way when it returns. */
+  /**
+   * Reserves slots for the blocks in `blocks` and copies their bytes. The commit is still in
+   * progress when it returns.
+   */
   async function writeNamed(written: HandleBatch): Promise<{ committed: Promise<void> }> {
     await client.reserve(blocks, 0n, handles);
     written.count = 0;
@@ -358,14 +372,14 @@ function createEngineProbe(
     return { committed: client.commit(written) };
   }
 
-  /** Block `i` of `blocks` in the slot that `handles` has for it. */
+  /** Returns block `i` of `blocks`, in the slot that `handles` names. */
   function blockAt(i: number): MacBlock {
     const digest = blocks.digests.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
     const offset = handles.offset[i]!;
     return { region: arena, offset, bytes: blockBytes, digest, layer: LAYER_ALL };
   }
 
-  /** Copies block `i` out. False if the copy differs from the written bytes. */
+  /** Copies block `i` out. Returns false if the copy differs from the written bytes. */
   function copyOne(i: number, verified: boolean): boolean {
     if (verified && macs !== null) return macs.copyOut(blockAt(i), target, macAt(handles, i));
     const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
@@ -457,10 +471,13 @@ function createEngineProbe(
   };
 }
 
-/** As long as the frame that acquires one block. */
+/** Bytes of a message of the echo, as many as the frame that acquires one block has. */
 const MESSAGE_BYTES = 64;
 
-/** Echoes all input: the minimal round trip between two processes over a socket. */
+/**
+ * Listens and echoes all input: the shortest possible round trip between two processes over a
+ * socket.
+ */
 function listenEcho(path: string): UnixSocketListener<undefined> {
   return Bun.listen({
     unix: path,

@@ -2,23 +2,23 @@ import { HearthError } from "../../core/index.ts";
 import type { Trace, TraceRequest } from "../traces/index.ts";
 import { yieldOrAbort } from "./measure.ts";
 
-/** A whole trace in two arrays: 4 bytes for each use of a block, 4 for each request. */
+/** A whole trace in two arrays. It takes 4 bytes for each use of a block and 4 for each request. */
 export interface FlatTrace {
-  /** The blocks of all prompts, one prompt after the other; dense numbers from 0. */
+  /** Block numbers of all prompts, one prompt after another. Numbers run from 0 without gaps. */
   readonly blocks: Uint32Array;
-  /** Where each request ends in `blocks`. */
+  /** For each request, the index in `blocks` at which its prompt ends. */
   readonly ends: Uint32Array;
-  /** Distinct blocks: every number is below it. */
+  /** Number of distinct blocks; every block number is lower. */
   readonly distinct: number;
 }
 
-/** 2^29 uses are 2 GiB. */
+/** Maximum uses of blocks in one trace; 2^29 uses take 2 GiB. */
 const USES_MAX = 2 ** 29;
 const YIELD_REQUESTS = 1_000;
 
 /**
- * Reads a trace to its end. `onRequest` is called for each request. Throws TRACE_INVALID if it is
- * broken, LIMIT if it is too large, ABORTED when the signal fires.
+ * Reads a whole trace. Calls `onRequest` for each request. Throws TRACE_INVALID if the trace is
+ * broken, LIMIT if it is too large, and ABORTED when the signal fires.
  */
 export async function flattenTrace(
   trace: Trace,

@@ -18,10 +18,10 @@ import { benchArena, growArena } from "./bench-store.ts";
 import { median } from "./measure.ts";
 
 export interface GpuBenchOptions {
-  /** Null: as the dynamic linker finds it. */
+  /** Path of the CUDA library; null lets the dynamic linker find it. */
   readonly library: string | null;
   readonly device: number;
-  /** Copied by each measurement: a multiple of 16 MiB. */
+  /** Bytes copied by each measurement; a multiple of 16 MiB. */
   readonly bytes: number;
   readonly rounds: number;
   readonly signal: AbortSignal;
@@ -36,8 +36,9 @@ const DIRECTIONS: readonly Direction[] = ["h2d", "d2h"];
 const OTHER_BYTES = 0n;
 
 /**
- * Medians of the rounds, each of which measures everything in turn. Data copied to the device is
- * copied back and compared in each round. Throws UNSUPPORTED without a GPU.
+ * Measures copies between RAM and a GPU. Reports the medians of the rounds, each of which runs
+ * every measurement once. In each round, data copied to the GPU is copied back and compared. Throws
+ * UNSUPPORTED without a GPU.
  */
 export async function benchGpu(native: Native, options: GpuBenchOptions) {
   const { library, device, bytes, rounds, signal, onProgress } = options;
@@ -49,7 +50,7 @@ export async function benchGpu(native: Native, options: GpuBenchOptions) {
     samples.set(name, [...known, bytes / ns]);
   };
   let wrong = 0;
-  // The first round warms everything up, and is not counted.
+  // The first round is a warm-up and does not count.
   for (let round = 0; round <= rounds; round++) {
     onProgress(round === 0 ? "a first round" : `round ${round} of ${rounds}`);
     for (const direction of DIRECTIONS) {
@@ -78,7 +79,7 @@ export async function benchGpu(native: Native, options: GpuBenchOptions) {
   const bareD2h = gbps("bareLarge d2h");
   return {
     device: copies.device.name,
-    /** As in `12.8`. */
+    /** CUDA version of the driver, such as `12.8`. */
     driver: copies.driver,
     /** The library is a test double: the rates are those of memory copies. */
     stand_in: isStandInCuda(library),
@@ -105,29 +106,29 @@ export async function benchGpu(native: Native, options: GpuBenchOptions) {
     gather_of_bare: gbps("small d2h") / bareD2h,
     /** Copies that were not asynchronous. */
     pageable: copies.device.pageableCopies,
-    /** Round trips after which a byte was another. */
+    /** Number of round trips after which at least one byte differed. */
     wrong,
   };
 }
 
 interface GpuCopiesOptions {
   readonly native: Native;
-  /** Null: as the dynamic linker finds it. */
+  /** Path of the CUDA library; null lets the dynamic linker find it. */
   readonly library: string | null;
   readonly device: number;
-  /** Bytes of the arena, and of device memory. */
+  /** Bytes of the arena, and of the GPU memory. */
   readonly bytes: number;
 }
 
 type Direction = "h2d" | "d2h";
 
-/** One job, as it were the blocks that an engine asks for together. */
+/** Bytes copied by one job, as many as a typical set of blocks that an engine requests together. */
 const JOB_BYTES = 2 ** 26;
 const PIECE_BYTES_MIN = 2 ** 16;
 
 /**
- * An arena like an agent's, registered with the driver, and as much memory of a device. Pieces lie
- * in the opposite order on both sides, so that no two of them are one copy.
+ * An arena like an agent's, registered with the driver, and the same amount of GPU memory. The
+ * pieces have opposite orders in both, so that the driver cannot merge two of them.
  */
 class GpuCopies implements AsyncDisposable {
   readonly region: Region;
@@ -147,13 +148,13 @@ class GpuCopies implements AsyncDisposable {
     this.#bytes = options.bytes;
   }
 
-  /** Throws UNSUPPORTED with the reason if the device is missing or has too little memory. */
+  /** Opens a GPU. Throws UNSUPPORTED with the reason if it is missing or has too little memory. */
   static async open(options: GpuCopiesOptions): Promise<GpuCopies> {
     const { native, bytes, library } = options;
     const arena = benchArena(bytes);
     const region = createArena(native, arena);
     const queue = new Queue(native, { entries: 64, threads: 1, watches: 8 });
-    // A copy of everything is under way at once.
+    // All bytes are copied by jobs that are in progress at the same time.
     const jobsMax = Math.ceil(bytes / JOB_BYTES) + 1;
     const limits = { jobsMax, piecesMax: bytes / PIECE_BYTES_MIN };
     const gpus = openGpus(native, { region, library, ...limits, onLost: () => undefined });
@@ -174,14 +175,14 @@ class GpuCopies implements AsyncDisposable {
     return this.gpus.devices()[this.#memory.device]!;
   }
 
-  /** As in `12.8`. */
+  /** CUDA version of the driver, such as `12.8`. */
   get driver(): string {
     return cudaVersion(this.gpus.info.driverVersion);
   }
 
   /**
-   * Copies everything in pieces of `pieceBytes`. Returns nanoseconds from the first job to the
-   * last.
+   * Copies all bytes in pieces of `pieceBytes`. Returns the nanoseconds from the submission of the
+   * first job to the completion of the last.
    */
   async copy(direction: Direction, pieceBytes: number): Promise<number> {
     const jobs = this.#jobs(pieceBytes);

@@ -6,7 +6,10 @@ const BLOCK_TOKENS = 64;
 const DIGEST_BYTES = 32;
 const WARM_UP_RUNS = 50;
 
-/** Medians of `runs` measurements of each, taken in turn so that a busy machine slows both. */
+/**
+ * Measures the block digests of a prompt, and a plain BLAKE3 of the same bytes. Reports medians of
+ * `runs` runs, in which the two alternate, so that a busy machine slows both.
+ */
 export function benchHash(native: Native, options: { readonly runs: number }) {
   const tokens = Uint32Array.from({ length: TOKENS }, (_, index) => (index * 2_654_435_761) >>> 0);
   const bytes = new Uint8Array(tokens.buffer);

@@ -18,7 +18,7 @@ import {
 import { rounded } from "./measure.ts";
 
 export interface IndexBenchOptions {
-  /** Default 1,000,000; 1,000 at least. */
+  /** Number of blocks in the table. Default 1,000,000; at least 1,000. */
   readonly blocks?: number;
   readonly seed?: number;
 }
@@ -38,7 +38,7 @@ interface Bench {
   readonly source: Chain;
 }
 
-/** A new chain of blocks, hanging from a block that is there already or from none. */
+/** A new chain of blocks, whose first block has an existing block as parent, or none. */
 interface Chain extends BlockSource {
   readonly aliases: Uint32Array;
   count: number;
@@ -47,7 +47,7 @@ interface Chain extends BlockSource {
 
 /**
  * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a
- * RAM slot and one 64-bit alias; then measures. One thread, no input or output.
+ * RAM slot and one 64-bit alias; then measures the table. Uses one thread, without input or output.
  */
 export function benchIndex(options: IndexBenchOptions = {}) {
   const blocks = options.blocks ?? 1_000_000;
@@ -70,16 +70,23 @@ export function benchIndex(options: IndexBenchOptions = {}) {
   assert(bench.table.nodeCount === 0 && bench.slots.usedSlots === 0, "all blocks were evicted");
   return {
     blocks,
-    /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
+    /**
+     * Growth of the process's resident memory per block, caused by the table, its indexes, aliases
+     * and slots.
+     */
     bytes_per_block: rounded(bytesPerBlock, 1),
-    /** One call that finds 64 keys of one path, all resident; microseconds. */
+    /** Median time of one call that finds 64 keys of one path, all resident, in microseconds. */
     match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
     match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
     /**
-     * A block reserved, named, written and committed: everything the RAM tier does to these records.
+     * Blocks reserved, named, written and committed per second: all changes that the RAM tier makes
+     * to these records.
      */
     insert_per_s: Math.round((blocks / insertNs) * 1e9),
-    /** The same where node, slot and alias entries are used again, one eviction before each. */
+    /**
+     * Like `insert_per_s` in a full table: each block first evicts another and uses its records
+     * again.
+     */
     churn_per_s: Math.round((churned / churnNs) * 1e9),
     evict_per_s: Math.round((blocks / evictNs) * 1e9),
   };
@@ -108,8 +115,8 @@ function createChain(): Chain {
 }
 
 /**
- * Warms up the compiler, so that its memory and time are not counted. Keep the result alive: memory
- * that is freed later would be subtracted from the memory of the measured table.
+ * Warms up the JIT compiler, so that its memory and time are not counted. The caller must keep the
+ * result alive: memory freed later would be subtracted from the memory of the measured table.
  */
 function warmUp(source: Chain): Bench {
   const random = seededRandom(0);
@@ -123,7 +130,9 @@ function warmUp(source: Chain): Bench {
   return bench;
 }
 
-/** Fills in a chain of `count` blocks under a random block that is there, every second time. */
+/**
+ * Sets up a chain of `count` new blocks. Every second chain starts below a random existing block.
+ */
 function drawChain(bench: Bench, count: number): void {
   const { random, source, table } = bench;
   source.count = count;
@@ -135,7 +144,7 @@ function drawChain(bench: Bench, count: number): void {
   if (source.rooted) table.readKey(randomNode(bench), source.parentKeys, 0);
 }
 
-/** A live node. */
+/** Returns a random block of the table. */
 function randomNode(bench: Bench): NodeId {
   for (;;) {
     const node = (1 + randomBelow(bench.random, bench.table.nodesMax)) as NodeId;
@@ -143,13 +152,16 @@ function randomNode(bench: Bench): NodeId {
   }
 }
 
-/** The first chain is a long one, so that the smallest table has paths to match. */
+/**
+ * Returns the length of the next chain. The first one is long, so that the smallest table has paths
+ * to match.
+ */
 function chainLength(bench: Bench, left: number): number {
   if (bench.table.nodeCount === 0) return Math.min(left, CHAIN_MAX);
   return Math.min(left, CHAIN_MIN + randomBelow(bench.random, CHAIN_MAX - CHAIN_MIN + 1));
 }
 
-/** Inserts `blocks` blocks. Returns the nanoseconds taken, without generating the keys. */
+/** Inserts `blocks` blocks. Returns the nanoseconds taken, without the generation of the keys. */
 function insertMany(bench: Bench, blocks: number): number {
   let elapsed = 0;
   for (let done = 0; done < blocks; done += bench.source.count) {
@@ -202,8 +214,8 @@ function touchAllColumns(table: BlockTable): void {
 }
 
 /**
- * Nanoseconds of each match, ascending. The keys are gathered first and the caches filled with
- * others.
+ * Measures lookups and returns the nanoseconds of each in ascending order. The keys are gathered
+ * before, and the caches filled with other data.
  */
 function measureMatches(bench: Bench): Float64Array {
   const { table } = bench;
@@ -231,7 +243,7 @@ function measureMatches(bench: Bench): Float64Array {
   return times.sort();
 }
 
-/** Uses random paths, so that the next victims are spread over all memory. */
+/** Marks random paths as used, so that the next evicted blocks are spread over all memory. */
 function shuffleRecency(bench: Bench): void {
   for (let i = 0; i < bench.table.nodesMax / 50; i++) bench.table.touchPath(randomNode(bench));
 }
@@ -266,7 +278,7 @@ function residentBytes(): number {
   return process.memoryUsage.rss();
 }
 
-/** Whether the node has at least `MATCH_KEYS` ancestors. */
+/** Returns whether the block has at least `MATCH_KEYS` ancestors. */
 function isDeep(table: BlockTable, node: NodeId): boolean {
   let above = node;
   for (let depth = 0; depth < MATCH_KEYS && above !== NO_NODE; depth++)

@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import type { Subprocess } from "bun";
 import { HearthError, sleep, systemClock } from "../../core/index.ts";
 
-/** Whole lines of a stream, as they come. */
+/** Yields the whole lines of a stream as they arrive. */
 export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const decoder = new TextDecoder();
   let rest = "";
@@ -15,19 +15,19 @@ export async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerat
 
 interface LineProcessOptions {
   readonly signal: AbortSignal;
-  /** Added to the environment. */
+  /** Variables to add to the environment. */
   readonly env?: Readonly<Record<string, string>>;
-  /** Keep what the process writes to standard error instead of showing it. */
+  /** Collect the standard error of the process instead of showing it. */
   readonly keepsErrors?: boolean;
 }
 
 /**
- * Another process that takes lines on its standard input and answers each with JSON documents, one
- * per line. It must stop when its input ends, so that it also stops if this process is killed.
- * Disposing kills it.
+ * Another process that reads lines from its standard input and answers each with JSON documents,
+ * one per line. The process must stop at the end of its input, so that it also stops if this
+ * process is killed. Disposing kills it.
  */
 export class LineProcess implements AsyncDisposable {
-  /** Output on standard error, if it is kept. */
+  /** All output on standard error, if it is collected. */
   readonly errors: Promise<string>;
   readonly #process: Subprocess<"pipe", "pipe", "pipe" | "inherit">;
   readonly #lines: AsyncGenerator<string>;
@@ -53,21 +53,23 @@ export class LineProcess implements AsyncDisposable {
     this.#process.stdin.flush();
   }
 
-  /** The next document. Throws the signal's reason, or INTERNAL if the process ended. */
+  /**
+   * Returns the next document. Throws the signal's reason, or INTERNAL if the process has ended.
+   */
   async next(): Promise<unknown> {
     const document = await this.nextOrEnd();
     if (document !== undefined) return document;
     throw new HearthError("INTERNAL", "the benchmark's other process ended");
   }
 
-  /** The next document; undefined if the process ended. Throws the signal's reason. */
+  /** Returns the next document; undefined if the process has ended. Throws the signal's reason. */
   async nextOrEnd(): Promise<unknown> {
     const { value } = await this.#lines.next();
     this.#signal.throwIfAborted();
     return value === undefined ? undefined : JSON.parse(value);
   }
 
-  /** Ends the input and waits for the process. Throws INTERNAL if it fails. */
+  /** Closes the input and waits until the process ends. Throws INTERNAL if it fails. */
   async stop(): Promise<void> {
     this.#process.stdin.end();
     const code = await this.#process.exited;
@@ -85,13 +87,16 @@ const START_MS = 60_000;
 const POLL_MS = 10;
 
 interface ServerOptions {
-  /** A file that the server makes when it is ready. */
+  /** Path of a file that the server creates when it is ready. */
   readonly ready: string;
   readonly stopBy: "SIGTERM" | "SIGKILL";
   readonly signal: AbortSignal;
 }
 
-/** Starts a server and waits until it is ready. Disposing stops it. Throws UNSUPPORTED. */
+/**
+ * Starts a server process and waits until it is ready. Disposing stops it. Throws UNSUPPORTED if it
+ * does not start.
+ */
 export async function startServer(
   words: string[],
   { ready, stopBy, signal }: ServerOptions,

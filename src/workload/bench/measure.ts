@@ -1,7 +1,7 @@
 import type { Socket } from "bun";
 import { type Clock, HearthError, yieldToLoop } from "../../core/index.ts";
 
-/** The value below which the share `q` of the samples lies; NaN for none. */
+/** Returns the `q` quantile of the samples (0 ≤ q ≤ 1); NaN if there are no samples. */
 export function quantile(samples: readonly number[], q: number): number {
   const sorted = [...samples].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))] ?? Number.NaN;
@@ -11,20 +11,23 @@ export function median(samples: readonly number[]): number {
   return quantile(samples, 0.5);
 }
 
-/** The value with `digits` digits behind the point. */
+/** Rounds the value to `digits` decimal places. */
 export function rounded(value: number, digits = 3): number {
   return Number(value.toFixed(digits));
 }
 
 interface Pulling {
   readonly blocks: number;
-  /** Blocks under way at the same time. */
+  /** Maximum number of blocks in flight at the same time. */
   readonly inFlight: number;
-  /** Places for blocks, used in turn. */
+  /** Number of slots for blocks, used in turn. */
   readonly slots: number;
 }
 
-/** Pulls blocks one after the other, several at the same time. `pullOne`: whether all came. */
+/**
+ * Pulls `blocks` blocks in order, several at the same time. `pullOne` returns whether its block
+ * arrived.
+ */
 export async function pullAll(
   { blocks, inFlight, slots }: Pulling,
   pullOne: (slot: number) => Promise<boolean>,
@@ -45,7 +48,7 @@ export async function pullAll(
   return { seconds: (Bun.nanoseconds() - start) / 1e9, ms, wrong };
 }
 
-/** Lets other work run. Throws ABORTED when the signal has fired. */
+/** Lets other work on the event loop run. Throws ABORTED when the signal has fired. */
 export async function yieldOrAbort(signal: AbortSignal | undefined): Promise<void> {
   await yieldToLoop();
   if (signal?.aborted) throw new HearthError("ABORTED", "the benchmark was aborted");
@@ -53,10 +56,10 @@ export async function yieldOrAbort(signal: AbortSignal | undefined): Promise<voi
 
 export interface HttpLoadOptions {
   readonly clock: Clock;
-  /** `http://127.0.0.1:7181`. */
+  /** Base URL of the server, such as `http://127.0.0.1:7181`. */
   readonly url: string;
   readonly path: string;
-  /** Bodies that are sent in turn. */
+  /** Request bodies, sent in turn. */
   readonly bodies: readonly string[];
   readonly connections: number;
   readonly ms: number;
@@ -66,9 +69,9 @@ export interface HttpLoadOptions {
 const HEAD_END = "\r\n\r\n";
 
 /**
- * Sends POST requests over connections that stay open, one at a time on each, with a client that
- * costs almost nothing, so that the server is measured. Throws ENGINE_REFUSED where an answer is no
- * 200, ENGINE_CLOSED where a connection breaks.
+ * Sends POST requests over connections that stay open, one at a time on each. The client uses
+ * little processor time, so that the measurement shows the server. Throws ENGINE_REFUSED if a
+ * response has a status other than 200, ENGINE_CLOSED if a connection breaks.
  */
 export async function loadHttp(options: HttpLoadOptions) {
   const { clock, url, path, bodies, connections, ms } = options;
@@ -119,7 +122,7 @@ function converse(talk: Conversation): Promise<void> {
   };
   const send = (socket: Socket) => {
     if (talk.isOver()) {
-      // Closing emits the close event at once.
+      // Closing the socket emits its close event at once, so resolve before.
       resolve();
       socket.end();
       return;
@@ -155,7 +158,7 @@ function converse(talk: Conversation): Promise<void> {
   return promise;
 }
 
-/** Whether the text is an answer with all of its body. */
+/** Returns whether the text is an HTTP response with its whole body. */
 function isWhole(text: string): boolean {
   const end = text.indexOf(HEAD_END);
   if (end === -1) return false;

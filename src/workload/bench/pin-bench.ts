@@ -14,7 +14,7 @@ export const PIN_TIERS = ["ram", "ssd"] as const;
 
 export type PinTier = (typeof PIN_TIERS)[number];
 
-/** Turns of a conversation, and tokens of the prompt at its end. */
+/** Depths that can be measured: turns of a conversation, and tokens of its prompt after them. */
 const PROMPTS = [
   { depth: 0, tokens: 3_158 },
   { depth: 2, tokens: 4_810 },
@@ -25,28 +25,28 @@ const PROMPTS = [
 
 export const PIN_DEPTHS: readonly number[] = PROMPTS.map(({ depth }) => depth);
 
-/** Bytes of KV a token, at scale 1. */
+/** Bytes of KV per token at scale 1. */
 const TOKEN_BYTES = 160 * 1024;
 
 const PAGE = 4096;
 
-/** The agent's default: operations on the SSD at the same time. */
+/** Concurrent operations on the SSD; the agent's default. */
 const SSD_DEPTH = 64;
 
 const NS_PER_MS = 1e6;
 
 export interface PinBenchOptions {
-  /** Where the SSD tier lies. */
+  /** Folder of the SSD tier. */
   readonly dir: string;
   readonly tiers: readonly PinTier[];
-  /** Some of `PIN_DEPTHS`. */
+  /** Turns of the conversations to measure; a subset of `PIN_DEPTHS`. */
   readonly depths: readonly number[];
-  /** Multiple of 160 KiB per token. */
+  /** Factor on 160 KiB of KV per token. */
   readonly scale: number;
   readonly runs: number;
   /** Eviction policy of RAM: a value of `kv.policy`. */
   readonly policy: string;
-  /** The program to compare with; null: no comparison on SSD. */
+  /** Path of fio, to compare with; null for no comparison on SSD. */
   readonly fio: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
@@ -62,9 +62,9 @@ const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
 const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
 
 /**
- * Measures how much of a conversation is cached after a flood of three times the agent's capacity,
- * pinned and unpinned, and how fast it is restored. Throws LIMIT if the flood did not evict the
- * unpinned blocks.
+ * Measures how much of a pinned and of an unpinned conversation is cached after a flood of three
+ * times the agent's capacity, and how fast it is restored. Throws LIMIT if the flood did not evict
+ * the unpinned blocks.
  */
 export async function benchPin(native: Native, options: PinBenchOptions) {
   const rows = await Array.fromAsync(options.tiers, (tier) => benchTier(native, tier, options));
@@ -96,11 +96,11 @@ type Sample = Awaited<ReturnType<typeof floodedSample>>;
 
 interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
   readonly blockBytes: number;
-  /** For SSD tiers and what stands beside them; null: RAM alone. */
+  /** Folder for SSD tiers and the files of the reference; null for RAM alone. */
   readonly dir: string | null;
 }
 
-/** Where samples are taken, each with a new agent, beside one limit. */
+/** Takes samples, each with a new agent, and measures the reference in between. */
 class PinGround implements AsyncDisposable {
   readonly #native: Native;
   readonly #options: GroundOptions;
@@ -113,8 +113,8 @@ class PinGround implements AsyncDisposable {
   }
 
   /**
-   * Takes a sample with a new agent, because an agent that has seen conversations return learns to
-   * keep the next.
+   * Takes one sample with a new agent, because an agent that has seen conversations return learns
+   * to keep the next one.
    */
   async sample(blocks: number, isLimitFirst: boolean): Promise<Sample> {
     const { dir } = this.#options;
@@ -146,7 +146,7 @@ class PinGround implements AsyncDisposable {
   }
 }
 
-/** One conversation pinned and a younger one of the same length not, and one flood over both. */
+/** Stores a pinned conversation, a younger unpinned one of the same length, and then one flood. */
 async function floodedSample(
   agent: FloodedAgent,
   limit: RestoreLimit | null,
@@ -209,7 +209,7 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
   };
 }
 
-/** The reference of restores, measured in the same run. */
+/** Measures the fastest possible restore, in the same run as the agent's. */
 interface RestoreLimit extends AsyncDisposable {
   /** 10^9 bytes per second, for `blocks` blocks. */
   gbps(blocks: number): Promise<number>;
@@ -219,12 +219,15 @@ const WARM_UP_PASSES = 5;
 
 interface CopyOutOptions {
   readonly blockBytes: number;
-  /** The most blocks that are asked for. */
+  /** Maximum number of blocks of a measurement. */
   readonly blocksMax: number;
   readonly signal: AbortSignal;
 }
 
-/** Acquire, copy out, release, between two processes, as `bench engine` has it. */
+/**
+ * Opens the reference for RAM: acquire, copy out and release between two processes, as in `bench
+ * engine`.
+ */
 async function openCopyOutLimit(
   native: Native,
   { blockBytes, blocksMax, signal }: CopyOutOptions,
@@ -240,7 +243,7 @@ async function openCopyOutLimit(
   });
   opened.use(client);
   await probe.fillResident();
-  // Pages are touched and code is compiled before anything counts.
+  // The first passes cause page faults and JIT compilation, so they do not count.
   for (let pass = 0; pass < WARM_UP_PASSES; pass++) await probe.copyOutOnce(blocksMax);
   const held = opened.move();
   return {
@@ -253,7 +256,10 @@ async function openCopyOutLimit(
   };
 }
 
-/** fio reading one large file in the same folder, with the same length of blocks and depth. */
+/**
+ * Opens the reference for SSD: fio reads one large file in the same folder, with the same block
+ * length and depth.
+ */
 async function openFioLimit(
   program: string,
   options: FioOptions,

@@ -22,15 +22,17 @@ import {
 import { fileBytesOf } from "../../store/kvb/index.ts";
 import { type AgentStatus, PrivateAgent } from "../replay/index.ts";
 
-/** Blocks of one request, as `bench engine` has them. */
+/** Number of blocks per request, as in `bench engine`. */
 const AT_ONCE = 64;
 
-/** Blocks stored by one request: the agent verifies one such batch while the next is copied. */
+/** Number of blocks stored per request: the agent verifies one batch while the next is copied. */
 const STORED_AT_ONCE = 16;
 
 const PAGE = 4096;
 
-/** Between two tries where the agent has no room until its SSD has written. */
+/**
+ * Milliseconds between attempts to store while the agent is full because its SSD is still writing.
+ */
 const RETRY_MS = 1;
 
 const TIMEOUT_MS = 60_000;
@@ -64,10 +66,10 @@ export class PinEngine implements AsyncDisposable {
   readonly #client: EngineClient;
   readonly #options: PinEngineOptions;
   readonly #namespaceKey: Uint8Array;
-  /** Blocks are made in it, copied out of it, and read back into it. */
+  /** Memory in which blocks are made, and from and to which they are copied. */
   readonly #gpu: Region;
   readonly #gpuView: NativeBuffer;
-  /** Where a restored block is copied to, over and over. */
+  /** Buffer to which each restored block is copied. */
   readonly #staging: NativeBuffer;
   readonly #read = [createBatch(AT_ONCE), createBatch(AT_ONCE)] as const;
   readonly #stored = [createBatch(STORED_AT_ONCE), createBatch(STORED_AT_ONCE)] as const;
@@ -93,14 +95,15 @@ export class PinEngine implements AsyncDisposable {
     return new PinEngine(native, client, options);
   }
 
-  /** Conversation `number` with `count` blocks. */
+  /** Returns conversation `number` with `count` blocks. */
   name(number: number, count: number): Conversation {
     return conversation(this.#native, this.#namespaceKey, number, count);
   }
 
   /**
-   * Stores all of its blocks; the bytes of each are its own where `own`, else the same for all.
-   * Resolves when the agent has verified them. Throws LIMIT if a block is not stored.
+   * Stores all blocks of a conversation. If `own` is set, each block has its own bytes; else all
+   * have the same. Resolves when the agent has verified them. Throws LIMIT if a block is not
+   * stored.
    */
   async store(of: Conversation, own: boolean): Promise<void> {
     if (!own) this.#gpu.fill(0, this.#options.blockBytes, of.hashes[0]!);
@@ -169,7 +172,10 @@ export class PinEngine implements AsyncDisposable {
     into.digests.set(of.digests.subarray(from * DIGEST_BYTES, (from + count) * DIGEST_BYTES));
   }
 
-  /** The number of its blocks in RAM, and only on SSD. Does not count as a use. */
+  /**
+   * Returns the number of the conversation's blocks in RAM and the number only on SSD, without
+   * counting as a use of them.
+   */
   async whereIs(of: Conversation): Promise<{ ram: number; ssd: number }> {
     const found = { ram: 0, ssd: 0 };
     const { blocks } = this.#read[0];
@@ -187,8 +193,8 @@ export class PinEngine implements AsyncDisposable {
   }
 
   /**
-   * Acquires every block and copies out those that are there. While one batch is copied, the next
-   * is on its way.
+   * Acquires every block and copies out the cached ones. While one batch is copied, the next is
+   * requested.
    */
   async restore(of: Conversation) {
     const { blockBytes } = this.#options;
@@ -199,7 +205,7 @@ export class PinEngine implements AsyncDisposable {
     for (let at = 0, turn = 0; at < of.count; at += AT_ONCE, turn++) {
       const handles = await coming;
       if (at + AT_ONCE < of.count) coming = this.#acquire(of, at + AT_ONCE, turn + 1);
-      // A request leaves when this turn of the loop lets it.
+      // Let the event loop send the request before the copy blocks it.
       await Promise.resolve();
       for (let i = 0; i < handles.count; i++) {
         if (handles.outcome[i] !== Outcome.ok) continue;
@@ -219,7 +225,7 @@ export class PinEngine implements AsyncDisposable {
     return handles;
   }
 
-  /** Gives back those that were there; `handles` holds nothing after that. */
+  /** Releases the acquired blocks and empties `handles`. */
   #release(handles: HandleBatch): void {
     let held = 0;
     for (let i = 0; i < handles.count; i++) {
@@ -232,7 +238,7 @@ export class PinEngine implements AsyncDisposable {
     if (held > 0) this.#client.release(handles);
   }
 
-  /** Blocks whose bytes are not those that were stored, or that are not there. */
+  /** Returns the number of blocks that are missing or whose bytes differ from those stored. */
   async wrongBlocks(of: Conversation): Promise<number> {
     const { blockBytes } = this.#options;
     let wrong = 0;
@@ -273,7 +279,10 @@ function noRoom(left: number): HearthError {
   });
 }
 
-/** Tokens that RAM holds, and blocks of 64 tokens: as where the depths were measured first. */
+/**
+ * Tokens that RAM holds, in blocks of 64 tokens: the values of the first published measurement of
+ * these depths.
+ */
 const CAPACITY_TOKENS = 42_816;
 
 export const BLOCK_TOKENS = 64;
@@ -281,12 +290,12 @@ export const BLOCK_TOKENS = 64;
 export const CAPACITY_BLOCKS = CAPACITY_TOKENS / BLOCK_TOKENS;
 
 /**
- * More than RAM and the longest conversation together: what RAM is to give up is on SSD already,
- * and a restore waits for no writing.
+ * Number of blocks on SSD. More than RAM and the longest conversation together, so that blocks that
+ * RAM evicts are already on SSD and no restore waits for writes.
  */
 const SSD_BLOCKS = Math.floor(CAPACITY_BLOCKS * 1.5);
 
-/** How many times its capacity an agent is flooded with. */
+/** A flood stores this many times the agent's capacity. */
 const TURNS = 3;
 
 const FLOOD_CHAIN = 64;
@@ -301,16 +310,16 @@ const SETTLE_MS = 120_000;
 
 interface FloodedAgentOptions {
   readonly blockBytes: number;
-  /** Where the SSD tier lies; null: RAM alone. */
+  /** Folder of the SSD tier; null for RAM alone. */
   readonly ssdDir: string | null;
   readonly policy: string;
   readonly signal: AbortSignal;
 }
 
-/** A temporary agent, with an engine and a client of the command plane. */
+/** A temporary agent, with an engine and a client that sends control commands. */
 export class FloodedAgent implements AsyncDisposable {
   readonly engine: PinEngine;
-  /** Blocks that RAM and SSD hold together, were each to hold its own. */
+  /** Number of blocks that RAM and SSD hold together if no block is on both. */
   readonly capacityBlocks: number;
   readonly hasSsd: boolean;
   readonly #agent: PrivateAgent;
@@ -340,7 +349,8 @@ export class FloodedAgent implements AsyncDisposable {
         blocksMax: 65_536,
         policy,
         settings: {
-          // Nothing is late here, and every block is written: the time it takes is what counts.
+          // Every block must be written to SSD even if that takes long, because the time is
+          // measured.
           kv: { ssd_write_queue: `"${Math.max(ramBytes, 2 ** 20)}B"` },
           engine: { acquire_deadline: '"60s"', lease: '"2m"' },
           control: { pin_share: "0.95", pin_share_owner: "0.95" },
@@ -355,12 +365,12 @@ export class FloodedAgent implements AsyncDisposable {
     return flooded;
   }
 
-  /** Whether the page cache is passed by; null without SSD. */
+  /** Returns whether the SSD tier bypasses the page cache (O_DIRECT); null without SSD. */
   async isDirect(): Promise<boolean | null> {
     return (await this.#agent.status()).ssd?.direct ?? null;
   }
 
-  /** A conversation that was never seen before, stored and settled. */
+  /** Stores a new conversation and waits until all its blocks are written to SSD. */
   async converse(blocks: number): Promise<Conversation> {
     const conversation = this.engine.name(this.#next++, blocks);
     await this.engine.store(conversation, true);
@@ -368,7 +378,10 @@ export class FloodedAgent implements AsyncDisposable {
     return conversation;
   }
 
-  /** Pins by engine hash, as a router does. Throws LIMIT if a block is not pinned. */
+  /**
+   * Pins a conversation by its engine hashes, as a router does. Throws LIMIT if a block is not
+   * pinned.
+   */
   async pin({ hashes, count }: Conversation): Promise<void> {
     const command = pin(hashes, { owner: OWNER });
     const result = await this.#commands.send("", command, { signal: this.#signal });
@@ -378,8 +391,9 @@ export class FloodedAgent implements AsyncDisposable {
   }
 
   /**
-   * Stores other blocks of three times the agent's capacity. Throws LIMIT if the agent did not
-   * store exactly this many, or did not evict as many.
+   * Stores other blocks of three times the agent's capacity and returns their number. Throws LIMIT
+   * if the agent's counters do not show that it stored all of them, wrote them to SSD and filled
+   * its RAM.
    */
   async flood(): Promise<number> {
     const blocks = TURNS * this.capacityBlocks;
@@ -418,7 +432,7 @@ export class FloodedAgent implements AsyncDisposable {
     }
   }
 
-  /** Resolves when all pending writes to SSD are complete. */
+  /** Waits until all pending writes to SSD are complete; returns the agent's status. */
   async #settled(): Promise<AgentStatus> {
     const agent = this.#agent;
     let status = await agent.status();
@@ -447,16 +461,16 @@ function countedSince(before: AgentStatus, after: AgentStatus) {
   return { committed: b.committed - a.committed, written };
 }
 
-/** Blocks that build upon each other, each with the 64-bit hash its engine knows it by. */
+/** A chain of blocks, each with the 64-bit hash that the engine uses for it. */
 interface Conversation {
   readonly count: number;
-  /** 32 bytes a block, the first one's first. */
+  /** Digests of the blocks in order, 32 bytes each. */
   readonly digests: Uint8Array;
-  /** Unsigned; known before anything is stored. */
+  /** Engine hashes of the blocks, as unsigned numbers; they are known before a block is stored. */
   readonly hashes: readonly bigint[];
 }
 
-/** Conversation number `number`: no two numbers share a block. */
+/** Returns conversation `number`. No two conversations share a block. */
 function conversation(
   native: Native,
   namespaceKey: Uint8Array,

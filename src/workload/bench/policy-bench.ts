@@ -23,15 +23,15 @@ type LabPolicy = (trace: FlatTrace, capacity: number) => LabCache;
 
 interface LabCache {
   /**
-   * Serves the request whose blocks are `trace.blocks[from .. to)` and answers how many of them it
-   * hit. Requests come in the order of the trace, each once.
+   * Simulates the next request of the trace, whose blocks are `trace.blocks[from .. to)`. Returns
+   * the number of its blocks that hit. Called once for each request, in order.
    */
   serve(from: number, to: number): number;
 }
 
 /**
- * Least recently used. A prompt's blocks are used from the last to the first, so a block is always
- * younger than its descendants and leaves are evicted first.
+ * Least recently used. The blocks of a prompt are used from the last to the first, so a block is
+ * always more recently used than its descendants, and leaves are evicted first.
  */
 const lru: LabPolicy = ({ blocks, distinct }, capacity) => {
   const lists = createLists(distinct, 1);
@@ -53,20 +53,20 @@ const lru: LabPolicy = ({ blocks, distinct }, capacity) => {
   };
 };
 
-/** Blocks an engine names in a frame. */
+/** Number of blocks that an engine names in one frame. */
 const FRAME_BLOCKS = 64;
 
-/** The agent's eviction order, driven as in the agent. */
+/** The agent's own eviction order, driven as the agent drives it. */
 const hearth: LabPolicy = (trace, capacity) => new OrderedCache(trace, capacity, createHearthOrder);
 
 const NEVER = 0xffff_ffff;
 
 /**
- * The exact maximum, with full knowledge of the future and the freedom not to store (Belady 1966):
- * the block whose next use is farthest goes, the deepest first. A block's prefix is always needed
- * no later than the block, so this never breaks a prefix. The next use is a position in the flat
- * trace, which orders by request and then by depth; the set of those positions represents the
- * cached blocks.
+ * The highest possible hit ratio, with full knowledge of the future and the choice not to store a
+ * block (Belady 1966): evicts the block whose next use is farthest, the deepest first. A prefix is
+ * always needed no later than its last block, so this never breaks a prefix. A next use is an index
+ * in the flat trace, which orders uses by request and then by depth; the set of these indices
+ * represents the cached blocks.
  */
 const best: LabPolicy = (trace, capacity) => {
   const { blocks, distinct } = trace;
@@ -113,12 +113,15 @@ export interface PolicyBenchOptions {
   /** Cache sizes in blocks of the trace, each a whole number of at least 1. */
   readonly capacities: readonly number[];
   readonly policies: readonly PolicyName[];
-  /** Called periodically with the simulated and total uses of blocks, after the trace is read. */
+  /**
+   * Called periodically with the number of simulated block uses and the total, after the trace is
+   * read.
+   */
   readonly onProgress?: (done: number, total: number) => void;
   readonly signal?: AbortSignal;
 }
 
-/** One policy at one capacity. The names are those of the JSON the command prints. */
+/** Result of one policy at one capacity, under the names in the printed JSON. */
 export interface PolicyRow {
   readonly trace: string;
   readonly capacity: number;
@@ -132,18 +135,19 @@ export interface PolicyRow {
    * possible, below 0 worse than LRU. Null unless both `lru` and `best` were run and differ.
    */
   readonly score: number | null;
-  /** Simulated uses of blocks per second of wall time. */
+  /** Simulated block uses per second of wall time. */
   readonly decisions_per_s: number;
 }
 
-/** Uses of blocks between two checks of the signal: some milliseconds. */
+/** Number of block uses between two checks of the abort signal, which take some milliseconds. */
 const SLICE_USES = 2 ** 18;
 
 /**
- * Runs a trace through simulated caches, each from empty: the hit ratio of every policy at every
- * capacity, capacities outermost, both in the order given. `LabPolicy` states the rules. Needs 4
- * bytes per use (`best`: 8 more) and about 16 per distinct block. Throws USAGE for a capacity that
- * is not a whole number from 1, TRACE_INVALID for a broken trace, ABORTED when the signal fires.
+ * Simulates a trace with each policy and capacity, each time from an empty cache, and returns the
+ * hit ratios: capacities in the given order, and for each one the policies in theirs. `LabPolicy`
+ * states the rules. Needs 4 bytes per use (`best`: 8 more) and about 16 per distinct block. Throws
+ * USAGE for a capacity that is not a whole number from 1, TRACE_INVALID for a broken trace, ABORTED
+ * when the signal fires.
  */
 export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRow[]> {
   const { trace, capacities, policies, signal } = options;
@@ -179,7 +183,7 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
   return rows;
 }
 
-/** The rows of one trace and capacity. */
+/** Adds scores to the rows of one trace and capacity. */
 function withScores(rows: readonly Omit<PolicyRow, "score">[]): PolicyRow[] {
   const hitsOf = (policy: PolicyName) => rows.find((row) => row.policy === policy)?.blocks_hit;
   const low = hitsOf("lru");
@@ -198,7 +202,7 @@ async function simulate(
   report: (done: number) => void,
   signal: AbortSignal | undefined,
 ): Promise<number> {
-  // A capacity above the number of distinct blocks makes no difference and would waste memory.
+  // A capacity above the number of distinct blocks changes no result and would waste memory.
   const cache = policy(trace, Math.min(capacity, Math.max(trace.distinct, 1)));
   let hits = 0;
   let from = 0;
@@ -215,9 +219,9 @@ async function simulate(
 }
 
 /**
- * A cache driven by an eviction order of the agent: only resident blocks have ids, requests arrive
- * in frames, and all blocks of a frame are reserved before the first is stored. If nothing can be
- * evicted for a block, the rest of the prompt is not stored.
+ * A simulated cache that uses an eviction order of the agent. Only resident blocks have node ids,
+ * requests arrive in frames, and all blocks of a frame are reserved before the first is stored. If
+ * no block can be evicted for a new one, the rest of the prompt is not stored.
  */
 class OrderedCache implements LabCache {
   readonly #trace: FlatTrace;
@@ -257,11 +261,11 @@ class OrderedCache implements LabCache {
     return miss - from;
   }
 
-  /** False if not all blocks were stored. */
+  /** Stores the blocks of a frame below `above`. Returns false if not all were stored. */
   #store(frame: Uint32Array, above: NodeId): boolean {
     const ids: NodeId[] = [];
     let parent = above;
-    // A block must not evict its own ancestors.
+    // Storing a block must not evict its own ancestors.
     if (parent !== NO_NODE) this.#order.protect(parent);
     for (const block of frame) {
       const id = this.#free.pop() ?? this.#evict();
@@ -286,7 +290,10 @@ class OrderedCache implements LabCache {
   }
 }
 
-/** As evenly spread as the agent's, which is part of a hash (the finaliser of MurmurHash3). */
+/**
+ * Returns a fingerprint as evenly distributed as the agent's, which is part of a hash. Uses the
+ * last step of MurmurHash3.
+ */
 function fingerprint(block: number): number {
   let hash = block + 1;
   hash = Math.imul(hash ^ (hash >>> 16), 0x85eb_ca6b);
@@ -294,7 +301,7 @@ function fingerprint(block: number): number {
   return (hash ^ (hash >>> 16)) >>> 0;
 }
 
-/** For each use, the position of the same block's next one. */
+/** Returns, for each use of a block, the index of the next use of the same block. */
 function nextUses({ blocks, distinct }: FlatTrace): Uint32Array {
   const following = new Uint32Array(distinct).fill(NEVER);
   const next = new Uint32Array(blocks.length);
@@ -307,8 +314,9 @@ function nextUses({ blocks, distinct }: FlatTrace): Uint32Array {
 }
 
 /**
- * A set of whole numbers below a bound that knows its largest: a bit for each number, and above it,
- * level by level, a bit for each word that is not zero. Every operation touches at most six words.
+ * A set of whole numbers below a limit that can return its largest member. It has a bit for each
+ * number and, level by level above it, a bit for each nonzero word. An operation accesses at most
+ * six words.
  */
 function createPositions(below: number) {
   const levels: Uint32Array[] = [];
@@ -349,8 +357,8 @@ function createPositions(below: number) {
 const NONE = 0xffff_ffff;
 
 /**
- * Doubly linked lists over the numbers 0 … items - 1, each item in one list or in none. Flat
- * arrays: an item's links at its own index, a list's first and last at the index of its head,
+ * Doubly linked lists of the numbers 0 … items - 1; each item is in at most one list. Stored in
+ * flat arrays: an item's links are at its own index, a list's first and last item at the index
  * `items + list`.
  */
 export function createLists(items: number, lists: number) {

@@ -4,7 +4,7 @@ import type { IndexChange, PrefixIndex, TargetId } from "../../router/index.ts";
 import type { Trace } from "../traces/index.ts";
 import { median, quantile, rounded } from "./measure.ts";
 
-/** Blocks that one block of the trace is cut into. */
+/** Number of blocks into which each block of the trace is split. */
 const PARTS = 4;
 const CHANGES_AT_ONCE = 256;
 const PROMPTS_KEPT = 20_000;
@@ -14,20 +14,20 @@ export interface PrefixBenchOptions {
   readonly index: PrefixIndex;
   readonly random: Random;
   readonly workers: number;
-  /** Pairs of a block and a worker to be stored, at least. */
+  /** Minimum number of pairs of a block and a worker to store. */
   readonly heldBlocks: number;
-  /** Blocks of each prompt that is looked up. */
+  /** Number of blocks of each prompt that is looked up. */
   readonly promptBlocks: number;
   readonly lookups: number;
-  /** Prompts of one call of `matchMany`. */
+  /** Number of prompts in one call of `matchMany`. */
   readonly batch: number;
-  /** Blocks that one removal names. */
+  /** Number of blocks that one removal names. */
   readonly removalBlocks: number;
   readonly signal?: AbortSignal;
   readonly onProgress?: (what: string) => void;
 }
 
-/** Fills an empty index, queries it, and removes everything. */
+/** Fills an empty prefix index, looks up prompts, and removes everything. */
 export async function benchPrefix(options: PrefixBenchOptions) {
   const { index, workers, onProgress } = options;
   const chains = await chainsOf(options.trace, PARTS);
@@ -45,12 +45,12 @@ export async function benchPrefix(options: PrefixBenchOptions) {
     holder_blocks: heldBlocks,
     blocks,
     runs,
-    /** Memory in use, the whole table included. */
+    /** Memory in use, including the whole hash table, per pair of a block and a worker. */
     bytes_per_holder_block: rounded(bytes / heldBlocks, 2),
     lookup_p50_ns: single.p50,
     lookup_p99_ns: single.p99,
     batch_lookup_ns: Math.round(batched),
-    /** Mean targets in the answers of lookups. */
+    /** Mean number of workers (targets) in the result of a lookup. */
     targets_per_lookup: rounded(single.targets, 2),
     store_blocks_per_s: Math.round(filled.heldBlocks / filled.seconds),
     remove_blocks_per_s: Math.round(heldBlocks / removal),
@@ -93,7 +93,7 @@ async function fill(options: PrefixBenchOptions, chains: readonly Chain[]): Prom
   return { stores, prompts: long, heldBlocks, seconds: ns / 1e9 };
 }
 
-/** Nanoseconds for all of them. */
+/** Applies all changes and returns the nanoseconds taken. */
 function timed(index: PrefixIndex, changes: readonly IndexChange[]): number {
   const started = Bun.nanoseconds();
   for (let at = 0; at < changes.length; at += CHANGES_AT_ONCE) {
@@ -104,7 +104,7 @@ function timed(index: PrefixIndex, changes: readonly IndexChange[]): number {
 
 async function lookUp(options: PrefixBenchOptions, prompts: readonly BigUint64Array[]) {
   const { index, random, promptBlocks, lookups, signal } = options;
-  // Copies each prompt to contiguous memory, as after hashing.
+  // Copies each prompt to contiguous memory, as hashing leaves it.
   const prompt = new BigUint64Array(new ArrayBuffer(promptBlocks * 8));
   const ns: number[] = [];
   let targets = 0;
@@ -117,12 +117,12 @@ async function lookUp(options: PrefixBenchOptions, prompts: readonly BigUint64Ar
     if (i % 4096 === 0) await yieldToLoop();
     signal?.throwIfAborted();
   }
-  // The first lookups warm up the compiler.
+  // The first lookups are a warm-up of the JIT compiler and do not count.
   const warm = ns.slice(Math.min(5_000, ns.length >> 1));
   return { p50: quantile(warm, 0.5), p99: quantile(warm, 0.99), targets: targets / lookups };
 }
 
-/** Median nanoseconds of a lookup. */
+/** Looks up the prompts in batches and returns the median nanoseconds per lookup. */
 async function lookUpMany(options: PrefixBenchOptions, prompts: readonly BigUint64Array[]) {
   const { index, random, promptBlocks, lookups, batch, signal } = options;
   const hashes = new BigUint64Array(new ArrayBuffer(promptBlocks * batch * 8));
@@ -141,7 +141,7 @@ async function lookUpMany(options: PrefixBenchOptions, prompts: readonly BigUint
   return median(ns);
 }
 
-/** Seconds that it took to remove everything. */
+/** Removes all blocks in the order in which engines evict, and returns the seconds taken. */
 async function takeOut(options: PrefixBenchOptions, stores: readonly IndexChange[]) {
   const { index, removalBlocks, signal, onProgress } = options;
   let ns = 0;
@@ -158,12 +158,12 @@ async function takeOut(options: PrefixBenchOptions, stores: readonly IndexChange
   return ns / 1e9;
 }
 
-/** One prompt of the trace: blocks from first to last, ids dense over the whole trace. */
+/** Block ids of one prompt in order. Ids are numbered without gaps over the whole trace. */
 type Chain = Uint32Array;
 
 /**
- * The prompts of a trace with each block cut into `parts`, so that chains are as long as they are
- * with smaller blocks; where they meet and part stays as it was.
+ * Returns the prompts of a trace with each block split into `parts`, so that chains are as long as
+ * with smaller blocks. Prompts share the same prefixes as before.
  */
 async function chainsOf(trace: Trace, parts: number): Promise<Chain[]> {
   const chains: Chain[] = [];
@@ -185,8 +185,8 @@ function idsIn(chains: readonly Chain[]): number {
 }
 
 /**
- * Sequence hashes of copy `copy` of all blocks: other users with prompts of the same shape. The
- * common prefixes (`shared` ids) are the same in all copies.
+ * Returns the sequence hashes of copy number `copy` of all blocks. A copy stands for other users
+ * with prompts of the same shape; the common prefixes (`shared` ids) are the same in all copies.
  */
 function hashesOfCopy(ids: number, copy: number, shared: ReadonlySet<number>) {
   const salt = BigInt(copy + 1) << 40n;
@@ -195,39 +195,39 @@ function hashesOfCopy(ids: number, copy: number, shared: ReadonlySet<number>) {
   );
 }
 
-/** The first blocks of all prompts. */
+/** Returns the first blocks of all prompts. */
 function firstBlocks(chains: readonly Chain[], parts: number): Set<number> {
   return new Set(chains.flatMap((chain) => [...chain.subarray(0, parts)]));
 }
 
-/** One prompt in this many is also served by a worker that never saw its conversation. */
+/** One prompt in this many is also stored on a worker that never served its conversation. */
 const STRAYS = 8;
 
 interface FleetOptions {
   readonly chains: readonly Chain[];
-  /** Distinct blocks in them. */
+  /** Number of distinct blocks in the chains. */
   readonly ids: number;
-  /** Blocks that are the same in all copies. */
+  /** Ids of the blocks that are the same in all copies. */
   readonly shared: ReadonlySet<number>;
   readonly workers: number;
   readonly random: Random;
 }
 
-/** Events of workers that serve one copy of all prompts. */
+/** Index changes of the workers that serve one copy of all prompts. */
 interface Served {
   readonly stores: IndexChange[];
-  /** In the order of the chains. */
+  /** Hashes of each prompt, in the order of the chains. */
   readonly prompts: BigUint64Array[];
   readonly heldBlocks: number;
 }
 
 /**
- * Workers that serve the same prompts for other users again and again. Prompts of one conversation
- * (after a shared block) go to one worker, which stores the blocks it does not have yet.
+ * Workers that serve copies of the same prompts for ever more users. All prompts of one
+ * conversation go to one worker, which stores the blocks that it does not have.
  */
 class Fleet {
   readonly #options: FleetOptions;
-  /** Shared blocks by worker. */
+  /** Ids of the shared blocks that each worker has. */
   readonly #held = new Map<number, Set<number>>();
 
   constructor(options: FleetOptions) {
@@ -261,7 +261,7 @@ class Fleet {
     return { ...served, heldBlocks };
   }
 
-  /** By id, what a worker has of a copy: of a new one the shared blocks. */
+  /** Returns, by block id, the blocks of a new copy that the worker has: the shared ones. */
   #begin(worker: number): Uint8Array {
     const own = new Uint8Array(this.#options.ids);
     for (const id of this.#held.get(worker) ?? []) own[id] = 1;
@@ -285,7 +285,7 @@ function storeOf(worker: number, prompt: BigUint64Array, from: number): IndexCha
   return { target: worker as TargetId, change };
 }
 
-/** Removals of all stored blocks, in the order in which engines evict: leaves first. */
+/** Returns removals of all stored blocks in the order in which engines evict: leaves first. */
 function removalsOf(stores: readonly IndexChange[], blocksOfEach: number): IndexChange[] {
   const removals: IndexChange[] = [];
   for (const { target, change } of stores) {

@@ -8,14 +8,16 @@ import { LineProcess, startServer } from "./line-process.ts";
 import { median, rounded } from "./measure.ts";
 
 export interface ClientBenchOptions {
-  /** Where sockets are made. */
+  /** Folder for sockets. */
   readonly folder: string;
   /** Bytes of a large block. */
   readonly blockBytes: number;
   readonly rounds: number;
-  /** Null: `python3`, with the client of Redis if that can be had. */
+  /**
+   * Path of the Python interpreter. Null: `python3`, with a Redis client if one can be installed.
+   */
   readonly python: string | null;
-  /** The folder of the Python packages. */
+  /** Folder of the Python packages. */
   readonly packages: string;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
@@ -25,15 +27,17 @@ export interface ClientBenchOptions {
 
 const SMALL_BYTES = 65_536;
 /**
- * Turns that large puts and gets take in a round, which has one rate for each: a run of either
- * lasts a few milliseconds, and four puts in a row would evict the blocks to read.
+ * Number of times that large puts and gets alternate in a round, which reports one rate for each.
+ * One run takes a few milliseconds, and four puts in a row would evict the blocks to read.
  */
 const LARGE_TURNS = 4;
 type TypescriptRun = "typescript put" | "typescript get";
 type Run = DriverRun | TypescriptRun;
 type Rates = Record<Run, number[]>;
 
-/** A run of the Python client, and the reference that is measured right before or after it. */
+/**
+ * Pairs of a run of the Python client and the reference that is measured right before or after it.
+ */
 const LARGE_PAIRS: readonly (readonly [Run, Run])[] = [
   ["large put", "typescript put"],
   ["large get", "typescript get"],
@@ -44,8 +48,8 @@ const SMALL_PAIRS: readonly (readonly [Run, Run])[] = [
 ];
 
 /**
- * The Python client beside the TypeScript client and Redis: all in turn, round after round, so that
- * a slow moment of the host hits all of them. Each client has an agent of its own.
+ * Measures the Python client, the TypeScript client and Redis in turn, round after round, so that a
+ * slow moment of the host affects all of them. Each client has its own agent.
  */
 export async function benchPythonClient(native: Native, options: ClientBenchOptions) {
   const { blockBytes, packages, signal, onProgress } = options;
@@ -93,7 +97,10 @@ function interpreterOf({ python, onSkip }: ClientBenchOptions, hasRedis: boolean
   return found.path;
 }
 
-/** The runs of one round in order; the sides of each pair take turns in being the first. */
+/**
+ * Returns the runs of one round in order. The two runs of a pair swap their order from round to
+ * round.
+ */
 function runsOf(round: number, hasRedis: boolean): Run[] {
   const large = Array.from({ length: LARGE_TURNS }, () => LARGE_PAIRS).flat();
   return [...large, ...SMALL_PAIRS].flatMap((pair, at) => {
@@ -127,7 +134,7 @@ async function interleaved(
       const before = sums.get(run) ?? { bytes: 0, seconds: 0 };
       sums.set(run, { bytes: before.bytes + bytes, seconds: before.seconds + seconds });
     }
-    // The first round faults in every page.
+    // The first round causes page faults and does not count.
     if (round === 0) continue;
     for (const [run, { bytes, seconds }] of sums) rates[run].push(bytes / seconds / 1e9);
   }
@@ -137,7 +144,10 @@ async function interleaved(
 const gbps = (values: number[]) => rounded(median(values));
 const orNull = (values: number[]) => (values.length === 0 ? null : gbps(values));
 
-/** The median of the ratios of each round: both sides of a ratio saw the same moment. */
+/**
+ * Returns the median over the rounds of `over` divided by `under`, which were measured at nearly
+ * the same time.
+ */
 function ratio(over: number[], under: number[]): number {
   return rounded(median(over.map((value, round) => value / under[round]!)));
 }
@@ -155,10 +165,10 @@ function summary(rates: Rates) {
     python_get_verified_gbps: gbps(rates["large get"]),
     get_ratio: ratio(rates["large get"], rates["typescript get"]),
     small_block_bytes: SMALL_BYTES,
-    /** 64 blocks in one call. */
+    /** Rate of puts of 64 small blocks in one call. */
     small_put_gbps: gbps(rates["small put"]),
     small_get_verified_gbps: gbps(rates["small get"]),
-    /** Null: no Redis here. Redis verifies nothing. */
+    /** Rate of Redis, which verifies no checksums; null if it was not measured. */
     redis_put_gbps: orNull(rates["redis put"]),
     redis_get_gbps: orNull(rates["redis get"]),
     redis_put_ratio: ratioOrNull(rates["small put"], rates["redis put"]),
@@ -203,10 +213,10 @@ function lastLine(output: Buffer): string {
   return output.toString().trim().split("\n").at(-1) ?? "no output";
 }
 
-/** Runs that the driver offers. */
+/** Names of the runs that the Python driver offers. */
 type DriverRun = "large put" | "large get" | "small put" | "small get" | "redis put" | "redis get";
 
-/** Bytes moved by one run, and its duration. */
+/** Number of bytes that one run moved, and its duration. */
 interface Moved {
   readonly bytes: number;
   readonly seconds: number;
@@ -220,17 +230,17 @@ interface DriverPlan {
   readonly redis_socket: string | null;
 }
 
-/** Capabilities that the driver reports. */
+/** What the Python driver can measure on this host. */
 interface DriverAbout {
   readonly python: string;
-  /** Whether it has the native library. */
+  /** Whether the driver has loaded the native client library. */
   readonly native: boolean;
   readonly redis: boolean;
-  /** Why it cannot reach Redis. */
+  /** The reason if the driver cannot use Redis; else null. */
   readonly why: string | null;
 }
 
-/** The Python process that is an engine's client: python/hearth_bench/client.py. */
+/** The Python process that is the measured client: python/hearth_bench/client.py. */
 class PythonDriver extends LineProcess {
   async #ask(line: string): Promise<unknown> {
     this.send(line);
@@ -239,12 +249,12 @@ class PythonDriver extends LineProcess {
     throw new HearthError("UNSUPPORTED", "the Python client ended; its error is above");
   }
 
-  /** Connects and fills what gets read. */
+  /** Connects to agent and Redis, and stores the blocks to read. */
   async begin(plan: DriverPlan): Promise<DriverAbout> {
     return (await this.#ask(JSON.stringify(plan))) as DriverAbout;
   }
 
-  /** One run. */
+  /** Runs one measurement. */
   async run(run: DriverRun): Promise<Moved> {
     return (await this.#ask(run)) as Moved;
   }

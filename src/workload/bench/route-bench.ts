@@ -37,20 +37,20 @@ export type RoutePolicy = (typeof ROUTE_POLICIES)[number];
 export interface RouteBenchOptions {
   readonly trace: Trace;
   readonly workers: number;
-  /** Blocks of the trace that one worker holds. */
+  /** Capacity of each worker's cache, in blocks of the trace. */
   readonly capacity: number;
   readonly policies: readonly RoutePolicy[];
-  /** Settings of `kv`; a block is a block of the trace. */
+  /** Router settings for the policy `kv`; its block size is that of the trace. */
   readonly settings: RouterSettings;
   readonly service: ServiceTimes;
   readonly seed: number;
-  /** An empty one for each run. */
+  /** Creates an empty prefix index; called for each run. */
   readonly makeIndex: () => PrefixIndex;
   readonly onProgress?: (policy: RoutePolicy, done: number, total: number) => void;
   readonly signal?: AbortSignal;
 }
 
-/** One policy. The names are those of the JSON the command prints. */
+/** Result of one policy, under the names in the printed JSON. */
 export type RouteRow = ReturnType<typeof rowOf>;
 
 interface Tally {
@@ -61,17 +61,17 @@ interface Tally {
   readonly prefilledMs: number[];
 }
 
-/** Picks a worker for a request, by place. */
+/** Returns the index of the worker for request `number`. */
 type Place = (request: SimulatedRequest, hashes: BigUint64Array, number: number) => number;
 
 const SLICE_REQUESTS = 200;
 
 /**
- * Sends a trace through simulated workers, each a leaf-first LRU cache, once for each policy, from
- * empty caches. `round-robin`, `random` and `kv` are modes of the router as it ships, fed by the
- * workers' events (`kv-defaults`: with its default costs); the other two are the rules of the
- * traces' own figures: longest prefix within a band of load, and one cache with the room of all.
- * A part-full last block counts as one.
+ * Replays a trace on simulated workers, each a cache that evicts leaves first (LRU), once for each
+ * policy, from empty caches. `round-robin`, `random` and `kv` are modes of the real router, which
+ * receives the workers' events (`kv-defaults`: with its default costs). The other two are the rules
+ * with which the traces' publishers measured: longest prefix within a range of load, and one cache
+ * with the capacity of all workers. A partial last block counts as a whole one.
  */
 export async function benchRoute(options: RouteBenchOptions) {
   const trace = await readRequests(options.trace, options.signal);
@@ -182,7 +182,7 @@ function newTally(): Tally {
   return { asked: 0, hit: 0, askedTokens: 0, hitTokens: 0, prefilledMs: [] };
 }
 
-/** Tokens of the blocks that were hit. */
+/** Returns the tokens of the blocks that hit. */
 function count(
   tally: Tally,
   { blockTokens }: SimulatedTrace,
@@ -212,16 +212,22 @@ function rowOf(
     capacity,
     requests: trace.requests.length,
     hit_ratio: rounded(tally.hit / Math.max(tally.asked, 1), 4),
-    /** Weighed by the tokens of blocks. */
+    /** Hit ratio of tokens instead of blocks. */
     hit_ratio_tokens: rounded(tally.hitTokens / Math.max(tally.askedTokens, 1), 4),
     /**
-     * Hit ratio divided by the ratio of one cache with the capacity of all; null if `pooled` was not
-     * run.
+     * Hit ratio divided by the hit ratio of one cache with the capacity of all workers; null if
+     * `pooled` was not run.
      */
     of_pooled: null,
-    /** Prompt tokens of the worker with the most, over the mean; null where there is one cache. */
+    /**
+     * Prompt tokens of the worker with the most divided by the mean of all; null if there is one
+     * cache.
+     */
     load_spread: workers === null ? null : rounded(spreadOf(workers), 4),
-    /** From arrival to the end of the prefill, in the simulation. */
+    /**
+     * Median simulated milliseconds from a request's arrival to the end of its prefill; null
+     * without times.
+     */
     prefilled_p50_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.5)) : null,
     prefilled_p99_ms: hasTimes ? Math.round(quantile(tally.prefilledMs, 0.99)) : null,
   };
@@ -237,7 +243,7 @@ export interface SimulatedRequest {
   readonly arrivalMs: number;
   readonly inputTokens: number;
   readonly outputTokens: number;
-  /** Dense numbers from 0; one names a block together with all before it. */
+  /** Block numbers from 0 without gaps. A number identifies a block and all blocks before it. */
   readonly blocks: Uint32Array;
 }
 
@@ -246,11 +252,11 @@ export interface SimulatedTrace {
   readonly blockTokens: number;
   readonly requests: readonly SimulatedRequest[];
   readonly distinct: number;
-  /** The substitute of each block's sequence hash. */
+  /** A value for each block number that takes the place of its sequence hash. */
   readonly hashes: BigUint64Array;
 }
 
-/** Reads a trace to its end. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
+/** Reads a whole trace. Throws TRACE_INVALID if it is broken, LIMIT if it is too large. */
 async function readRequests(trace: Trace, signal?: AbortSignal): Promise<SimulatedTrace> {
   const seen: Omit<SimulatedRequest, "blocks">[] = [];
   const { blocks, ends, distinct } = await flattenTrace(trace, signal, (request) => {
@@ -267,7 +273,10 @@ async function readRequests(trace: Trace, signal?: AbortSignal): Promise<Simulat
   return { name, blockTokens, requests: spread(requests), distinct, hashes };
 }
 
-/** Clocks of traces are coarse: requests with equal times are spread evenly until the next time. */
+/**
+ * Spreads requests with equal times evenly until the next time, because the traces' clocks are
+ * coarse.
+ */
 function spread(requests: readonly SimulatedRequest[]): readonly SimulatedRequest[] {
   const even: SimulatedRequest[] = [];
   for (let from = 0; from < requests.length; ) {
@@ -287,8 +296,9 @@ const SHARE = 0.1;
 const SLACK_TOKENS = 200_000;
 
 /**
- * The rule of the traces' own figures: the worker that holds the most leading blocks, among those
- * within 10 % and 200,000 tokens of the mean of assigned prompt tokens; ties to the least assigned.
+ * Returns the placement rule of the traces' publishers: the worker with the most leading blocks,
+ * among those whose assigned prompt tokens are within 10 % and 200,000 tokens of the mean; on a tie
+ * the one with the fewest assigned tokens.
  */
 function longestPrefix(workers: readonly SimulatedWorker[]): (request: SimulatedRequest) => number {
   let assigned = 0;

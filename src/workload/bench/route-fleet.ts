@@ -5,11 +5,14 @@ import type { SimulatedRequest, SimulatedTrace } from "./route-bench.ts";
 
 export const MODEL = "simulated";
 
-/** How long a simulated worker takes. */
+/** Speeds of a simulated worker. */
 export interface ServiceTimes {
-  /** One prompt after the other; infinite: there are no queues. */
+  /**
+   * Tokens per second of prompts, which are computed one after another. Infinite: there are no
+   * queues.
+   */
   readonly prefillTokensPerSecond: number;
-  /** Decode speed of each request, independent of other requests. */
+  /** Tokens per second of each answer, independent of other requests. */
   readonly decodeTokensPerSecond: number;
 }
 
@@ -18,7 +21,7 @@ export interface SimulatedWorker {
   target: Target;
   promptTokens: number;
   requests: number;
-  /** When it has computed all prompts it was given. */
+  /** Time at which the worker will have computed all its prompts, in milliseconds. */
   idleFromMs: number;
 }
 
@@ -48,7 +51,7 @@ export function hashesOf(trace: SimulatedTrace, request: SimulatedRequest): BigU
   return BigUint64Array.from(request.blocks, (block) => trace.hashes[block]!);
 }
 
-/** Publishes the changes of serving a prompt to the index, as the worker's events would. */
+/** Applies the changes caused by serving a prompt to the index, as the worker's events would. */
 export function tell(
   index: PrefixIndex,
   { id }: Target,
@@ -80,7 +83,10 @@ export function tell(
   if (changes.length > 0) index.apply(changes);
 }
 
-/** Times at which a worker has computed the rest of a prompt, and completed its answer. */
+/**
+ * Returns the times at which a worker has computed the rest of a prompt, and has completed its
+ * answer.
+ */
 export function serviceOf(
   worker: SimulatedWorker,
   request: SimulatedRequest,
@@ -96,15 +102,15 @@ export function serviceOf(
 }
 
 /**
- * A worker's cache of whole blocks: least recently used, a prompt used from its last block to its
- * first, so that leaves go first (the rule of the traces' own figures).
+ * A worker's LRU cache of whole blocks. The blocks of a prompt are used from the last to the first,
+ * so that leaves are evicted first (the rule of the traces' publishers).
  */
 export class LeafLru {
   readonly #capacity: number;
   readonly #lists: Lists;
   #size = 0;
 
-  /** `distinct`: every block's number is below it. */
+  /** `distinct`: number of distinct blocks; every block number is lower. */
   constructor(capacity: number, distinct: number) {
     this.#capacity = capacity;
     this.#lists = createLists(distinct, 1);
@@ -133,7 +139,7 @@ export class LeafLru {
       }
       lists.append(0, block);
     }
-    // A prompt may push out its own blocks.
+    // A prompt that is longer than the cache may evict its own blocks.
     return {
       /** Leading blocks that were there. */
       hits,

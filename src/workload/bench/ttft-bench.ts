@@ -8,7 +8,7 @@ import { median } from "./measure.ts";
 import { makeBenchFolder } from "./ssd/bench-tier.ts";
 
 export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOptions {
-  /** Null: do not measure restores from SSD. */
+  /** Folder of the SSD tier; null for no restore from SSD. */
   readonly ssdDir: string | null;
   onProgress(what: string): void;
 }
@@ -24,9 +24,9 @@ interface GpuStatus extends Pick<AgentStatus, "arena"> {
 const SETTLE_MS = 600_000;
 
 /**
- * A row for each prompt, medians of the rounds: the time to the first token of a prompt that is
- * computed, and of one whose keys and values an agent of the benchmark's own brings back. Throws
- * UNSUPPORTED without a GPU, or where the driver cannot run.
+ * Measures the time to the first token of prompts that are computed, and of prompts whose KV a
+ * temporary agent restores. Returns a row for each prompt, with medians of the rounds. Throws
+ * UNSUPPORTED without a GPU, or if the Python driver cannot run.
  */
 export async function benchTtft(native: Native, options: TtftBenchOptions) {
   const { python: _python, driver: _folder, ssdDir, signal, onProgress, ...plan } = options;
@@ -43,7 +43,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions) {
     blocksMax: Math.max(65_536, 2 * needs.blocks),
     policy: "lru",
     settings: {
-      // No deadline may expire, and every block must be written.
+      // Every block must be written to SSD, even if that takes long.
       kv: { ssd_write_queue: `"${needs.ramBytes}B"` },
       engine: { acquire_deadline: '"60s"', lease: '"2m"' },
       gpu: {
@@ -65,7 +65,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions) {
     await agent.restart("SIGTERM", signal);
     await mustBeOnSsd(agent, needs.blocks);
     await registered(agent, signal);
-    // The agent was restarted and has all blocks only on SSD.
+    // After a restart the agent has all blocks only on SSD.
     driver.send("ssd");
     fromSsd.push(...(await phase(driver, "done", () => undefined)));
   }
@@ -111,8 +111,8 @@ function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Prom
 }
 
 /**
- * Waits until all of RAM is registered with the driver; before that, copies are slower and block a
- * thread.
+ * Waits until all of RAM is registered with the CUDA driver; before that, copies are slower and
+ * block a thread.
  */
 function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
   return agent.until(SETTLE_MS, "register its RAM with the driver", signal, async () => {
@@ -164,7 +164,7 @@ function restoredOf(samples: readonly Measured[], prefillMs: number) {
   };
 }
 
-/** A dense transformer with grouped queries, 16 bits a value. */
+/** Shape of a dense transformer with grouped queries and 16 bits per value. */
 interface Shape {
   readonly layers: number;
   readonly hidden: number;
@@ -197,12 +197,12 @@ export const TTFT_SHAPES = {
 } as const satisfies Record<string, Shape>;
 export type TtftShape = keyof typeof TTFT_SHAPES;
 
-/** `hash`: no transformer, for a host without PyTorch. */
+/** How the driver computes prompts. `hash` uses no transformer, for a host without PyTorch. */
 export const TTFT_COMPUTES = ["torch", "hash"] as const;
-/** Turns of one conversation, as deep as it was when pins were measured. */
+/** Prompt lengths in tokens: turns of one conversation, as in the benchmark of pins. */
 export const TTFT_PROMPTS: readonly number[] = [3_158, 4_810, 7_347, 10_826, 15_002];
 
-/** Input of the driver; its fields equal those of `Plan` in python/hearth_bench/plan.py. */
+/** Input of the Python driver; the fields equal those of `Plan` in python/hearth_bench/plan.py. */
 interface TtftPlan {
   readonly socket: string;
   readonly library: string | null;
@@ -215,13 +215,13 @@ interface TtftPlan {
   readonly connections: number;
 }
 
-/** Minimum tokens of a prompt that are computed. */
+/** Minimum number of a prompt's tokens that are computed and not restored. */
 const COMPUTED_MIN = 64;
 const BYTES_PER_VALUE = 2;
 const PAGE = 4096;
 const SPARE_BYTES = 2 ** 26;
 
-/** Capacity of an agent that stores every layer of each block of all prompts. */
+/** Returns the capacity of an agent that stores every layer of each block of all prompts. */
 function needsOf({ shape, block_tokens: tokens, prompts }: TtftPlan): {
   readonly blocks: number;
   readonly ramBytes: number;
@@ -239,7 +239,7 @@ function needsOf({ shape, block_tokens: tokens, prompts }: TtftPlan): {
   };
 }
 
-/** Measurements of one prompt, in milliseconds per sample. */
+/** Measurements of one prompt: milliseconds of each sample. */
 interface Measured {
   readonly event: "ram" | "ssd";
   readonly prompt_tokens: number;
@@ -254,7 +254,7 @@ interface Measured {
 type DriverEvent = Measured | { readonly event: "started" | "stored" | "done" };
 
 interface TtftDriverOptions {
-  /** The interpreter, and the folder of the packages it runs. */
+  /** `python`: path of the interpreter. The next member is the folder of the packages it runs. */
   readonly python: string;
   readonly driver: string;
   readonly compute: TtftPlan["compute"];
@@ -263,14 +263,17 @@ interface TtftDriverOptions {
 
 const WORDS_KEPT = 4_000;
 
-/** The Python process that stands for an engine: python/hearth_bench/ttft.py. */
+/** The Python process that acts as an engine: python/hearth_bench/ttft.py. */
 class TtftDriver extends LineProcess {
   constructor({ python, driver, compute, signal }: TtftDriverOptions) {
     const words = [python, "-m", "hearth_bench.ttft", compute];
     super(words, { env: { PYTHONPATH: driver }, signal, keepsErrors: true });
   }
 
-  /** The driver's next event. Throws UNSUPPORTED with the end of its output if it exited. */
+  /**
+   * Returns the driver's next event. Throws UNSUPPORTED with the end of its output if it has
+   * exited.
+   */
   async event(): Promise<DriverEvent> {
     const event = await this.nextOrEnd();
     if (event !== undefined) return event as DriverEvent;

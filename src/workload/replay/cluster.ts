@@ -7,17 +7,20 @@ import { Durations, Feed, ReplayTally, replayManifest, summarise } from "./repla
 
 /** Chooses the worker of each request. */
 export interface Dispatcher {
-  /** Chooses the worker for a prompt. The request counts as load until `ended`. */
+  /**
+   * Returns the id of the worker for a prompt. The request counts as load of this worker until
+   * `ended`.
+   */
   route(prompt: RoutedPrompt): Promise<string>;
-  /** Reports that the request's prompt was computed and that the request ended. */
+  /** Reports that the request's prompt was computed and that the request has ended. */
   ended(requestId: string): Promise<void>;
 }
 
 export interface RoutedPrompt {
   readonly requestId: string;
-  /** As workers' events name the model. */
+  /** Name of the model, as in the workers' events. */
   readonly model: string;
-  /** Sequence hashes of the prompt's blocks, as agents name them. */
+  /** Sequence hashes of the prompt's blocks, as in the agents' events. */
   readonly hashes: BigUint64Array;
   readonly blockTokens: number;
   readonly promptTokens: number;
@@ -25,25 +28,25 @@ export interface RoutedPrompt {
 
 export interface ClusterReplayOptions {
   readonly trace: Trace;
-  /** Sockets of the agents by worker. */
+  /** Path of each agent's engine socket, by worker id. */
   readonly sockets: ReadonlyMap<string, string>;
   readonly dispatcher: Dispatcher;
   readonly blockBytes: number;
-  /** Maximum concurrent requests. */
+  /** Maximum number of concurrent requests. */
   readonly clients: number;
   readonly requestsMax: number;
   readonly signal?: AbortSignal;
   readonly onProgress?: (tally: ReplayTally) => void;
-  /** Called when engines are connected to all agents, before the first request. */
+  /** Called before the first request, when engines are connected to all agents. */
   readonly onConnected?: () => Promise<void>;
 }
 
 export type ClusterSummary = Awaited<ReturnType<typeof replayCluster>>;
 
-/** An engine on each host, for one request at a time. */
+/** Mock engines by worker id, which serve one request at a time. */
 type Engines = ReadonlyMap<string, MockEngine>;
 
-/** Sends a trace's requests to the workers that the dispatcher names, in the trace's order. */
+/** Sends the requests of a trace, in order, to the workers that the dispatcher chooses. */
 export async function replayCluster(native: Native, options: ClusterReplayOptions) {
   const { trace, clients, blockBytes } = options;
   const manifest = replayManifest(trace, blockBytes);
@@ -133,7 +136,7 @@ class Player {
 
   summary() {
     return {
-      /** Prompt tokens of each worker. */
+      /** Number of prompt tokens of each worker. */
       tokens_by_worker: Object.fromEntries(this.#tokens),
       route_p50_us: Math.round(this.#routeNs.quantileUs(0.5)),
       route_p99_us: Math.round(this.#routeNs.quantileUs(0.99)),
@@ -141,7 +144,10 @@ class Player {
   }
 }
 
-/** How agents name a trace's blocks in their events: the first eight bytes of each block's key. */
+/**
+ * Returns the sequence hashes of blocks as in agents' events: the first eight bytes of each block's
+ * key.
+ */
 export function traceHashes(native: Native, key: Uint8Array, blocks: Uint32Array): BigUint64Array {
   const ids = new BigUint64Array(blocks.length);
   for (const [at, id] of blocks.entries()) ids[at] = BigInt(id);

@@ -11,20 +11,23 @@ export interface MockEngineOptions {
   readonly manifest: Uint8Array;
   readonly namespaceKey: Uint8Array;
   readonly name: string;
-  /** Timeout of a request that waits for free slots; 0: skip the write. */
+  /** Milliseconds for which a request waits for free slots; 0 skips the write. */
   readonly storeTimeoutMs: number;
 }
 
-/** Delay between attempts to store blocks. */
+/** Milliseconds between attempts to store blocks. */
 const RETRY_MS = 2;
 
-/** Slots reserved at a time: enough to amortise a frame, few enough to leave slots for others. */
+/**
+ * Number of slots reserved at a time: enough for few frames per prompt, and few enough to leave
+ * slots for other clients.
+ */
 const SLOTS_AT_ONCE = 64;
 
 /**
- * Simulates an engine: for each request it reads the cached blocks of the prompt from the agent and
- * writes the others, as if computed. A block's bytes are a function of its digest, so every read is
- * verified.
+ * Simulates an engine. For each request it reads the cached blocks of the prompt from the agent and
+ * writes the others, as if it had computed them. A block's bytes are a function of its digest, so
+ * every read is verified.
  */
 export class MockEngine implements AsyncDisposable {
   readonly #native: Native;
@@ -64,7 +67,7 @@ export class MockEngine implements AsyncDisposable {
     return new MockEngine(native, client, options, tally);
   }
 
-  /** Serves one request; what happened goes into the tally. */
+  /** Serves one request and adds its results to the tally. */
   async serve(request: TraceRequest): Promise<void> {
     const { blocks } = request;
     this.#nameBlocks(blocks);
@@ -84,8 +87,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * A replay is faster than any engine. If the agent is full because its SSD is still writing, the
-   * replay waits.
+   * Writes blocks; if the agent is full because its SSD is still writing, waits and tries again. A
+   * real engine is slower than a replay and would rarely have to wait.
    */
   async #writePatiently(from: number, count: number): Promise<void> {
     const until = systemClock.monotonicMs() + this.#options.storeTimeoutMs;
@@ -98,8 +101,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * Computes digests of the request's blocks. An id stands for a block and its whole prefix, as a
-   * chain key does.
+   * Computes the digests of a request's blocks. An id of the trace stands for a block and its whole
+   * prefix, as a chain key does.
    */
   #nameBlocks(blocks: Uint32Array): void {
     const { length } = blocks;
@@ -117,12 +120,12 @@ export class MockEngine implements AsyncDisposable {
     return this.#digests.subarray(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES);
   }
 
-  /** The seed of a block's bytes: the first eight bytes of its digest. */
+  /** Returns the seed of a block's bytes: the first eight bytes of its digest. */
   #seed(index: number): bigint {
     return new DataView(this.#digests.buffer).getBigUint64(index * DIGEST_BYTES, true);
   }
 
-  /** Reads the leading resident blocks of [from, from + count); returns their number. */
+  /** Reads the leading cached blocks of [from, from + count) and returns their number. */
   async #read(from: number, count: number): Promise<number> {
     const { blocks, handles } = this.#batches;
     blocks.count = count;
@@ -141,7 +144,7 @@ export class MockEngine implements AsyncDisposable {
     return got;
   }
 
-  /** False if the copy differs from the committed bytes. */
+  /** Copies a block out and verifies it. Returns false if the bytes differ from those committed. */
   #readBlock(index: number, at: number): boolean {
     const { handles } = this.#batches;
     const bytes = handles.bytes[at]!;
@@ -160,8 +163,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * Writes blocks [from, from + count). Returns how many the agent stored or already had, up to the
-   * first that found no slot.
+   * Writes blocks [from, from + count). Returns how many the agent stored or already had, before
+   * the first that found no slot.
    */
   async #write(from: number, count: number): Promise<number> {
     const { blocks, handles, written } = this.#batches;
@@ -197,7 +200,8 @@ export class MockEngine implements AsyncDisposable {
   }
 
   /**
-   * Makes the block's bytes (uncounted: the GPU would) and copies them into the slot; nanoseconds.
+   * Fills the block's bytes and copies them into the slot. Returns the nanoseconds of the copy
+   * only, because a GPU would compute the bytes.
    */
   #writeBlock(index: number, at: number): number {
     const { handles, written } = this.#batches;
@@ -225,7 +229,7 @@ export class MockEngine implements AsyncDisposable {
 /** Batches of a mock engine, reused between requests. */
 function createEngineBatches(capacity: number) {
   const blocks = createAddressBatch(capacity);
-  // Traces have no layers: each block is one object for all layers.
+  // Traces have no layers, so each block is one object for all layers.
   blocks.layer = LAYER_ALL;
   return {
     capacity,

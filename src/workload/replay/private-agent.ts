@@ -15,15 +15,15 @@ const GIB = 2 ** 30;
 
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
-  /** Blocks the table must know. */
+  /** Number of blocks that the agent's table must hold. */
   readonly blocksMax: number;
-  /** Bytes of files on SSD, in the same folder; null: RAM alone. */
+  /** Maximum bytes of files on SSD; null for RAM alone. */
   readonly ssdBytes: number | null;
   /** Eviction policy of RAM: a value of `kv.policy`. */
   readonly policy: string;
-  /** Folder of the SSD tier; defaults to a temporary folder. */
+  /** Folder of the SSD tier; default: a temporary folder. */
   readonly ssdDir?: string;
-  /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
+  /** Further configuration keys by section, with values as in a file: `"60s"`. */
   readonly settings?: Partial<
     Record<
       "kv" | "engine" | "gpu" | "control" | "node" | "nats" | "peers",
@@ -33,7 +33,7 @@ export interface PrivateAgentOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The members of `GET /v1/status` that a replay uses. */
+/** Members of `GET /v1/status` that a replay uses. */
 export interface AgentStatus {
   readonly arena: { readonly bytes: number; readonly ready_bytes: number };
   readonly ram: { readonly blocks: number; readonly bytes: number };
@@ -50,23 +50,23 @@ export interface AgentStatus {
 const GROW_MS = 300_000;
 
 interface PrivateProcessOptions {
-  /** In messages: `agent`. */
+  /** Name of the process in messages, such as `agent`. */
   readonly name: string;
-  /** Its working folder, removed with it. */
+  /** Working folder, removed when the process is disposed. */
   readonly folder: string;
-  /** Arguments of the program; it must log JSON to standard error. */
+  /** Arguments of the program, which must log JSON to standard error. */
   readonly words: readonly string[];
-  /** Signal that ends it. */
+  /** Signal with which disposing ends the process. */
   readonly stopBy?: "SIGTERM" | "SIGKILL";
 }
 
 const START_MS = 30_000;
-/** Timeout of a clean stop. */
+/** Milliseconds after which a clean stop counts as failed. */
 const STOP_MS = 60_000;
 const LOG_LINES_KEPT = 20;
 
 /**
- * This program in another process, with an HTTP API and a temporary folder. Disposing stops it and
+ * A child process of this program with an HTTP API and a temporary folder. Disposing stops it and
  * removes its files.
  */
 class PrivateProcess implements AsyncDisposable {
@@ -86,32 +86,33 @@ class PrivateProcess implements AsyncDisposable {
     const { folder, words } = this.#options;
     return Bun.spawn([...selfCommand(), ...words], {
       cwd: folder,
-      // The child exits when this pipe closes, also if this process is killed.
+      // The child exits when this pipe closes, so it also stops if this process is killed.
       stdin: "pipe",
       stdout: "ignore",
       stderr: "pipe",
-      // A separate process group: this process handles Ctrl-C, so that the child can drain.
+      // Start a separate process group, so that Ctrl-C reaches only this process and the child can
+      // finish its work.
       detached: true,
     });
   }
 
-  /** Process id of the running process. */
+  /** Id of the running process. */
   get pid(): number {
     return this.#process.pid;
   }
 
-  /** Where its HTTP API listens. */
+  /** URL at which the HTTP API listens. */
   get apiUrl(): string {
     assert(this.#apiUrl !== null, "a process that serves has said where");
     return this.#apiUrl;
   }
 
-  /** Resolves when its API listens. Throws its error otherwise. */
+  /** Resolves when the API listens. Throws the error of the process if it ends before. */
   async answers(signal?: AbortSignal): Promise<void> {
     await this.until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
   }
 
-  /** Starts it again after it was ended. */
+  /** Starts the process again after it has ended. */
   async startAgain(): Promise<void> {
     await this.#logEnded;
     this.#apiUrl = null;
@@ -119,7 +120,7 @@ class PrivateProcess implements AsyncDisposable {
     this.#logEnded = this.#readLog();
   }
 
-  /** Sends an API request. Throws ENGINE_CLOSED if nothing answers. */
+  /** Sends an API request and returns the body. Throws ENGINE_CLOSED if nothing answers. */
   async read(path: string, init: RequestInit = {}): Promise<string> {
     try {
       return await (await fetch(`${this.#apiUrl}${path}`, init)).text();
@@ -128,7 +129,7 @@ class PrivateProcess implements AsyncDisposable {
     }
   }
 
-  /** The error of the ended process, with the end of its log; null while it runs. */
+  /** Returns the error of the ended process, with the end of its log; null while it runs. */
   async ended(): Promise<HearthError | null> {
     const { exitCode, signalCode } = this.#process;
     if (exitCode === null && signalCode === null) return null;
@@ -138,7 +139,7 @@ class PrivateProcess implements AsyncDisposable {
     return new HearthError("ENGINE_CLOSED", `the ${this.#options.name} ended ${how}${words}`);
   }
 
-  /** Waits until the condition holds; throws if the process ends before. */
+  /** Waits until the condition holds. Throws if the process ends before. */
   async until(
     ms: number,
     what: string,
@@ -157,7 +158,7 @@ class PrivateProcess implements AsyncDisposable {
     }
   }
 
-  /** The document at this path of the API. Throws ENGINE_CLOSED if nothing answers. */
+  /** Returns the document at this path of the API. Throws ENGINE_CLOSED if nothing answers. */
   async get<T>(path: string): Promise<T> {
     return JSON.parse(await this.read(path));
   }
@@ -174,7 +175,7 @@ class PrivateProcess implements AsyncDisposable {
     forced[Symbol.dispose]();
   }
 
-  /** Reads the log, which names the address of the API. */
+  /** Reads the log of the process, in which the address of the API appears. */
   async #readLog(): Promise<void> {
     let rest = "";
     for await (const chunk of this.#process.stderr.pipeThrough(new TextDecoderStream())) {
@@ -200,15 +201,16 @@ export class PrivateAgent extends PrivateProcess {
     const file = join(folder, "hearth.toml");
     writeFileSync(file, agentConfigText(folder, socketPath, options));
     const words = ["agent", "--config", file, "--private", folder];
-    // The contents of RAM are not needed, so do not write them to SSD first.
+    // The agent's blocks are not needed afterwards, so an agent with SSD is killed, because a clean
+    // stop would first write RAM to SSD.
     const stopBy = options.ssdBytes === null ? "SIGTERM" : "SIGKILL";
     super({ name: "agent", folder, words, stopBy });
     this.socketPath = socketPath;
   }
 
   /**
-   * Resolves when the agent is ready and all of its memory is allocated. Throws the agent's error
-   * otherwise.
+   * Starts an agent. Resolves when it is ready and all its memory is allocated. Throws the agent's
+   * error otherwise.
    */
   static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
     const agent = new PrivateAgent(makeFolder(), options);
@@ -222,8 +224,8 @@ export class PrivateAgent extends PrivateProcess {
   }
 
   /**
-   * Ends the agent by this signal and restarts it on the same files. Returns milliseconds from the
-   * start until it is ready.
+   * Ends the agent with this signal and restarts it on the same files. Returns the milliseconds
+   * from its start until it is ready.
    */
   async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
     await this.end(by);
@@ -235,7 +237,7 @@ export class PrivateAgent extends PrivateProcess {
     return ms;
   }
 
-  /** Kills the agent without notice, as a power loss would. It is not restarted. */
+  /** Kills the agent without notice, as a power loss would, and does not restart it. */
   async kill(): Promise<void> {
     await this.end("SIGKILL");
   }
@@ -248,12 +250,15 @@ export class PrivateAgent extends PrivateProcess {
     });
   }
 
-  /** Throws ENGINE_CLOSED if the agent does not answer. */
+  /** Returns the agent's status. Throws ENGINE_CLOSED if the agent does not answer. */
   status(): Promise<AgentStatus> {
     return this.get<AgentStatus>("/v1/status");
   }
 
-  /** In Prometheus' text format. Throws ENGINE_CLOSED if the agent does not answer. */
+  /**
+   * Returns the metrics in Prometheus text format. Throws ENGINE_CLOSED if the agent does not
+   * answer.
+   */
   metrics(): Promise<string> {
     return this.read("/metrics");
   }
@@ -264,7 +269,7 @@ export class PrivateAgent extends PrivateProcess {
   }
 }
 
-/** The configuration file of a temporary agent. */
+/** Returns the configuration file of a temporary agent. */
 export function agentConfigText(
   folder: string,
   socketPath: string,
@@ -281,14 +286,14 @@ export function agentConfigText(
     ...(ssdBytes === null
       ? []
       : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd_gib = ${ssdBytes / GIB}`]),
-    // A replay is compared with a cache of exactly this size, so nothing is evicted before RAM is
-    // full.
+    // A replay is compared with a cache of exactly this size, so nothing must be evicted before RAM
+    // is full.
     "high_water = 1.0",
     'lock_memory = "off"',
     'huge_pages = "try"',
     ...more("kv"),
     "[gpu]",
-    // Without a GPU benchmark, do not allocate GPU memory.
+    // Do not allocate GPU memory unless the benchmark uses a GPU.
     ...(settings.gpu === undefined ? ['enabled = "off"'] : more("gpu")),
     "[control]",
     ...more("control"),
@@ -297,7 +302,7 @@ export function agentConfigText(
     ...more("engine"),
     "[api]",
     'listen = "127.0.0.1:0"',
-    // It is emptied between runs.
+    // The role `purge` permits removing all blocks between runs.
     'loopback_role = "purge"',
     "[log]",
     'format = "json"',
@@ -311,10 +316,13 @@ export function agentConfigText(
   ].join("\n");
 }
 
-/** The longest path a Unix socket may have. */
+/** Largest number of bytes in the path of a Unix socket. */
 const SOCKET_PATH_BYTES_MAX = 107;
 
-/** A temporary folder that only this user can enter, with room for the name of a socket in it. */
+/**
+ * Creates a temporary folder that only this user can access, with a path short enough for a socket
+ * in it.
+ */
 export function makeFolder(): string {
   const parent = tmpdir();
   const fix = "set TMPDIR to a folder that is there, short and yours";
@@ -333,10 +341,10 @@ export function makeFolder(): string {
 const BROKER_START_MS = 10_000;
 const BROKER_STOP_MS = 5_000;
 const LOOK_MS = 10;
-/** Debian's path, which may be missing from PATH. */
+/** Path of nats-server on Debian, whose folder may be missing from PATH. */
 const USUAL_PLACE = "/usr/sbin/nats-server";
 
-/** How the bytes of a bus travel: over TCP, or in a WebSocket. */
+/** Transport of NATS connections: TCP or WebSocket. */
 export type Carrier = "tcp" | "ws";
 
 /** A private nats-server on free ports. Disposing stops it and removes its files. */
@@ -351,12 +359,15 @@ export class PrivateBroker implements AsyncDisposable {
     this.#process = process;
   }
 
-  /** The nats-server of this host; null where there is none. */
+  /** Returns the path of nats-server; null if the host does not have it. */
   static find(): string | null {
     return Bun.which("nats-server") ?? (existsSync(USUAL_PLACE) ? USUAL_PLACE : null);
   }
 
-  /** `carrier`: the listener that `url` names. Throws UNSUPPORTED if it does not start. */
+  /**
+   * Starts a nats-server. `url` of the result names the listener for `carrier`. Throws UNSUPPORTED
+   * if it does not start.
+   */
   static async start(
     program: string,
     signal?: AbortSignal,
@@ -369,7 +380,8 @@ export class PrivateBroker implements AsyncDisposable {
     const lines = [...listen, ports, "websocket {", ...listen, "no_tls: true", "}"];
     writeFileSync(config, `${lines.join("\n")}\n`);
     const stdio = { stdin: "ignore", stdout: "ignore", stderr: "ignore" } as const;
-    // A separate process group: this process handles Ctrl-C, so that clients disconnect first.
+    // Start a separate process group, so that Ctrl-C reaches only this process and clients
+    // disconnect before the server stops.
     const process = Bun.spawn([program, "-c", config], { cwd: folder, ...stdio, detached: true });
     const broker = (url: string) => new PrivateBroker(url, folder, process);
     try {
@@ -403,7 +415,7 @@ async function readUrl(
   throw new HearthError("UNSUPPORTED", "nats-server does not start on this host");
 }
 
-/** Null if the file is missing or incomplete. */
+/** Returns the URL of the listener for `carrier`; null if the file is missing or incomplete. */
 function urlIn(file: string, carrier: Carrier): string | null {
   try {
     const { nats, websocket } = JSON.parse(readFileSync(file, "utf8"));
@@ -414,7 +426,7 @@ function urlIn(file: string, carrier: Carrier): string | null {
 }
 
 export interface PrivateRouterOptions {
-  /** Keys of its configuration, by section, written as in a file: `"random"`. */
+  /** Configuration keys by section, with values as in a file: `"random"`. */
   readonly settings: Readonly<Record<string, Readonly<Record<string, string>>>>;
   readonly signal?: AbortSignal;
 }
@@ -427,7 +439,7 @@ export class PrivateRouter extends PrivateProcess {
     super({ name: "router", folder, words: ["router", "--config", file, "--private", folder] });
   }
 
-  /** Resolves when its API listens. Throws its error otherwise. */
+  /** Starts a router. Resolves when its API listens. Throws the router's error otherwise. */
   static async start(options: PrivateRouterOptions): Promise<PrivateRouter> {
     const router = new PrivateRouter(makeFolder(), options);
     try {
@@ -439,7 +451,10 @@ export class PrivateRouter extends PrivateProcess {
     }
   }
 
-  /** Throws ENGINE_REFUSED with the router's message if it answers with an error. */
+  /**
+   * Sends a POST request and returns the parsed reply. Throws ENGINE_REFUSED with the router's
+   * message if it answers with an error.
+   */
   async post<T>(path: string, body: string): Promise<T> {
     const headers = { "content-type": "application/json" };
     const answer = JSON.parse(await this.read(path, { method: "POST", headers, body }));
@@ -448,7 +463,7 @@ export class PrivateRouter extends PrivateProcess {
   }
 }
 
-/** The configuration file of a temporary router. */
+/** Returns the configuration file of a temporary router. */
 export function routerConfigText({ settings }: Pick<PrivateRouterOptions, "settings">): string {
   const all = { api: { listen: '"127.0.0.1:0"' }, log: { format: '"json"' }, ...settings };
   const lines = Object.entries(all).flatMap(([section, keys]) => [

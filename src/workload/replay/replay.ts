@@ -15,9 +15,9 @@ export interface ReplayOptions {
   readonly socketPath: string;
   readonly blockBytes: number;
   readonly clients: number;
-  /** 0 = as fast as possible; else this multiple of the trace's own pace. */
+  /** Speed as a multiple of the trace's own pace; 0 sends requests as fast as possible. */
   readonly speed: number;
-  /** Maximum number of requests. */
+  /** Maximum number of requests to replay. */
   readonly requestsMax: number;
   /** See `MockEngineOptions`. */
   readonly storeTimeoutMs: number;
@@ -27,7 +27,8 @@ export interface ReplayOptions {
 }
 
 /**
- * The namespace in which a trace's blocks live: the trace is the model, block bytes are its layout.
+ * Returns the namespace of a trace's blocks: the trace's name is the model, and the block bytes are
+ * the layout.
  */
 export function replayManifest(trace: Trace, blockBytes: number): NamespaceManifest {
   return manifestOf({
@@ -39,8 +40,8 @@ export function replayManifest(trace: Trace, blockBytes: number): NamespaceManif
 }
 
 /**
- * Sends a trace's requests through mock engines, in the trace's order; each request goes to the
- * first free client. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
+ * Replays a trace through mock engines, in order; each request goes to the first free client.
+ * Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID or ABORTED.
  */
 export async function replay(native: Native, options: ReplayOptions) {
   const { trace, clients, blockBytes } = options;
@@ -74,7 +75,7 @@ export async function replay(native: Native, options: ReplayOptions) {
 
 type FeedOptions = Pick<ReplayOptions, "trace" | "requestsMax" | "speed" | "signal">;
 
-/** Yields a trace's requests one at a time, not before they are due. */
+/** Yields the requests of a trace one at a time, each when its arrival time is reached. */
 export class Feed {
   readonly #options: FeedOptions;
   readonly #requests: AsyncIterator<TraceRequest>;
@@ -87,7 +88,7 @@ export class Feed {
     this.#requests = options.trace.requests()[Symbol.asyncIterator]();
   }
 
-  /** The next request; null at the trace's end. */
+  /** Returns the next request; null at the end of the trace. */
   next(): Promise<TraceRequest | null> {
     const next = this.#turn.then(() => this.#take());
     this.#turn = next.catch(() => null);
@@ -113,7 +114,7 @@ export class Feed {
   }
 }
 
-/** Durations for quantiles; if there are very many, an even sample is kept. */
+/** Collects durations for quantiles. If there are very many, it keeps an evenly spaced sample. */
 export class Durations {
   readonly #kept: number[] = [];
   #stride = 1;
@@ -128,7 +129,7 @@ export class Durations {
     this.#stride *= 2;
   }
 
-  /** In microseconds; 0 where nothing was measured. */
+  /** Returns a quantile in microseconds; 0 if nothing was measured. */
   quantileUs(quantile: number): number {
     if (this.#kept.length === 0) return 0;
     const sorted = [...this.#kept].sort((a, b) => a - b);
@@ -147,9 +148,9 @@ export class ReplayTally {
   tokensAsked = 0;
   tokensHit = 0;
   blocksWritten = 0;
-  /** Blocks answered `full`. */
+  /** Number of blocks that the agent refused as `full`. */
   blocksFull = 0;
-  /** Blocks that another client wrote, or was writing. */
+  /** Number of blocks that another client wrote or was writing. */
   blocksShared = 0;
   blocksRejected = 0;
   wrongBytes = 0;
@@ -176,7 +177,10 @@ export class ReplayTally {
   }
 }
 
-/** The summary of a replay; its names are the documented JSON. Rates are 10^9 bytes a second. */
+/**
+ * Summary of a replay, with the member names of the documented JSON. Rates are in 10^9 bytes per
+ * second.
+ */
 export type ReplaySummary = ReturnType<typeof summarise>;
 
 export function summarise(
@@ -190,7 +194,7 @@ export function summarise(
     requests: tally.requests,
     blocks_asked: tally.blocksAsked,
     blocks_hit: tally.blocksHit,
-    /** Blocks hit / blocks asked. */
+    /** Blocks hit divided by blocks requested. */
     hit_ratio: tally.blocksAsked === 0 ? 0 : round(tally.blocksHit / tally.blocksAsked, 4),
     tokens_asked: tally.tokensAsked,
     tokens_hit: tally.tokensHit,
@@ -202,9 +206,9 @@ export function summarise(
     block_bytes: about.blockBytes,
     bytes_read: tally.getBytes,
     bytes_written: tally.putBytes,
-    /** Copying out of the arena with its checksum, per client. */
+    /** Rate per client of copying out of the arena with checksums. */
     get_gbps: rate(tally.getBytes, tally.getNs),
-    /** Reserving, copying into the arena with its checksum and committing, per client. */
+    /** Rate per client of reserving, copying into the arena with checksums, and committing. */
     put_gbps: rate(tally.putBytes, tally.putNs),
     acquire_p50_us: round(tally.acquireNs.quantileUs(0.5), 1),
     acquire_p99_us: round(tally.acquireNs.quantileUs(0.99), 1),
@@ -214,12 +218,12 @@ export function summarise(
 }
 
 /**
- * Prefill speed in tokens per second for the estimate of saved time: about one H100 with an 8B
- * model. Change it with --prefill-rate.
+ * Assumed prefill speed in tokens per second for the estimate of saved time: about one H100 with an
+ * 8B model. --prefill-rate overrides it.
  */
 export const PREFILL_TOKENS_PER_S = 20_000;
 
-/** The summary as text. */
+/** Formats the summary as text. */
 export function formatSummary(summary: ReplaySummary, prefillTokensPerS: number): string {
   const saved = summary.tokens_hit / prefillTokensPerS;
   const percent = (part: number, whole: number) =>
@@ -253,7 +257,7 @@ export function formatSummary(summary: ReplaySummary, prefillTokensPerS: number)
   return rows.map(([name, value]) => `  ${name.padEnd(width)}  ${value}`).join("\n");
 }
 
-/** Shown only where it happened. */
+/** Returns a row about rejected blocks, if there were any. */
 function refusedRow({ blocks_rejected, block_bytes }: ReplaySummary): [string, string][] {
   if (blocks_rejected === 0) return [];
   const why = `too many slots held, or ${formatBytes(block_bytes)} too long for this agent`;

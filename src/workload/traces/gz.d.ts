@@ -1,4 +1,7 @@
-/** A file carried along as it is; the import is its path, inside the executable too. */
+/**
+ * A file that is included in the executable unchanged. The import is its path, which also works
+ * inside the executable.
+ */
 declare module "*.gz" {
   const path: string;
   export default path;

@@ -2,14 +2,14 @@ import { HearthError, messageOf, parseJson } from "../../core/index.ts";
 import { LIMITS } from "./trace.ts";
 
 export interface Line {
-  /** From 1, as editors count. */
+  /** Line number, counted from 1. */
   readonly number: number;
   readonly text: string;
 }
 
 /**
- * The lines of a file that is plain, gzip or Zstandard (detected by its first bytes), without blank
- * lines. Holds one line and one piece of the file at a time. Throws TRACE_INVALID where the file
+ * Yields the lines of a plain, gzip or Zstandard file (detected by its first bytes), without blank
+ * lines. Keeps only one line and one piece of the file in memory. Throws TRACE_INVALID if the file
  * cannot be read, its compression is broken or ends early, or a line is too long or not UTF-8.
  */
 export async function* readLines(path: string): AsyncGenerator<Line, void, void> {
@@ -48,7 +48,7 @@ export async function* readLines(path: string): AsyncGenerator<Line, void, void>
       if (text !== "") yield { number, text };
     }
   } finally {
-    // A failed source reports its error again here; the reader of the lines already has it.
+    // A failed stream throws its error again here; the reader of the lines has already received it.
     await source.cancel().catch(() => undefined);
   }
 }
@@ -80,8 +80,9 @@ async function nextPiece(
 }
 
 /**
- * Decompressed bytes. `Bun.file` and web streams, not node's: they open files inside the executable
- * too, notice a Zstandard file that ends early, and take windows of up to 128 MiB unasked.
+ * Opens a stream of decompressed bytes. Uses `Bun.file` and web streams instead of node's, because
+ * they open files inside the executable, notice a Zstandard file that ends early, and accept
+ * windows of up to 128 MiB without an option.
  */
 async function openSource(path: string): Promise<ReadableStream<Uint8Array>> {
   const file = Bun.file(path);
@@ -104,12 +105,12 @@ function compressionOf(head: Uint8Array): "gzip" | "zstd" | null {
 
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** An error about a line. The reader adds file and line (`atLine`). */
+/** Returns an error about a line. `atLine` adds the file and the line number. */
 export function refuse(what: string, cause?: unknown): HearthError {
   return new HearthError("TRACE_INVALID", what, cause === undefined ? {} : { cause });
 }
 
-/** Runs `read` and adds file and line to its errors. */
+/** Runs `read` and adds the file and line number to its errors. */
 export function atLine<T>(path: string, line: number, read: () => T): T {
   try {
     return read();
@@ -119,7 +120,7 @@ export function atLine<T>(path: string, line: number, read: () => T): T {
   }
 }
 
-/** A value for a message, truncated. */
+/** Formats a value for a message, shortened. */
 export function show(value: unknown): string {
   if (Array.isArray(value)) return "a list";
   if (typeof value === "object" && value !== null) return "an object";
@@ -127,7 +128,10 @@ export function show(value: unknown): string {
   return text.length <= 40 ? text : `${text.slice(0, 37)}...`;
 }
 
-/** A JSON object from one line, its size checked before the parser spends time on it. */
+/**
+ * Parses a JSON object from one line. Checks its size first, so that a hostile line takes little
+ * time.
+ */
 export function parseObject(text: string): Fields {
   checkShape(text, LIMITS.line);
   return objectFrom(text, JSON.parse);
@@ -136,8 +140,8 @@ export function parseObject(text: string): Fields {
 const DIGITS = /[0-9]{400}/;
 
 /**
- * Like `parseObject`, with integers beyond 2^53 as `bigint`; slower, most of all for very long
- * integers.
+ * Like `parseObject`, but returns integers beyond 2^53 as `bigint`. Slower, especially for very
+ * long integers.
  */
 export function parseObjectLossless(text: string): Fields {
   checkShape(text, LIMITS.losslessLine);
@@ -163,7 +167,10 @@ interface Shape {
   readonly containers: number;
 }
 
-/** Limits what makes JSON expensive to parse; small lines are always cheap. */
+/**
+ * Checks that the text has at most the numbers of values, strings and containers in `most`, which
+ * determine the time of parsing JSON.
+ */
 function checkShape(text: string, most: Shape): void {
   if (text.length <= SMALL_LINE) return;
   if (text.length > LIMITS.lineBytesMax)
@@ -196,7 +203,7 @@ export function listOf(value: unknown, what: string, lengthMax: number): readonl
   return value;
 }
 
-/** A whole number from 0 to `max`. */
+/** Returns a whole number from 0 to `max`; refuses any other value. */
 export function wholeOf(value: unknown, what: string, max = Number.MAX_SAFE_INTEGER): number {
   if (!Number.isSafeInteger(value) || (value as number) < 0 || (value as number) > max)
     throw refuse(`${what} is ${show(value)}, not a whole number from 0 to ${max}`);
@@ -205,7 +212,10 @@ export function wholeOf(value: unknown, what: string, max = Number.MAX_SAFE_INTE
 
 const TIME_MAX = 1e15;
 
-/** A point in time or a duration: a number that is neither negative nor absurd. */
+/**
+ * Returns a time or a duration: a number that is neither negative nor beyond a plausible limit.
+ * Refuses any other value.
+ */
 export function timeOf(value: unknown, what: string): number {
   if (typeof value !== "number" || !(value >= 0 && value <= TIME_MAX))
     throw refuse(`${what} is ${show(value)}, not a time from 0 to ${TIME_MAX}`);
@@ -230,7 +240,10 @@ export function blockTokensOf(value: unknown, what: string): number {
   return tokens;
 }
 
-/** Whole numbers up to 2^53 under `what`, as many as a prompt may have blocks. */
+/**
+ * Returns a list of whole numbers up to 2^53 with at most as many elements as a prompt may have
+ * blocks. Errors name the list `what`.
+ */
 export function namesOf(value: unknown, what: string): readonly number[] {
   const list = listOf(value, what, LIMITS.requestBlocksMax);
   for (let i = 0; i < list.length; i++) {
@@ -240,7 +253,7 @@ export function namesOf(value: unknown, what: string): readonly number[] {
   return list as readonly number[];
 }
 
-/** Refuses a list whose length differs from the number of blocks of its prompt. */
+/** Throws an error about a list whose length differs from the number of blocks of its prompt. */
 export function refuseCount(
   list: string,
   entries: number,
@@ -252,7 +265,7 @@ export function refuseCount(
   return refuse(`${list} has ${entries} entries, but ${prompt}`);
 }
 
-/** Tokens in the last of `blocks` blocks that cover a prompt. */
+/** Returns the number of tokens in the last of `blocks` blocks that cover a prompt. */
 export function lastBlockTokens(inputTokens: number, blocks: number, blockTokens: number): number {
   return blocks === 0 ? 0 : Math.min(blockTokens, inputTokens - (blocks - 1) * blockTokens);
 }

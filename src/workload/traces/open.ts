@@ -30,22 +30,22 @@ import type { Trace, TraceFormat, TraceRequest } from "./trace.ts";
 
 export interface OpenTraceOptions {
   /**
-   * Tokens per block, for files that do not specify it: Mooncake lines without `block_size`
-   * (default 512), RAGPulse (16), Azure (512).
+   * Tokens per block for files that do not specify it: Mooncake lines without `block_size` (default
+   * 512), RAGPulse (16) and Azure (512).
    */
   readonly blockTokens?: number;
   /**
-   * For the composed Claude Code trace only: path of the sessions file it was made from. The trace
-   * then has the sessions' own 64-token blocks instead of the composed file's.
+   * Only for the composed Claude Code trace: path of the sessions file from which it was composed.
+   * The trace then has the 64-token blocks of the sessions instead of those of the composed file.
    */
   readonly nativeBlocks?: string;
-  /** Name of the trace; defaults to the file's. */
+  /** Name of the trace; default: the name of the file. */
   readonly name?: string;
 }
 
 /**
- * Opens a trace: plain, gzip or Zstandard, its format detected by content. A folder means the
- * RAGPulse release in it. Throws TRACE_INVALID with the file, the line and the problem.
+ * Opens a trace file: plain, gzip or Zstandard. Detects its format by its content. A folder means
+ * the RAGPulse release in it. Throws TRACE_INVALID with the file, the line and the problem.
  */
 export async function openTrace(path: string, options: OpenTraceOptions = {}): Promise<Trace> {
   const file = await fileOf(path);
@@ -139,7 +139,10 @@ function chooseBlockTokens(file: string, found: Detected, wanted: number | undef
   return wanted;
 }
 
-/** RAGPulse's file has the same name in every release; the folder names the release. */
+/**
+ * Returns the name of a trace. RAGPulse's file has the same name in every release, so the folder's
+ * name is used.
+ */
 function nameOf(file: string, format: TraceFormat): string {
   if (format === "ragpulse") return basename(dirname(resolve(file)));
   return basename(file).replace(/(\.(gz|zst|jsonl|json|csv|runs))+$/, "");
@@ -148,13 +151,14 @@ function nameOf(file: string, format: TraceFormat): string {
 interface Detected {
   readonly format: TraceFormat;
   readonly blockTokens: number;
-  /** Whether the file determines the block size, so that it cannot be overridden. */
+  /** True if the file determines the block size, so that no option can override it. */
   readonly fixed: boolean;
 }
 
 /**
- * Detects the format from a line. Null if the line belongs to a known format but does not determine
- * its blocks (a Dynamo event); the next line may. Throws TRACE_INVALID for an unknown format.
+ * Detects the format from a line. Returns null if the line belongs to a known format but does not
+ * determine its blocks (a Dynamo event without them); the next line may. Throws TRACE_INVALID for
+ * an unknown format.
  */
 function detectFormat(line: string): Detected | null {
   if (line === AZURE_HEADER)
@@ -189,8 +193,8 @@ function detectFormat(line: string): Detected | null {
 }
 
 /**
- * The trace that is part of the executable: the first 1,000 requests (177 s) of the Mooncake arXiv
- * release, 19,686 block uses of 512 tokens. Source and licence: `data/README.md`.
+ * Opens the trace that the executable contains: the first 1,000 requests (177 s) of the Mooncake
+ * arXiv release, with 19,686 uses of 512-token blocks. Source and licence: `data/README.md`.
  */
 export function bundledTrace(): Promise<Trace> {
   return openTrace(path, { name: "mooncake_arxiv_first1000" });

@@ -12,7 +12,7 @@ export function createPrefixIds(base = 0) {
   /** name → number + 1, counted from 0 whatever the base. */
   let direct = new Uint32Array(1_024);
   const sparse = new Map<number | bigint, number>();
-  /** number → number of the block before it, + 1; 0 at the start of a prompt. */
+  /** number → number + 1 of the preceding block; 0 if the block starts a prompt. */
   let parents = new Uint32Array(1_024);
   let size = 0;
 

@@ -1,4 +1,5 @@
-//! The calls that allocate memory, register host memory, and describe pointers.
+//! The stand-in's driver functions that allocate memory, register host memory, and describe
+//! pointers.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -29,13 +30,13 @@ fn allocate(out: ?*Pointer, bytes: usize) Fault!void {
     to.* = range.address;
 }
 
-/// Waits for all work of the device, as the driver does.
+/// Frees device memory after all work of the device has ended, as the driver does.
 fn free(address: Pointer) Fault!void {
     if (address == 0) return;
     const found = memory.find(address) orelse return error.InvalidValue;
     if (found.kind != .allocated or found.address != address) return error.InvalidValue;
     try stream.finishAll(found.device);
-    // Other threads may have changed the table meanwhile.
+    // Other threads may have changed the table during the wait, so find the range again.
     const range = memory.find(address) orelse return error.InvalidValue;
     memory.removeRange(range);
     state.count("open.allocations", -1);
@@ -55,7 +56,7 @@ fn addressRange(base: ?*Pointer, bytes: ?*usize, address: Pointer) Fault!void {
 }
 
 fn register(address: u64, bytes: usize, flags: u32) Fault!void {
-    // Portable, mapped into the device, device memory, read-only.
+    // Valid flags: portable, mapped into the device, device memory, read-only.
     if (flags > 0xf or !pinned.isHost(address, bytes)) return error.InvalidValue;
     try pinned.add(.{
         .address = address,
@@ -97,7 +98,7 @@ fn freeHost(address: u64) Fault!void {
     pinned.remove(pinned.beginningAt(address) orelse return error.InvalidValue);
 }
 
-/// CUpointer_attribute, as far as Hearth uses it.
+/// Returns a CUpointer_attribute; only those that Hearth uses are implemented.
 fn pointerAttribute(out: ?*anyopaque, which: i32, address: u64) Fault!void {
     const to = out orelse return error.InvalidValue;
     const small: *align(1) u32 = @ptrCast(to);
@@ -117,7 +118,7 @@ fn pointerAttribute(out: ?*anyopaque, which: i32, address: u64) Fault!void {
         1 => large.* = @intFromPtr(range.device),
         2 => small.* = 2,
         3 => large.* = address,
-        // Synchronous memory operations and managed memory: both false.
+        // Synchronous memory operations and managed memory: both are always false.
         6, 8 => small.* = 0,
         7 => large.* = range.address,
         9 => small.* = range.device.index,

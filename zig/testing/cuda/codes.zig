@@ -1,6 +1,6 @@
-//! The result codes (CUresult) that this stand-in returns.
+//! The CUDA result codes (CUresult) that this stand-in returns.
 
-/// Errors of the functions behind the calls.
+/// Errors of the stand-in's functions; each maps to a result code.
 pub const Fault = error{
     InvalidValue,
     OutOfMemory,
@@ -15,7 +15,8 @@ pub const Fault = error{
     NotRegistered,
     NotPermitted,
     NotSupported,
-    /// The device was lost while the call waited for a stream: `state.lost_code` is the code.
+    /// The device was lost while the call waited for a stream; the result code is
+    /// `state.lost_code`.
     Lost,
 };
 
@@ -43,8 +44,8 @@ pub fn of(fault: Fault, lost_code: i32) i32 {
     };
 }
 
-/// Codes after which the context is unusable: bad memory, NVLink, illegal access, kernel timeouts,
-/// and kernel faults.
+/// Returns whether the code makes the context unusable: bad memory, NVLink, illegal access, kernel
+/// timeouts, and kernel faults.
 pub fn isSticky(code: i32) bool {
     return switch (code) {
         46, 214, 220, 226, 700, 702, 710, 714...719, 721, 810, 911 => true,

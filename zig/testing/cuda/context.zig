@@ -1,4 +1,4 @@
-//! Devices and their primary contexts.
+//! The stand-in's devices and their primary contexts.
 
 const std = @import("std");
 const codes = @import("codes.zig");
@@ -12,7 +12,7 @@ const vmm = @import("vmm.zig");
 const Device = state.Device;
 const Fault = codes.Fault;
 
-/// Destroys all objects of a context; queued work is dropped.
+/// Destroys all objects of a device's context and discards its queued work.
 fn destroy(device: *Device) void {
     if (device.default_stream) |default| stream.end(default, true);
     device.default_stream = null;
@@ -50,10 +50,10 @@ fn destroy(device: *Device) void {
     }
 }
 
-/// Resets the state as in a new process: no context, no memory, all counts zero.
+/// Resets the state to that of a new process: no context, no memory, all counters zero.
 pub fn forgetAll() void {
     for (&state.devices) |*device| destroy(device);
-    // The memory that a lost device could not free is subtracted from its use.
+    // Memory that a lost device could not free no longer counts as used.
     vmm.forgetAll();
     for (&state.devices, 0..) |*device, index| device.* = .{ .index = @intCast(index) };
     state.is_initialized = false;
@@ -107,7 +107,7 @@ fn attribute(out: ?*i32, which: i32, index: i32) Fault!void {
     const device = try state.deviceAt(index);
     const plan = &state.plan;
     (out orelse return error.InvalidValue).* = switch (which) {
-        // Warp size, threads per block, processors: the values of a real device.
+        // Warp size, threads per block, and number of processors have the values of a real device.
         10 => 32,
         1 => 1024,
         16 => 132,
@@ -148,7 +148,7 @@ fn retain(out: ?*types.Handle, index: i32) Fault!void {
 fn release(index: i32) Fault!void {
     const device = try state.deviceAt(index);
     if (device.retains == 0) return error.InvalidContext;
-    // Waits for copies under way, as the driver does.
+    // Waits for copies in progress, as the driver does.
     if (device.retains == 1) {
         stream.finishAll(device) catch |fault| if (fault != error.Lost) return fault;
     }
@@ -159,7 +159,8 @@ fn release(index: i32) Fault!void {
     destroy(device);
 }
 
-/// Destroys the context without waiting for queued work. Its holders must still release it.
+/// Destroys the context without waiting for queued work. Callers that retained it must still
+/// release it.
 fn reset(index: i32) Fault!void {
     const device = try state.deviceAt(index);
     device.is_reset = device.retains > 0;

@@ -1,4 +1,4 @@
-//! The calls that copy and fill.
+//! The stand-in's driver functions that copy and fill memory.
 
 const std = @import("std");
 const gate = @import("gate.zig");
@@ -11,7 +11,8 @@ const Fault = @import("codes.zig").Fault;
 const Handle = types.Handle;
 const Pointer = types.Pointer;
 
-/// The pieces of one call. Their memory is in use from the call until they are done.
+/// The pieces that one call copies. Their memory counts as in use from the call until the copies
+/// have ended.
 const Pieces = struct {
     segments: std.ArrayList(stream.Segment) = .empty,
     has_pageable: bool = false,
@@ -38,7 +39,7 @@ const Pieces = struct {
         }
     }
 
-    /// The memory behind an address; the segment ends where the memory ends.
+    /// Finds the memory at an address and limits the segment to it.
     fn take(segment: *stream.Segment, side: usize, address: u64) Fault![*]u8 {
         const range = memory.find(address) orelse return error.InvalidValue;
         if (!range.is_accessible) return error.InvalidValue;
@@ -47,7 +48,8 @@ const Pieces = struct {
         return range.physical.shadow + (address - range.address);
     }
 
-    /// Queues the pieces. Waits for them if memory is not registered, as the driver does.
+    /// Queues the pieces on a stream. Waits until they are copied if memory is not registered, as
+    /// the driver does.
     fn push(pieces: *Pieces, on: *stream.Stream, must_wait: bool) Fault!void {
         const segments = pieces.segments.toOwnedSlice(state.allocator) catch {
             return error.OutOfMemory;
@@ -109,7 +111,7 @@ const Batch = struct {
 fn copyBatch(batch: Batch, failed: ?*usize, handle: Handle) Fault!void {
     if (failed) |index| index.* = std.math.maxInt(usize);
     if (!state.plan.has_batches or state.plan.driver < 12080) return error.NotSupported;
-    // Refused on the default streams.
+    // The driver refuses batch copies on the default streams.
     if (@intFromPtr(handle) <= 2 or batch.count == 0) return error.InvalidValue;
     const to = batch.to orelse return error.InvalidValue;
     const from = batch.from orelse return error.InvalidValue;

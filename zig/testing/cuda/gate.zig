@@ -1,5 +1,5 @@
-//! The entry of each driver call: it counts the call, applies the plan's faults, and checks what
-//! the call requires.
+//! Entry of each of the stand-in's functions: counts the call, applies the plan's faults, and
+//! checks the function's requirements.
 
 const std = @import("std");
 const codes = @import("codes.zig");
@@ -9,7 +9,7 @@ const Plan = @import("plan.zig").Plan;
 
 pub const Needs = enum { nothing, driver, context };
 
-/// Calls `body` with the mutex held and converts its error to a code.
+/// Calls `body` with the mutex held and converts its error to a result code.
 pub fn call(comptime name: []const u8, needs: Needs, comptime body: anytype, args: anytype) i32 {
     state.lock();
     defer state.unlock();
@@ -43,7 +43,7 @@ fn missing(needs: Needs) ?i32 {
     return if (device.lost != 0) device.lost else null;
 }
 
-/// Loads the plan from the environment, unless one was set.
+/// Loads the plan from the environment unless a plan was set.
 fn load() void {
     if (state.is_loaded) return;
     state.is_loaded = true;
@@ -51,7 +51,8 @@ fn load() void {
     state.plan = Plan.parse(.{}, text, 0) catch std.debug.panic("STANDIN_CUDA: {s}", .{text});
 }
 
-/// Starts over with a plan; a text that begins with `+` changes the current one.
+/// Resets the stand-in and sets a plan. A text that begins with `+` changes the current plan
+/// instead.
 pub fn configure(text: ?[*:0]const u8) error{BadPlan}!void {
     state.lock();
     defer state.unlock();

@@ -1,4 +1,4 @@
-//! The call that finds the others by their base names, in the requested version.
+//! The stand-in's cuGetProcAddress: finds functions by base name and version.
 
 const std = @import("std");
 const gate = @import("gate.zig");
@@ -16,7 +16,7 @@ const sets = .{
 
 const Status = enum(i32) { found = 0, not_found = 1, version_too_low = 2 };
 
-/// Calls that have a first version; all others always existed.
+/// First version of functions that were added later; all others exist in every version.
 const since = .{
     .cuMemcpyBatchAsync = 12080,
     .cuMemcpyBatchAsync_v2 = 13000,
@@ -52,7 +52,8 @@ fn find(
             const first = if (@hasField(@TypeOf(since), each.name)) @field(since, each.name) else 0;
             if (std.mem.eql(u8, name, base) and !isLeftOut(each.name)) {
                 if (limit >= first) {
-                    // The table lists a later version of a call after the earlier one.
+                    // The table lists later versions of a function after earlier ones, so the last
+                    // match wins.
                     to.* = @ptrCast(&@field(set, each.name));
                     said = .found;
                 } else if (said == .not_found) {

@@ -1,5 +1,5 @@
-//! Device memory: memfds, at addresses that the host cannot access. Each file has a second mapping
-//! that only streams use.
+//! The stand-in's device memory: memfds at addresses that the host cannot access. Each file has a
+//! second mapping that only the stream threads use.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -8,22 +8,23 @@ const Fault = @import("codes.zig").Fault;
 const Device = state.Device;
 
 pub const page_bytes = 4096;
-/// Alignment and granularity of an allocation, as with the driver.
+/// Alignment and granularity of an allocation in bytes, as with the driver.
 pub const granularity = 2 << 20;
 const window_bytes = 4 << 40;
-/// The name of the files: descriptors with another name are refused.
+/// Name of the memory's files. Descriptors of files with another name are refused.
 const file_name = "standin-cuda";
 
-/// The memory behind addresses.
+/// A memory file, which may be mapped at device addresses.
 pub const Physical = struct {
     fd: i32,
     bytes: u64,
     shadow: [*]u8,
     device: *Device,
     references: u32 = 1,
-    /// Counted as used on the device; false for memory that another process allocated.
+    /// True if the bytes count as used on the device; false for memory that another process
+    /// allocated.
     is_own: bool,
-    /// Whether it may be exported as a descriptor.
+    /// Whether the memory may be exported as a descriptor.
     is_exportable: bool = false,
 
     pub fn release(physical: *Physical) void {
@@ -38,19 +39,20 @@ pub const Physical = struct {
 
 pub const Kind = enum { allocated, opened, mapped };
 
-/// An address range with memory behind it.
+/// A range of device addresses with memory behind it.
 pub const Range = struct {
     address: u64,
     bytes: u64,
     physical: *Physical,
     kind: Kind,
     device: *Device,
-    /// Inode of the file, and how often a handle of it is open, for IPC.
+    /// Inode of the file, which identifies the memory for IPC. The next field counts its open
+    /// handles.
     inode: u64 = 0,
     opens: u32 = 1,
-    /// Mapped memory is accessible only after cuMemSetAccess.
+    /// Whether copies may access the memory. Mapped memory is accessible only after cuMemSetAccess.
     is_accessible: bool = true,
-    /// Queued copies that use it: it stays until they are done.
+    /// Number of queued copies that use the range. The range stays until they have ended.
     copies: u32 = 0,
     is_gone: bool = false,
 
@@ -73,7 +75,8 @@ pub var ranges: std.ArrayList(*Range) = .empty;
 var window: u64 = 0;
 var window_used: u64 = 0;
 
-/// Returns addresses that were never used before, so that stale ones are detected.
+/// Reserves device addresses that were never used before, so that the use of stale addresses is
+/// detected.
 pub fn reserve(bytes: u64) Fault!u64 {
     if (window == 0) {
         const flags: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
@@ -102,7 +105,7 @@ pub fn create(device: *Device, bytes: u64) Fault!*Physical {
     return physical;
 }
 
-/// Owns the descriptor if it succeeds.
+/// Adds memory of an existing file. If it succeeds, the memory owns the descriptor.
 pub fn adopt(device: *Device, fd: i32, bytes: u64) Fault!*Physical {
     const prot: linux.PROT = .{ .READ = true, .WRITE = true };
     const flags: linux.MAP = .{ .TYPE = .SHARED, .NORESERVE = true };
@@ -120,7 +123,7 @@ pub fn adopt(device: *Device, fd: i32, bytes: u64) Fault!*Physical {
     return physical;
 }
 
-/// Owns the reference to `range.physical` if it succeeds.
+/// Adds a range to the table. If it succeeds, the range owns the reference to `range.physical`.
 pub fn addRange(range: Range) Fault!*Range {
     const added = state.allocator.create(Range) catch return error.OutOfMemory;
     errdefer state.allocator.destroy(added);
@@ -129,7 +132,8 @@ pub fn addRange(range: Range) Fault!*Range {
     return added;
 }
 
-/// Copies still queued for it are a caller's mistake: they are counted and do no harm here.
+/// Removes a range. Copies that still use it are a mistake of the caller: they are counted as
+/// misuse, and the memory stays until they have ended.
 pub fn removeRange(range: *Range) void {
     const at = std.mem.indexOfScalar(*Range, ranges.items, range).?;
     _ = ranges.swapRemove(at);
@@ -145,7 +149,7 @@ pub fn find(address: u64) ?*Range {
     return null;
 }
 
-/// The size of a file that this stand-in created; InvalidValue for any other file.
+/// Returns the size of a file that this stand-in created; `InvalidValue` for any other file.
 pub fn sizeOfOurs(fd: i32) Fault!u64 {
     var path: [32]u8 = undefined;
     var target: [64]u8 = undefined;

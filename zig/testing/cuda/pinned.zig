@@ -1,4 +1,4 @@
-//! Host memory that is registered with the driver.
+//! Host memory that is registered with the stand-in's driver.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,9 +12,9 @@ pub const Pinned = struct {
     bytes: u64,
     device: *Device,
     is_portable: bool,
-    /// Allocated by cuMemHostAlloc, not registered by the caller.
+    /// True if cuMemHostAlloc allocated it; false if the caller registered its own memory.
     is_own: bool,
-    /// Queued copies that use it.
+    /// Number of queued copies that use it.
     copies: u32 = 0,
     is_gone: bool = false,
 
@@ -48,7 +48,8 @@ pub fn add(pinned: Pinned) Fault!void {
     state.count(counterOf(added), 1);
 }
 
-/// Copies still queued for it are a caller's mistake, and counted.
+/// Removes a registration. Copies that still use it are a mistake of the caller and are counted as
+/// misuse.
 pub fn remove(pinned: *Pinned) void {
     const at = std.mem.indexOfScalar(*Pinned, all.items, pinned).?;
     _ = all.swapRemove(at);
@@ -65,8 +66,8 @@ pub fn beginningAt(address: u64) ?*Pinned {
     return null;
 }
 
-/// The registration that contains a span; null for pageable memory. A span that is registered
-/// partly or in two registrations is refused, as some drivers do.
+/// Returns the registration that contains a span; null for unregistered memory. A span that is only
+/// partly registered, or in two registrations, is refused, as some drivers do.
 pub fn holding(address: u64, bytes: u64, device: *const Device) Fault!?*Pinned {
     if (bytes > std.math.maxInt(u64) - address) return error.InvalidValue;
     for (all.items) |each| {
@@ -78,7 +79,7 @@ pub fn holding(address: u64, bytes: u64, device: *const Device) Fault!?*Pinned {
     return null;
 }
 
-/// Whether the whole span is mapped in this process and is not a device address.
+/// Returns whether the whole span is mapped in this process and is not device memory.
 pub fn isHost(address: u64, bytes: u64) bool {
     if (address == 0 or bytes == 0 or memory.isDevice(address)) return false;
     var at = std.mem.alignBackward(u64, address, memory.page_bytes);

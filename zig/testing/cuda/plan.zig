@@ -23,18 +23,18 @@ const name_max = 48;
 
 pub const BadPlan = error{BadPlan};
 
-/// The result of the calls of one name.
+/// The planned results of the calls of one function.
 pub const Rule = struct {
     name_bytes: [name_max]u8,
     name_length: usize,
-    /// The code to return; null: the call hangs until `release`.
+    /// The code to return; null if the call hangs until `release`.
     code: ?i32,
-    /// The first call that the rule applies to, counted from 1.
+    /// The first call to which the rule applies, counted from 1.
     first: u64 = 1,
     is_onwards: bool = true,
     seen: u64 = 0,
 
-    /// Counts a call; returns whether the rule applies to it.
+    /// Counts a call and returns whether the rule applies to it.
     fn holds(rule: *Rule) bool {
         rule.seen += 1;
         return rule.seen == rule.first or (rule.is_onwards and rule.seen > rule.first);
@@ -50,7 +50,7 @@ pub const Plan = struct {
     has_ipc: bool = true,
     has_dma_buf: bool = true,
     delay_ms: u64 = 0,
-    /// Number of the copy with a flipped bit, counted from 1; 0: none.
+    /// Number of the copy in which a bit is flipped, counted from 1; 0 for none.
     flip_at: u64 = 0,
     stall_at: u64 = 0,
     is_release: bool = false,
@@ -58,7 +58,7 @@ pub const Plan = struct {
     rules: [rules_max]Rule = undefined,
     rule_count: usize = 0,
 
-    /// Counts this call of `name` and returns the rule that applies to it.
+    /// Counts this call of `name` and returns the rule that applies to it; null if none does.
     pub fn ruleOf(plan: *Plan, name: []const u8) ?*Rule {
         var found: ?*Rule = null;
         for (plan.rules[0..plan.rule_count]) |*rule| {
@@ -68,7 +68,8 @@ pub const Plan = struct {
         return found;
     }
 
-    /// `start` changed by the text. `copies`: the number of copies so far, for `stall`.
+    /// Returns the plan `start` with the changes in the text. `copies` is the number of copies so
+    /// far, from which `stall` counts.
     pub fn parse(start: Plan, text: []const u8, copies: u64) BadPlan!Plan {
         var plan = start;
         plan.is_release = false;

@@ -11,14 +11,15 @@ const std = @import("std");
 const gate = @import("gate.zig");
 const state = @import("state.zig");
 
-/// Starts over with the devices and faults of `text`, or of the environment if it is null. A text
-/// that begins with `+` changes the current plan. -1: the text is invalid, and nothing changed.
+/// Resets the stand-in with the devices and faults of `text`, or of the environment if it is null.
+/// A text that begins with `+` changes the current plan instead. Returns -1 and changes nothing if
+/// the text is invalid.
 export fn standin_configure(text: ?[*:0]const u8) i32 {
     gate.configure(text) catch return -1;
     return 0;
 }
 
-/// Writes a line `name count` for each counter; returns the bytes written.
+/// Writes a line `name count` for each counter and returns the number of bytes written.
 export fn standin_counters(out: [*]u8, room: u32) i32 {
     state.lock();
     defer state.unlock();

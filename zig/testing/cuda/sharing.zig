@@ -1,5 +1,6 @@
-//! The calls with which another process or device accesses memory: handles and dma-bufs. A handle
-//! contains the process and the descriptor of the memory; opening it goes through /proc.
+//! The stand-in's functions that give other processes or devices access to memory: IPC handles,
+//! descriptors and dma-bufs. An IPC handle contains the process id and the memory's descriptor
+//! number; importing it opens that descriptor through /proc.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -13,7 +14,7 @@ const Pointer = types.Pointer;
 const magic = 0x5354414e44494e31;
 const lazy_peer_access = 1;
 
-/// The content of the 64 bytes.
+/// Content of the 64 bytes of an IPC handle.
 const Ticket = extern struct {
     magic: u64,
     pid: i32,
@@ -29,9 +30,9 @@ fn ipcHandle(out: ?*types.IpcHandle, address: Pointer) Fault!void {
     const to = out orelse return error.InvalidValue;
     if (!state.plan.has_ipc) return error.NotSupported;
     const range = memory.find(address) orelse return error.InvalidValue;
-    // Mapped memory and memory of another process have no handle of this kind.
+    // Mapped memory and memory of another process cannot be exported by an IPC handle.
     if (range.kind != .allocated) return error.InvalidValue;
-    // Some drivers accept any address in the allocation; only its base is documented.
+    // Some drivers accept any address in the allocation; only the base address is documented.
     if (range.address != address) return error.InvalidValue;
     const ticket: Ticket = .{
         .magic = magic,
@@ -75,7 +76,7 @@ fn openIpc(out: ?*Pointer, handle: types.IpcHandle, flags: u32) Fault!void {
         .device = device,
         .inode = ticket.inode,
     }) catch |fault| {
-        // The caller, which returns the error, closes the descriptor.
+        // The caller receives the error and closes the descriptor.
         _ = linux.munmap(physical.shadow, physical.bytes);
         state.allocator.destroy(physical);
         return fault;
@@ -103,8 +104,8 @@ fn closeIpc(address: Pointer) Fault!void {
     state.count("open.imports", -1);
 }
 
-/// The descriptor's file position is the offset of the range, for libraries that use the file as a
-/// dma-buf.
+/// Returns a dma-buf descriptor. Its file position is set to the offset of the range, for the verbs
+/// stand-in, which uses the file as a dma-buf.
 fn rangeHandle(out: ?*anyopaque, address: Pointer, bytes: usize, kind: u32, flags: u64) Fault!void {
     const to: *align(1) i32 = @ptrCast(out orelse return error.InvalidValue);
     if (!state.plan.has_dma_buf) return error.NotSupported;

@@ -1,4 +1,4 @@
-//! All state of this driver, behind one mutex: plan, devices, counters.
+//! State of the CUDA stand-in, protected by one mutex: plan, devices, and counters.
 
 const std = @import("std");
 const c = std.c;
@@ -12,16 +12,16 @@ const counters_max = 160;
 
 pub const Device = struct {
     index: u32 = 0,
-    /// How often its primary context is retained; 0: there is none.
+    /// Number of times that the primary context is retained; 0 if there is no context.
     retains: u32 = 0,
-    /// Number of its streams, including destroyed ones with work left.
+    /// Number of the device's streams, including destroyed ones with work left.
     threads: u32 = 0,
-    /// The context was reset: it is unusable until it is retained again.
+    /// True after a reset of the context, which is then unusable until it is retained again.
     is_reset: bool = false,
-    /// The code with which it was lost, or 0.
+    /// The result code with which the device was lost; 0 if it works.
     lost: i32 = 0,
     used_bytes: u64 = 0,
-    /// The stream of calls without a stream, from the first such call on.
+    /// The stream for calls that name no stream; created by the first such call.
     default_stream: ?*Stream = null,
 };
 
@@ -34,16 +34,17 @@ pub var plan: Plan = .{};
 pub var is_loaded = false;
 pub var is_initialized = false;
 pub var devices: [devices_max]Device = @splat(.{});
-/// Copies started since the plan was set.
+/// Number of copies started since the plan was set.
 pub var copies: u64 = 0;
-/// How often `release` was given, for calls that hang.
+/// Number of times that a plan said `release`, which ends calls that hang.
 pub var releases: u64 = 0;
-/// Handles are numbers, so that stale ones are detected.
+/// The last handle that was issued. Handles are numbers and not addresses, so that stale handles
+/// are detected.
 pub var last_handle: usize = 0x10_0000;
 var counters: [counters_max]Counter = undefined;
 var counters_used: usize = 0;
 
-/// The device whose context is current in this thread.
+/// The device whose context is current on this thread.
 pub threadlocal var current: ?*Device = null;
 pub threadlocal var lost_code: i32 = 0;
 
@@ -55,7 +56,8 @@ pub fn unlock() void {
     std.debug.assert(c.pthread_mutex_unlock(&inner) == .SUCCESS);
 }
 
-/// Requires the mutex, which is released meanwhile; wakes may be spurious.
+/// Waits for a change of the state. The caller holds the mutex, which is released during the wait.
+/// May return without a change.
 pub fn wait() void {
     std.debug.assert(c.pthread_cond_wait(&changed, &inner) == .SUCCESS);
 }
@@ -103,14 +105,14 @@ pub fn lose(device: *Device, code: i32) void {
     wake();
 }
 
-/// The first fault of the device wins, also for waiting calls.
+/// Returns `Lost` if the device is lost. Its first fault stays, also for calls that waited.
 pub fn checkLost(device: *const Device) codes.Fault!void {
     if (device.lost == 0) return;
     lost_code = device.lost;
     return error.Lost;
 }
 
-/// A call that requires a context has one.
+/// Returns the device of the current context, which must exist.
 pub fn currentDevice() *Device {
     return current.?;
 }

@@ -1,4 +1,4 @@
-//! Streams: threads that execute queued work in order.
+//! The stand-in's streams: threads that execute queued work in order.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -12,14 +12,15 @@ const Fault = codes.Fault;
 
 const stack_bytes = 1024 * 1024;
 
-/// Bytes that are contiguous on both sides. Keeps the memory that it reads and writes.
+/// Bytes of a copy that are contiguous in source and destination. A segment prevents the removal of
+/// its memory.
 pub const Segment = struct {
     to: [*]u8,
     from: [*]const u8,
     bytes: u64,
     ranges: [2]?*Range = .{ null, null },
     pinned: ?*Pinned = null,
-    /// The segments of one piece of the caller count as one copy.
+    /// True for the first segment of a piece: the segments of one piece count as one copy.
     is_first: bool,
 };
 
@@ -48,16 +49,17 @@ pub const Stream = struct {
     device: *Device,
     queue: std.DoublyLinkedList = .{},
     is_busy: bool = false,
-    /// No more work will be queued; the thread ends after the queue.
+    /// The stream was destroyed: no more work will be queued, and the thread ends after the queued
+    /// work.
     is_ending: bool = false,
-    /// Queued work is dropped: the context is destroyed.
+    /// The context was destroyed: queued work is discarded.
     is_dropped: bool = false,
 
     pub fn isIdle(stream: *const Stream) bool {
         return stream.queue.first == null and !stream.is_busy;
     }
 
-    /// Waits until all work queued so far is done or the device is lost.
+    /// Waits until all work queued so far has ended or the device is lost.
     pub fn finish(stream: *Stream) Fault!void {
         const device = stream.device;
         while (!stream.isIdle()) {
@@ -67,7 +69,7 @@ pub const Stream = struct {
         try state.checkLost(device);
     }
 
-    /// Owns the segments of copies if it succeeds.
+    /// Queues work. If it succeeds, the stream owns the segments of a copy.
     pub fn push(stream: *Stream, task: Task) Fault!void {
         const work = state.allocator.create(Work) catch return error.OutOfMemory;
         work.* = .{ .task = task };
@@ -196,7 +198,7 @@ pub fn create(device: *Device) Fault!*Stream {
     return stream;
 }
 
-/// The stream of a handle: 0, 1 and 2 are the default streams.
+/// Returns the stream of a handle. 0, 1 and 2 are the default streams.
 pub fn find(handle: types.Handle) Fault!*Stream {
     const number = @intFromPtr(handle);
     if (number <= 2) {
@@ -228,7 +230,7 @@ pub fn finishAll(device: *Device) Fault!void {
             continue;
         }
         try state.checkLost(device);
-        // Streams may be created and destroyed meanwhile.
+        // The wait releases the mutex, so streams may be created and destroyed during it.
         state.wait();
         at = 0;
     }
@@ -247,13 +249,13 @@ fn sleep(ms: u64) void {
         .sec = @intCast(nanoseconds / 1_000_000_000),
         .nsec = @intCast(nanoseconds % 1_000_000_000),
     };
-    // A signal may shorten the sleep, which no test can notice.
+    // A signal may shorten the sleep; no test depends on its length.
     _ = linux.nanosleep(&request, null);
 }
 
 fn now() u64 {
     var time: linux.timespec = undefined;
-    // clock_gettime cannot fail for this clock.
+    // clock_gettime cannot fail for CLOCK_MONOTONIC.
     _ = linux.clock_gettime(.MONOTONIC, &time);
     return @as(u64, @intCast(time.sec)) * 1_000_000_000 + @as(u64, @intCast(time.nsec));
 }

@@ -1,4 +1,4 @@
-//! Tests of the stand-in's behaviour, call by call.
+//! Tests of the CUDA stand-in, function by function.
 
 const std = @import("std");
 const context = @import("context.zig").entries;
@@ -85,7 +85,7 @@ test "registered memory is copied in both directions, and the event reports the 
     try expectEqual(0, timing.cuEventQuery(event));
     try expectEqual(null, counted("pageable"));
     const into = @intFromPtr(back.ptr);
-    // For unregistered memory the copy is done when the call returns.
+    // For unregistered memory the copy has ended when the call returns.
     try expectEqual(0, copying.cuMemcpyDtoHAsync_v2(into, to, back.len, bench.stream));
     try expect(std.mem.eql(u8, bytes, back));
     try expectEqual(1, counted("pageable").?);
@@ -107,7 +107,7 @@ test "invalid spans are refused" {
     const half = std.mem.alignBackward(u64, from + mib / 2, 4096);
     try expectEqual(0, allocating.cuMemHostRegister_v2(from, half - from, 1));
     try expectEqual(0, allocating.cuMemHostRegister_v2(half, from + mib - half, 1));
-    // The span covers two registrations.
+    // The span is in two registrations.
     try expectEqual(1, copy(bench.memory, from, mib, bench.stream));
     try expectEqual(0, copy(bench.memory, from, half - from, bench.stream));
     try expectEqual(0, timing.cuStreamSynchronize(bench.stream));

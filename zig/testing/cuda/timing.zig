@@ -1,4 +1,4 @@
-//! The calls for streams and events.
+//! The stand-in's driver functions for streams and events.
 
 const std = @import("std");
 const gate = @import("gate.zig");
@@ -26,7 +26,7 @@ fn createWithPriority(out: ?*Handle, flags: u32, priority: i32) Fault!void {
     return create(out, flags);
 }
 
-/// Queued work is still executed.
+/// Destroys a stream; its queued work is still executed.
 fn destroy(handle: Handle) Fault!void {
     const number = @intFromPtr(handle);
     if (number <= 2) return error.InvalidHandle;

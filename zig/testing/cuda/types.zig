@@ -1,4 +1,4 @@
-//! Parameter types of the driver's calls, in the layout of its public interface.
+//! Parameter types of the CUDA driver's functions, in the layout of its public interface.
 
 pub const Pointer = u64;
 pub const Handle = ?*anyopaque;

@@ -1,4 +1,5 @@
-//! The calls that allocate memory and addresses separately.
+//! The stand-in's driver functions that allocate memory and addresses separately (virtual memory
+//! management).
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -50,7 +51,7 @@ fn create(out: ?*u64, bytes: usize, property: ?*const types.Property, flags: u64
     try require();
     const to = out orelse return error.InvalidValue;
     const wanted = property orelse return error.InvalidValue;
-    // Pinned memory is the only kind.
+    // Pinned memory (kind 1) is the only valid kind.
     if (wanted.kind != 1 or flags != 0) return error.InvalidValue;
     if (bytes == 0 or bytes % memory.granularity != 0) return error.InvalidValue;
     const physical = try memory.create(try deviceOf(wanted.location), bytes);
@@ -78,7 +79,7 @@ fn find(number: u64) Fault!*Handle {
     return error.InvalidValue;
 }
 
-/// Mapped memory stays until it is unmapped.
+/// Releases an allocation's handle. Memory that is mapped stays until it is unmapped.
 fn release(number: u64) Fault!void {
     const handle = try find(number);
     handle.references -= 1;
@@ -89,8 +90,8 @@ fn release(number: u64) Fault!void {
     _ = handles.swapRemove(at);
 }
 
-/// Returns a handle for the memory mapped at an address: the handle it was mapped with, or a new
-/// one.
+/// Returns a handle for the memory that is mapped at an address: the handle with which it was
+/// mapped, or a new one.
 fn retainHandle(out: ?*u64, address: u64) Fault!void {
     try require();
     const to = out orelse return error.InvalidValue;
@@ -119,7 +120,7 @@ fn duplicate(fd: i32) usize {
     return linux.fcntl(fd, linux.F.DUPFD_CLOEXEC, 3);
 }
 
-/// The caller still owns the descriptor.
+/// Imports memory from a descriptor, which the caller still owns.
 fn importHandle(out: ?*u64, descriptor: ?*anyopaque, kind: u32) Fault!void {
     try require();
     const to = out orelse return error.InvalidValue;
@@ -141,7 +142,7 @@ fn reserve(out: ?*Pointer, bytes: usize, alignment: usize, hint: u64, flags: u64
     try require();
     const to = out orelse return error.InvalidValue;
     if (bytes == 0 or bytes % memory.granularity != 0 or flags != 0) return error.InvalidValue;
-    // Addresses are multiples of the granularity whatever is requested, and a hint is optional.
+    // All addresses are multiples of the granularity, and using the hint is optional.
     _ = .{ alignment, hint };
     const address = try memory.reserve(bytes);
     const reservation: Reservation = .{ .address = address, .bytes = bytes };
@@ -192,7 +193,7 @@ fn map(address: Pointer, bytes: usize, offset: usize, number: u64, flags: u64) F
     state.count("open.mappings", 1);
 }
 
-/// Unmaps whole mappings only.
+/// Unmaps memory. The addresses must cover whole mappings.
 fn unmap(address: Pointer, bytes: usize) Fault!void {
     try eachMapped(address, bytes, removeMapped);
 }
@@ -224,7 +225,8 @@ fn forbid(range: *memory.Range) void {
     range.is_accessible = false;
 }
 
-/// Does nothing unless mappings cover exactly these addresses.
+/// Calls `body` for each mapping in these addresses. Returns `InvalidValue` and calls nothing
+/// unless whole mappings cover exactly these addresses.
 fn eachMapped(address: Pointer, bytes: usize, body: *const fn (*memory.Range) void) Fault!void {
     var at = address;
     while (at < address + bytes) {

@@ -1,4 +1,4 @@
-//! Completion queues, and the channels that wake waiting threads.
+//! The verbs stand-in's completion queues, and the channels that wake waiting threads.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,7 +10,8 @@ const Context = @import("devices.zig").Context;
 
 const allocator = std.heap.c_allocator;
 const busy = @intFromEnum(linux.E.BUSY);
-/// A real library waits for ever for events that are never acknowledged.
+/// Nanoseconds to wait for the acknowledgement of events when a queue is destroyed. A real library
+/// waits for ever.
 const acknowledge_ns = 2 * std.time.ns_per_s;
 
 const Channel = struct {
@@ -23,7 +24,7 @@ const Channel = struct {
 pub const Completion = struct {
     wc: layout.Wc,
     pair: u32,
-    /// Requests of the queue pair that have completed with this one, since its creation.
+    /// Total number of requests of the queue pair that have completed up to this one.
     reclaims: u64,
 };
 
@@ -64,7 +65,7 @@ pub const Queue = struct {
         std.debug.assert(linux.write(kept.fd, word, 8) == 8);
     }
 
-    /// Overflow because the queue was created too small: it stops working.
+    /// Stops the queue after an overflow: it was created too small.
     fn overrun(queue: *Queue) void {
         if (queue.is_broken) return;
         queue.is_broken = true;
@@ -73,7 +74,7 @@ pub const Queue = struct {
     }
 };
 
-/// All queues: an event may outlive its queue.
+/// List of all queues, in which an event's queue is looked up: an event may outlive its queue.
 var queues: ?*Queue = null;
 
 fn find(wanted: *Queue) ?*Queue {
@@ -176,7 +177,7 @@ export fn ibv_destroy_cq(cq: *layout.Cq) i32 {
     return 0;
 }
 
-/// Waits for an event unless the descriptor is non-blocking.
+/// Returns the next event. Waits for one unless the descriptor is non-blocking.
 export fn ibv_get_cq_event(
     channel: *layout.Channel,
     out: **layout.Cq,
@@ -213,7 +214,8 @@ export fn ibv_ack_cq_events(cq: *layout.Cq, count: u32) void {
     cq.comp_events_completed += count;
 }
 
-/// The next completion raises an event; a completion that is already queued does not.
+/// Arms the queue: the next completion raises an event. A completion that is already queued does
+/// not.
 pub fn arm(cq: *layout.Cq, solicited: i32) callconv(.c) i32 {
     state.lock.lock();
     defer state.lock.unlock();

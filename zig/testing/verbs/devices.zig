@@ -1,4 +1,5 @@
-//! Devices and contexts. Devices exist for the life of the process, as their pointers do.
+//! The verbs stand-in's devices and contexts. Devices are never freed, so their addresses stay
+//! valid.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -19,10 +20,10 @@ pub const Context = struct {
     /// Index of the device.
     index: u32,
     fabric: *fabrics.Fabric,
-    /// Asynchronous events: the library reads them, the engine writes them.
+    /// Pipe of asynchronous events, which the simulated NIC writes and the library reads.
     pipe: [2]i32,
     is_fatal: bool = false,
-    /// Number of objects that must be destroyed before it can be closed.
+    /// Number of objects that must be destroyed before the context can be closed.
     children: u32 = 0,
     next: ?*Context = null,
 
@@ -37,7 +38,7 @@ pub const Context = struct {
 };
 
 var devices: [plans.devices_max]layout.Device = undefined;
-/// All open contexts.
+/// List of all open contexts.
 pub var contexts: ?*Context = null;
 
 export fn ibv_get_device_list(count: ?*i32) ?[*]?*layout.Device {
@@ -68,13 +69,13 @@ fn describe(device: *layout.Device, at: usize) !void {
     if (state.plan.numa >= 0) try describePlace(device);
 }
 
-/// Creates a folder like that in sysfs, which contains the device's NUMA node.
+/// Creates a folder like the device's in sysfs, with a file that contains its NUMA node.
 fn describePlace(device: *layout.Device) !void {
     const node = state.plan.numa;
     var path: [256]u8 = @splat(0);
     const base = "/dev/shm/standin-verbs-{d}-node{d}";
     _ = try std.fmt.bufPrint(&device.ibdev_path, base, .{ linux.getuid(), node });
-    // An existing folder is fine.
+    // The folder may already exist.
     _ = linux.mkdir(@ptrCast(&device.ibdev_path), 0o700);
     _ = try std.fmt.bufPrint(&path, base ++ "/device", .{ linux.getuid(), node });
     _ = linux.mkdir(@ptrCast(&path), 0o700);
@@ -129,7 +130,7 @@ fn open(device: *layout.Device) !*Context {
     errdefer allocator.destroy(context);
     var pipe: [2]i32 = undefined;
     if (linux.errno(linux.pipe2(&pipe, .{ .CLOEXEC = true })) != .SUCCESS) return error.System;
-    // Lets any process of this user read lent memory, as peers on the fabric can.
+    // Lets any process of this user read lent memory, as other hosts on the fabric can.
     const set_ptracer = 0x59616d61;
     _ = linux.prctl(set_ptracer, std.math.maxInt(usize), 0, 0, 0);
     context.* = .{
@@ -163,7 +164,7 @@ fn open(device: *layout.Device) !*Context {
     return context;
 }
 
-/// Stricter than the real library, which leaks: all objects of the context must be destroyed.
+/// Closes a context. Fails unless all its objects are destroyed; the real library would leak them.
 export fn ibv_close_device(opened: *layout.Context) i32 {
     state.lock.lock();
     defer state.lock.unlock();
@@ -182,8 +183,8 @@ export fn ibv_close_device(opened: *layout.Context) i32 {
     return 0;
 }
 
-/// Called after a change of the plan: ports report that they went up or down, and dead devices
-/// report their failure.
+/// Applies a changed plan: ports report that they went up or down, and failed devices report their
+/// failure.
 pub fn follow(before: *const plans.Plan) void {
     var each = contexts;
     while (each) |context| : (each = context.next) {

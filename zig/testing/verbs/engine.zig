@@ -1,4 +1,4 @@
-//! The simulated NIC: one thread executes posted requests, in order for each queue pair. A READ
+//! The simulated NIC: one thread executes the posted requests, in order for each queue pair. A READ
 //! copies from the memory of the process that lent it.
 
 const std = @import("std");
@@ -19,12 +19,13 @@ const State = layout.State;
 const Work = pairs.Work;
 
 const signalled = 2;
-/// How often it checks for changes that other processes made to its queue pairs.
+/// Interval in nanoseconds at which the thread checks for changes that other processes made to its
+/// queue pairs.
 const look_ns = 5 * std.time.ns_per_ms;
 const retry_ns = std.time.ns_per_ms;
 
 var wake_fd: i32 = -1;
-/// The process that started the thread: a forked child has no thread.
+/// Id of the process that started the thread. A forked child has no such thread and starts its own.
 var started_in: i32 = 0;
 
 pub fn start() !void {
@@ -47,7 +48,7 @@ pub fn wake() void {
 fn run() void {
     while (true) {
         var word: u64 = 0;
-        // An empty wake counter is fine.
+        // The wake-up counter may already be zero; the read then fails.
         _ = linux.read(wake_fd, @ptrCast(&word), 8);
         state.lock.lock();
         const due = stepAll();
@@ -62,20 +63,21 @@ fn run() void {
     }
 }
 
-/// Returns when to look again; null: when woken.
+/// Processes all queue pairs. Returns the time at which to continue; null to wait until woken.
 fn stepAll() ?u64 {
     var due: ?u64 = null;
     var each = pairs.all;
     while (each) |pair| {
         const at = step(pair);
         if (at) |time| due = @min(due orelse time, time);
-        // The lock was released: the list may have changed and `pair` may not exist.
+        // `step` may have released the lock, so the list may have changed and `pair` may not exist.
         each = if (pairs.find(&pair.qp) == null) pairs.all else pair.next;
     }
     return due;
 }
 
-/// Does the next work of the queue pair.
+/// Does the next work of the queue pair. Returns the time at which to continue; null to wait until
+/// woken.
 fn step(pair: *Pair) ?u64 {
     if (pair.is_busy or pair.qp.state < State.ready_to_receive) return null;
     if (@atomicLoad(u32, &pair.entry.is_killed, .acquire) != 0) {
@@ -104,7 +106,7 @@ fn publishPort(pair: *Pair) void {
     @atomicStore(u32, &pair.entry.is_port_up, is_up, .release);
 }
 
-/// Executes one request; returns when to continue.
+/// Executes one request. Returns the time at which to continue.
 fn carryOut(pair: *Pair, work: *Work) ?u64 {
     const plan = &state.plan;
     if (plan.port_down.hits(work.nth) or plan.fatal_at.hits(work.nth)) {
@@ -143,13 +145,14 @@ fn carryOut(pair: *Pair, work: *Work) ?u64 {
     }
 }
 
-/// Retries to reach the other side until the time of the pair's attributes has passed.
+/// Schedules another attempt to reach the other side, or fails the request if the retry time of the
+/// pair's attributes has passed.
 fn retry(pair: *Pair, work: *const Work) u64 {
     const now = monotonic.now();
     if (pair.qp.state == State.failed) return 0;
     if (pair.retries_since == 0) pair.retries_since = now;
     const attr = &pair.attr;
-    // Soft-RoCE retries for ever with 7, and so does every device with a timeout of 0.
+    // With a retry count of 7, soft-RoCE retries for ever; with a timeout of 0, every device does.
     if (attr.timeout == 0 or attr.retry_cnt == 7) return now + look_ns;
     const once = @as(u64, 4096) << @intCast(attr.timeout);
     const timeout = @min(once * (attr.retry_cnt + 1), state.plan.retry_ns);
@@ -168,7 +171,8 @@ fn complete(pair: *Pair, work: *const Work, status: u32, bytes: u32) void {
         .wc = std.mem.zeroInit(layout.Wc, .{
             .wr_id = work.wr_id,
             .status = status,
-            // After an error these fields are undefined, so a caller must not read them.
+            // After an error these fields are undefined; an unusual value reveals callers that read
+            // them.
             .opcode = if (is_good) opcode else 0xdead,
             .byte_len = if (is_good) bytes else 0xdeadbeef,
             .vendor_err = if (is_good) 0 else 0x80 + status,
@@ -193,7 +197,7 @@ fn flush(pair: *Pair) void {
 
 const Outcome = union(enum) { done: u64, unreachable_for_now, failed: u32 };
 
-/// Without the lock, while the memory cannot be deregistered.
+/// Executes a request without the state's lock. The memory cannot be deregistered meanwhile.
 fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     const fabric = pair.context.fabric;
     fabric.lock.lock();
@@ -215,7 +219,7 @@ fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     else
         Access.remote_write;
     if (other.rights & wanted == 0) return refuse(other, Status.remote_access);
-    // Hearth never writes to the other side, so a granted write access is a fault.
+    // Hearth never writes to another host, so any other request is refused.
     if (work.opcode != layout.Opcode.read) return refuse(other, Status.remote_access);
     const lent = fabric.memoryOf(work.key) orelse return refuse(other, Status.remote_access);
     fabric.hold(lent);
@@ -228,7 +232,7 @@ fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
 fn read(pieces: []const []u8, other: *const fabrics.Pair, from: u64, flips: bool) Outcome {
     var done: u64 = 0;
     for (pieces) |into| {
-        // The process may have ended or its memory may be unmapped.
+        // The other process may have ended, or its memory may be unmapped.
         if (!memory.copy(other.owner, into, from + done)) return .unreachable_for_now;
         if (flips and done == 0 and into.len > 0) into[into.len / 2] ^= 1;
         done += into.len;
@@ -236,13 +240,14 @@ fn read(pieces: []const []u8, other: *const fabrics.Pair, from: u64, flips: bool
     return .{ .done = done };
 }
 
-/// Both queue pairs fail after that.
+/// Refuses a request; both queue pairs then fail.
 fn refuse(other: *fabrics.Pair, status: u32) Outcome {
     @atomicStore(u32, &other.is_killed, 1, .release);
     return .{ .failed = status };
 }
 
-/// The address of the span in the owner's memory, if the key permits the access.
+/// Returns the address of the span in the owner's memory; null if the key does not permit the
+/// access.
 fn spanOf(
     fabric: *fabrics.Fabric,
     key: u32,
@@ -258,7 +263,7 @@ fn spanOf(
     return entry.base + (address - entry.address);
 }
 
-/// The connected queue pair, if packets would arrive there.
+/// Returns the connected queue pair; null if packets would not reach it.
 fn otherSide(pair: *Pair, fabric: *fabrics.Fabric) ?*fabrics.Pair {
     const attr = &pair.attr;
     if (!pair.context.isPortUp()) return null;
@@ -315,7 +320,7 @@ fn take(pair: *Pair, request: *const layout.SendWr) i32 {
     return 0;
 }
 
-/// The stand-in has no sends.
+/// The stand-in has no sends, so it accepts no receive requests.
 pub fn postReceive(qp: *layout.Qp, first: ?*anyopaque, bad: *?*anyopaque) callconv(.c) i32 {
     state.lock.lock();
     defer state.lock.unlock();

@@ -1,5 +1,5 @@
-//! Asynchronous events of ports, devices and queue pairs. The context's pipe holds them until they
-//! are read.
+//! The verbs stand-in's asynchronous events of ports, devices and queue pairs. The pipe of the
+//! context holds them until they are read.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -15,11 +15,11 @@ pub fn push(context: *Context, element: Element, kind: u32) void {
     event.element = element;
     event.event_type = kind;
     const bytes = std.mem.asBytes(&event);
-    // The number of events is far below the capacity of a pipe.
+    // There are far fewer events than a pipe can hold.
     std.debug.assert(linux.write(context.pipe[1], bytes, bytes.len) == bytes.len);
 }
 
-/// Waits for an event unless the descriptor is non-blocking.
+/// Returns the next event. Waits for one unless the descriptor is non-blocking.
 export fn ibv_get_async_event(opened: *layout.Context, out: *layout.AsyncEvent) i32 {
     state.lock.lock();
     const fault = state.entered(.ibv_get_async_event);
@@ -40,7 +40,7 @@ export fn ibv_get_async_event(opened: *layout.Context, out: *layout.AsyncEvent) 
         if (out.event_type != layout.Event.pair_access) return 0;
         state.lock.lock();
         defer state.lock.unlock();
-        // The events of a destroyed queue pair are dropped.
+        // Skip events of a destroyed queue pair.
         const pair = pairs.find(out.element.qp) orelse continue;
         pair.events_reported += 1;
         return 0;

@@ -1,5 +1,6 @@
-//! State shared by processes: one file with queue pairs by number and memory by key, so that one
-//! process can read what another lent. Entries of a dead process count as free.
+//! State shared by all processes that use the verbs stand-in: one file that lists queue pairs by
+//! number and memory by key, so that one process can read memory that another lent. Entries of a
+//! dead process count as free.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -10,13 +11,13 @@ const pairs_max = 4096;
 const memories_max = 32768;
 const key_shift = 8;
 const number_shift = 12;
-/// Locks of the open file description: they end with the process.
+/// Command numbers of open file description locks, which the kernel releases when the process ends.
 const set_lock = 37;
 const lock_shared = 0;
 const lock_exclusive = 1;
 const lock_none = 2;
-/// Time after which a waiting thread checks whether the lock's owner is stopped, and time after
-/// which it gives up.
+/// Nanoseconds after which a waiting thread checks whether the lock's owner is stopped. The next
+/// constant is the time after which it gives up.
 const look_ns = 100 * std.time.ns_per_ms;
 const timeout_ns = 5 * std.time.ns_per_s;
 
@@ -34,7 +35,8 @@ pub const Pair = extern struct {
     reads_in: u32,
     lid: u32,
     is_port_up: u32,
-    /// The other side violated the protocol: the owner's engine fails the queue pair.
+    /// Nonzero if the other side violated the protocol: the owner's simulated NIC then fails the
+    /// queue pair.
     is_killed: u32,
     uses: u32,
     gid: [16]u8,
@@ -46,9 +48,9 @@ pub const Memory = extern struct {
     since: u64,
     domain: u32,
     rights: u32,
-    /// The address that work requests use.
+    /// Address of the memory in work requests.
     address: u64,
-    /// The address in the owner.
+    /// Address of the memory in the owner's process.
     base: u64,
     bytes: u64,
     uses: u32,
@@ -68,14 +70,15 @@ pub const Fabric = struct {
     path: [128]u8 = @splat(0),
     fd: i32,
     file: *File,
-    /// Held during copies, and while memory of this process is removed.
+    /// Held while memory is copied, and while memory of this process is removed.
     lock: Mutex = .{},
 
     pub fn newDomain(fabric: *Fabric) u32 {
         return @atomicRmw(u32, &fabric.file.next_domain, .Add, 1, .monotonic) + 1;
     }
 
-    /// The memory stays registered until `release`, if its key is still valid.
+    /// Locks the memory's entry, so that the memory stays registered until `release`. The caller
+    /// then checks that the key is still valid.
     pub fn hold(fabric: *Fabric, memory: *const Memory) void {
         fabric.range(fabric.placeOf(memory), lock_shared);
     }
@@ -84,7 +87,7 @@ pub const Fabric = struct {
         fabric.range(fabric.placeOf(memory), lock_none);
     }
 
-    /// After this no process reads the memory.
+    /// Removes memory. When it returns, no process reads the memory any more.
     pub fn remove(fabric: *Fabric, memory: *Memory) void {
         fabric.lock.lock();
         defer fabric.lock.unlock();
@@ -97,8 +100,8 @@ pub const Fabric = struct {
         return @intFromPtr(memory) - @intFromPtr(fabric.file);
     }
 
-    /// Locks the byte of the file that stands for an entry; the first byte serialises the creation
-    /// of entries.
+    /// Sets or removes a lock on the byte of the file that represents an entry. The first byte
+    /// serialises the creation of entries.
     fn range(fabric: *Fabric, place: u64, kind: i16) void {
         const wanted: linux.Flock = .{
             .type = kind,
@@ -111,7 +114,7 @@ pub const Fabric = struct {
         const began = monotonic.now();
         while (linux.errno(linux.fcntl(fabric.fd, set_lock, @intFromPtr(&wanted))) != .SUCCESS) {
             const waited = monotonic.now() - began;
-            // A process that tests have stopped while it has the lock must not block others: its
+            // A process that a test has stopped while it held the lock must not block others. Its
             // copies were complete before it was stopped.
             if (waited > look_ns and fabric.someoneIsStopped()) return;
             if (waited > timeout_ns) return;
@@ -131,7 +134,7 @@ pub const Fabric = struct {
         return false;
     }
 
-    /// The pair is in state reset: no requests are sent to it.
+    /// Adds a queue pair in the state `reset`, to which no requests are sent.
     pub fn addPair(fabric: *Fabric) ?*Pair {
         fabric.range(0, lock_exclusive);
         defer fabric.range(0, lock_none);
@@ -145,7 +148,7 @@ pub const Fabric = struct {
             pair.owner = linux.getpid();
             pair.since = startOf(pair.owner);
             pair.uses = uses;
-            // Never 0 nor 1, which are reserved.
+            // The numbers 0 and 1 are reserved.
             pair.number = ((uses << number_shift) | file.next_pair) & 0xffffff;
             if (pair.number < 2) pair.number |= 1 << number_shift;
             return pair;
@@ -153,7 +156,7 @@ pub const Fabric = struct {
         return null;
     }
 
-    /// The key is stored last, when all other fields are set.
+    /// Adds a registered memory. Its key is stored last, when all other fields are set.
     pub fn addMemory(fabric: *Fabric, wanted: Memory) ?*Memory {
         fabric.range(0, lock_exclusive);
         defer fabric.range(0, lock_none);
@@ -194,7 +197,8 @@ const fabrics_max = 8;
 var fabrics: [fabrics_max]Fabric = undefined;
 var fabrics_count: usize = 0;
 
-/// Opens the fabric in this folder, creating it if it is missing. Requires the state's lock.
+/// Opens the fabric in this folder and creates it if it is missing. The caller holds the state's
+/// lock.
 pub fn at(folder: []const u8) !*Fabric {
     var path: [128]u8 = @splat(0);
     _ = if (folder.len > 0)
@@ -225,7 +229,7 @@ fn positive(result: usize) error{System}!usize {
     return if (linux.errno(result) == .SUCCESS) result else error.System;
 }
 
-/// Whether the process is the same, and not another with its id.
+/// Returns whether the process is still running and is not a later process with the same id.
 fn isAlive(pid: i32, since: u64) bool {
     if (pid == linux.getpid()) return since == startOf(pid);
     return since == startOf(pid) and since != 0;
@@ -234,7 +238,7 @@ fn isAlive(pid: i32, since: u64) bool {
 var own_pid: i32 = 0;
 var own_start: u64 = 0;
 
-/// The start time of the process in ticks since boot; 0 if it has ended.
+/// Returns the start time of the process in ticks since boot; 0 if it has ended.
 fn startOf(pid: i32) u64 {
     if (pid == own_pid) return own_start;
     const status = statusOf(pid) orelse return 0;
@@ -248,7 +252,7 @@ fn startOf(pid: i32) u64 {
 
 const Status = struct { state: u8, start: u64 };
 
-/// Null if the process does not exist.
+/// Returns the status of a process; null if it does not exist.
 fn statusOf(pid: i32) ?Status {
     var path: [32]u8 = @splat(0);
     _ = std.fmt.bufPrint(&path, "/proc/{d}/stat", .{pid}) catch return null;
@@ -256,7 +260,7 @@ fn statusOf(pid: i32) ?Status {
     defer _ = linux.close(@intCast(fd));
     var text: [1024]u8 = undefined;
     const length = positive(linux.read(@intCast(fd), &text, text.len)) catch return null;
-    // The name, in brackets, may contain any characters.
+    // The process name, in parentheses, may contain any characters.
     const name_end = std.mem.lastIndexOfScalar(u8, text[0..length], ')') orelse return null;
     var fields = std.mem.tokenizeScalar(u8, text[name_end + 1 .. length], ' ');
     const state = fields.next() orelse return null;

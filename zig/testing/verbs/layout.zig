@@ -1,11 +1,11 @@
 //! The structures of libibverbs' header, version 1.14, that the stand-in reads or fills. They are
-//! written independently of the library's, so that a mistake in either shows.
+//! written independently of rdma/verbs.zig, so that a test detects a mistake in either.
 
 const std = @import("std");
 
 pub const Gid = extern union {
     raw: [16]u8,
-    /// Aligns the union, as in the header.
+    /// Gives the union the same alignment as in the header.
     words: [2]u64,
 };
 
@@ -82,7 +82,7 @@ pub const PortAttr = extern struct {
     phys_state: u8,
     link_layer: u8,
     flags: u8,
-    /// The exported ibv_query_port does not fill the fields from here on.
+    /// The exported ibv_query_port does not fill this field and those after it.
     port_cap_flags2: u16,
 };
 
@@ -196,7 +196,7 @@ pub const SendWr = extern struct {
     imm_data: u32,
     remote_addr: u64,
     rkey: u32,
-    /// The rest of the unions, for atomics and other requests.
+    /// Space for the rest of the header's unions, for atomics and other requests.
     rest: [19]u32,
 };
 
@@ -262,12 +262,12 @@ pub const Context = extern struct {
     abi_compat: usize,
 };
 
-/// The struct around a context. It has grown at its start.
+/// The struct that contains a context. Later library versions added fields at its start.
 pub const VerbsContext = extern struct {
     query_port: *const fn (*Context, u8, *PortAttr, usize) callconv(.c) i32,
     others: [37]Slot = @splat(null),
     placeholder: u64 = 0,
-    /// Size of the whole struct.
+    /// Size of the whole struct in bytes.
     sz: usize,
     context: Context,
 };
@@ -307,7 +307,7 @@ pub const Access = struct {
     pub const remote_read = 4;
     pub const zero_based = 1 << 5;
     pub const relaxed_ordering = 1 << 20;
-    /// Bits that a kernel may ignore.
+    /// Access flags that a kernel may ignore.
     pub const optional = 0x3ff << 20;
 };
 
@@ -336,7 +336,7 @@ pub const Event = struct {
 };
 
 comptime {
-    // The sizes in the header on 64-bit Linux.
+    // Expected sizes are those of the header on 64-bit Linux.
     std.debug.assert(@sizeOf(DeviceAttr) == 232);
     std.debug.assert(@sizeOf(PortAttr) == 52);
     std.debug.assert(@sizeOf(Wc) == 48);

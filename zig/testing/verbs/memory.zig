@@ -1,5 +1,5 @@
-//! Protection domains and the memory registered in them. The fabric resolves keys of both sides: a
-//! deregistered key is invalid at once.
+//! Protection domains, and the memory registered in them. Local and remote keys are looked up in
+//! the fabric, so a deregistered key is invalid at once.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -27,7 +27,7 @@ const Registered = struct {
     mr: layout.Mr,
     era: u32,
     entry: *fabrics.Memory,
-    /// The mapping of a buffer that was given as a descriptor.
+    /// Mapping of a buffer that was given as a descriptor; null for other memory.
     mapped: ?[]align(page) u8,
 };
 
@@ -63,7 +63,8 @@ export fn ibv_dealloc_pd(pd: *layout.Pd) i32 {
     return 0;
 }
 
-/// The real function's rights have 32 bits; optional ones belong to `ibv_reg_mr_iova2`.
+/// Registers memory. The real function takes only these 32 bits of rights; optional ones need
+/// `ibv_reg_mr_iova2`.
 export fn ibv_reg_mr(pd: *layout.Pd, addr: ?[*]u8, length: usize, rights: i32) ?*layout.Mr {
     const wanted: u32 = @bitCast(rights);
     return registerMemory(.ibv_reg_mr, pd, addr, length, @intFromPtr(addr), wanted);
@@ -113,7 +114,8 @@ fn registerMemory(
     });
 }
 
-/// The errno with which the kernel or the plan refuses a registration.
+/// Returns the errno with which the kernel or the plan refuses a registration; null if neither
+/// does.
 fn refusal(pd: *layout.Pd, length: usize, rights: u32) ?i32 {
     const plan = &state.plan;
     state.registrations += 1;
@@ -129,7 +131,7 @@ fn refusal(pd: *layout.Pd, length: usize, rights: u32) ?i32 {
     return null;
 }
 
-/// Whether both ends of the span can be read.
+/// Returns whether both ends of the span can be read.
 fn isMapped(addr: ?[*]u8, length: usize) bool {
     const base = addr orelse return false;
     for ([_]usize{ 0, length - 1 }) |at| {
@@ -139,7 +141,7 @@ fn isMapped(addr: ?[*]u8, length: usize) bool {
     return true;
 }
 
-/// Copies from the memory of another process, or of this one.
+/// Copies from the memory of the process `owner`. Returns false if that fails.
 pub fn copy(owner: i32, into: []u8, from: u64) bool {
     var done: usize = 0;
     while (done < into.len) {
@@ -197,7 +199,7 @@ fn add(pd: *layout.Pd, span: Span) ?*layout.Mr {
     return &kept.mr;
 }
 
-/// Registers a buffer behind a descriptor, as a GPU's driver exports it.
+/// Registers a buffer that is given as a descriptor, as a GPU driver exports it.
 export fn ibv_reg_dmabuf_mr(
     pd: *layout.Pd,
     offset: u64,
@@ -213,7 +215,7 @@ export fn ibv_reg_dmabuf_mr(
     const size = linux.lseek(fd, 0, linux.SEEK.END);
     if (linux.errno(size) != .SUCCESS) return failed(*layout.Mr, @intFromEnum(linux.E.BADF));
     const is_outside = offset > size or length > size - offset;
-    // Request address and buffer offset must have the same offset in a page.
+    // The address and the buffer offset must have the same offset in a page.
     if (length == 0 or is_outside or offset % page != iova % page) {
         return failed(*layout.Mr, @intFromEnum(linux.E.INVAL));
     }
@@ -236,7 +238,7 @@ export fn ibv_reg_dmabuf_mr(
     };
 }
 
-/// Returns when no process reads it any more.
+/// Deregisters memory. Returns when no process reads it any more.
 export fn ibv_dereg_mr(mr: *layout.Mr) i32 {
     state.lock.lock();
     defer state.lock.unlock();

@@ -1,5 +1,5 @@
-//! Reliable queue pairs: their states before they may send, and the attributes that each transition
-//! requires.
+//! The verbs stand-in's reliable queue pairs: their states before they may send, and the attributes
+//! that each change of state requires.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -21,7 +21,7 @@ const works_max = 8192;
 pub const sges_max = 16;
 const acknowledge_ns = 2 * std.time.ns_per_s;
 
-/// A posted request.
+/// A posted READ request.
 pub const Work = struct {
     wr_id: u64,
     opcode: u32,
@@ -30,7 +30,7 @@ pub const Work = struct {
     sges_count: usize,
     remote: u64,
     key: u32,
-    /// Number of the READ since the start.
+    /// Number of the READ since the start of the plan.
     nth: u64,
     posted_at: u64,
 };
@@ -44,13 +44,14 @@ pub const Pair = struct {
     signals_all: bool,
     sges: u32,
     works: []Work,
-    /// Since creation: `reclaimed` <= `executed` <= `posted`.
+    /// Numbers of requests since the creation of the queue pair: `reclaimed` <= `executed` <=
+    /// `posted`.
     posted: u64 = 0,
     executed: u64 = 0,
     reclaimed: u64 = 0,
-    /// The engine copies for it, without the lock.
+    /// True while the simulated NIC copies for this queue pair, without the lock.
     is_busy: bool = false,
-    /// When its retries began; 0: not retrying.
+    /// Time at which retries of the current request began; 0 if it is not being retried.
     retries_since: u64 = 0,
     events_reported: u32 = 0,
     next: ?*Pair = null,
@@ -70,7 +71,7 @@ pub const Pair = struct {
     }
 };
 
-/// All queue pairs in the order of creation.
+/// List of all queue pairs in the order of creation.
 pub var all: ?*Pair = null;
 
 pub fn find(qp: ?*layout.Qp) ?*Pair {
@@ -213,7 +214,7 @@ export fn ibv_modify_qp(qp: *layout.Qp, attr: *const layout.QpAttr, mask: i32) i
 fn leave(pair: *Pair, target: u32) i32 {
     pair.setState(target);
     if (target == State.reset) {
-        // Posted requests are dropped without a completion.
+        // Posted requests are discarded without completions.
         pair.waitUntilIdle();
         pair.posted = 0;
         pair.executed = 0;
@@ -226,7 +227,8 @@ fn leave(pair: *Pair, target: u32) i32 {
 
 const Step = struct { demanded: u32, allowed: u32 };
 
-/// The transition table of the InfiniBand architecture, as far as it is used.
+/// The transitions between states that the InfiniBand architecture allows, as far as Hearth uses
+/// them. Returns null for any other.
 fn stepOf(from: u32, to: u32) ?Step {
     if (from == State.reset and to == State.init) return .{
         .demanded = Mask.pkey_index | Mask.port | Mask.access,
@@ -266,7 +268,8 @@ fn isValid(pair: *const Pair, attr: *const layout.QpAttr, given: u32) bool {
     return given & Mask.path == 0 or isPath(pair, &attr.ah_attr);
 }
 
-/// Ethernet requires a global address and a local table entry that is not empty.
+/// Returns whether the path is valid for the port. Ethernet requires a global address and a
+/// nonempty entry in the local address table.
 fn isPath(pair: *const Pair, path: *const layout.AhAttr) bool {
     if (path.port_num != pair.attr.port_num) return false;
     if (!state.plan.infiniband) {
@@ -299,7 +302,7 @@ fn take(pair: *Pair, attr: *const layout.QpAttr, given: u32) void {
     if (given & Mask.rnr_timer != 0) own.min_rnr_timer = attr.min_rnr_timer;
 }
 
-/// Writes the fields that the other side needs into the fabric.
+/// Writes the fields that the other side needs to the fabric.
 fn publish(pair: *Pair) void {
     const own = &pair.attr;
     const index = pair.context.index;

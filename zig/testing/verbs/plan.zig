@@ -23,7 +23,7 @@
 
 const std = @import("std");
 
-/// Selects calls: none, the Nth, or all from the Nth on.
+/// Selects READs or calls by number: none, only the Nth, or all from the Nth on.
 pub const Nth = struct {
     first: u64 = 0,
     onwards: bool = false,
@@ -189,7 +189,8 @@ pub const Plan = struct {
         @memcpy(plan.dir[0..value.len], value);
     }
 
-    /// The errno with which the `count`th call of this name fails.
+    /// Returns the errno with which call number `count` of this function fails; null if it does
+    /// not.
     pub fn faultOf(plan: *const Plan, name: []const u8, count: u64) ?i32 {
         for (plan.faults[0..plan.faults_count]) |*fault| {
             const is_it = std.mem.eql(u8, fault.name[0..fault.length], name);

@@ -1,4 +1,4 @@
-//! Queries of devices, ports and address tables.
+//! The verbs stand-in's queries of devices, ports and address tables.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -11,7 +11,7 @@ const no_data = @intFromEnum(linux.E.NODATA);
 const io_error = @intFromEnum(linux.E.IO);
 
 pub const table_entries = 16;
-/// The width of a 100 Gbit/s port: four lanes of 25.
+/// Code of the width of a 100 Gbit/s port: four lanes of 25.
 const width_4x = 2;
 const speed_edr = 32;
 const mtu_4096 = 5;
@@ -20,12 +20,12 @@ pub fn guidOf(index: u32) u64 {
     return std.mem.nativeToBig(u64, 0x5354414e44490000 + @as(u64, index));
 }
 
-/// Each port of each device has a distinct LID.
+/// Returns the LID of a port; each port of each device has a different one.
 pub fn lidOf(index: u32, port: u32) u16 {
     return if (state.plan.infiniband) @intCast(1 + index * 2 + port - 1) else 0;
 }
 
-/// Empty entries have no type.
+/// Returns an entry of the port's GID table; null if it is empty.
 pub fn gidOf(index: u32, port: u32, entry: u32) ?struct { gid: layout.Gid, kind: u32 } {
     var gid: layout.Gid = .{ .raw = @splat(0) };
     const is_link_local = state.plan.infiniband or entry < 2;
@@ -91,7 +91,8 @@ pub fn queryPort(
     return 0;
 }
 
-/// The original function: fills the fields of its first version and leaves the rest unchanged.
+/// Fills the fields of the struct's first version and leaves the others unchanged, as the library's
+/// original function does.
 export fn ibv_query_port(opened: *layout.Context, number: u8, out: *layout.PortAttr) i32 {
     return queryPort(opened, number, out, @offsetOf(layout.PortAttr, "port_cap_flags2"));
 }
@@ -122,7 +123,7 @@ export fn ibv_query_gid(opened: *layout.Context, port: u8, entry: i32, out: *lay
         state.setErrno(code);
         return -1;
     }
-    // An empty entry is all zeros here.
+    // The address of an empty entry is all zeros.
     out.* = if (code == 0) whole.gid else .{ .raw = @splat(0) };
     return 0;
 }

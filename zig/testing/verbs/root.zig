@@ -1,5 +1,5 @@
-//! A stand-in for libibverbs.so.1: RC queue pairs that read each other's memory, without a NIC.
-//! Processes of one user reach each other. plan.zig describes devices and faults.
+//! A stand-in for libibverbs.so.1: reliable queue pairs that read each other's memory, without a
+//! NIC. The processes of one user can connect to each other. plan.zig describes devices and faults.
 
 const std = @import("std");
 const state = @import("state.zig");
@@ -15,8 +15,9 @@ comptime {
     _ = @import("queries.zig");
 }
 
-/// Starts over with the devices and faults of `text`, or of the environment if it is null. Objects
-/// that are open continue to work and are no longer counted. A text that begins with `+` is added.
+/// Resets the stand-in with the devices and faults of `text`, or of the environment if it is null.
+/// Open objects continue to work but are no longer counted. A text that begins with `+` is added to
+/// the current plan instead.
 export fn standin_configure(text: ?[*:0]const u8) i32 {
     state.lock.lock();
     defer state.lock.unlock();
@@ -35,7 +36,7 @@ fn configure(text: ?[]const u8) error{BadPlan}!void {
     devices.follow(&before);
 }
 
-/// Writes a line `name count` for each counter; returns the bytes written.
+/// Writes a line `name count` for each counter and returns the number of bytes written.
 export fn standin_counters(out: [*]u8, room: u32) i32 {
     state.lock.lock();
     defer state.lock.unlock();

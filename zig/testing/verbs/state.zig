@@ -1,11 +1,11 @@
-//! Shared state of the stand-in: the plan, the counters, and one lock for all of it.
+//! State of the verbs stand-in, protected by one lock: the plan and the counters.
 
 const std = @import("std");
 const Mutex = @import("mutex").Mutex;
 const monotonic = @import("monotonic");
 const plans = @import("plan.zig");
 
-/// Every function of the library; each call is counted and can be made to fail.
+/// The functions of the library. Each call is counted and can be made to fail.
 pub const Call = enum {
     ibv_get_device_list,
     ibv_free_device_list,
@@ -48,17 +48,17 @@ const Open = enum { contexts, pds, mrs, cqs, qps, channels };
 const open_kinds = @typeInfo(Open).@"enum".fields.len;
 const call_kinds = @typeInfo(Call).@"enum".fields.len;
 
-/// Held except during copies and waits.
+/// Protects all state; released during copies and waits.
 pub var lock: Mutex = .{};
 
 pub var plan: plans.Plan = .{};
 var is_planned = false;
-/// Increases with each new plan: objects of earlier eras are not counted.
+/// Incremented with each new plan. Objects created before are no longer counted.
 pub var era: u32 = 1;
 
 var calls: [call_kinds]u64 = @splat(0);
 var open: [open_kinds]i64 = @splat(0);
-/// READs started, and READs executed.
+/// Number of READs started. The next variable is the number of READs executed.
 pub var reads_begun: u64 = 0;
 pub var reads_done: u64 = 0;
 pub var bytes_read: u64 = 0;
@@ -69,10 +69,11 @@ pub fn setErrno(code: i32) void {
     std.c._errno().* = code;
 }
 
-/// Counts a call and returns the errno with which it must fail. Requires the lock.
+/// Counts a call and returns the errno with which it must fail; null if it must not. The caller
+/// holds the lock.
 pub fn entered(call: Call) ?i32 {
     if (!is_planned) begin(null) catch {
-        // An invalid plan in the environment must not pass for an empty one.
+        // An invalid plan in the environment must not be taken for an empty one.
         @panic("STANDIN_VERBS contains an invalid plan");
     };
     const at = @intFromEnum(call);
@@ -88,7 +89,7 @@ pub fn closed(kind: Open, of_era: u32) void {
     if (of_era == era) open[@intFromEnum(kind)] -= 1;
 }
 
-/// Starts over with the plan of the text or of the environment.
+/// Resets the counters and sets the plan of the text, or of the environment if the text is null.
 pub fn begin(text: ?[]const u8) error{BadPlan}!void {
     var next: plans.Plan = .{};
     const from_environment = if (std.c.getenv("STANDIN_VERBS")) |value| std.mem.span(value) else "";
@@ -105,11 +106,11 @@ pub fn begin(text: ?[]const u8) error{BadPlan}!void {
     registered_bytes = 0;
 }
 
-/// Writes a line for each nonzero counter, and for all kinds of open objects.
+/// Writes a line for each nonzero counter and for every kind of open object.
 pub fn writeCounters(out: []u8) usize {
     var writer: std.Io.Writer = .fixed(out);
     writeAll(&writer) catch |err| switch (err) {
-        // The buffer is full: it contains all lines that fit.
+        // The buffer is full; it contains the lines that fit.
         error.WriteFailed => {},
     };
     return writer.end;
@@ -129,7 +130,7 @@ fn writeAll(writer: *std.Io.Writer) !void {
     });
 }
 
-/// Waits with the lock held until both counts are equal; false after `timeout_ns`.
+/// Waits until both counts are equal. The caller holds the lock. Returns false after `timeout_ns`.
 pub fn waitUntilEqual(one: *const u32, other: *const u32, timeout_ns: u64) bool {
     const end = monotonic.now() + timeout_ns;
     while (one.* != other.*) {
@@ -139,7 +140,7 @@ pub fn waitUntilEqual(one: *const u32, other: *const u32, timeout_ns: u64) bool 
     return true;
 }
 
-/// Releases the lock for a moment.
+/// Releases the lock for a moment, so that other threads can run.
 pub fn pause() void {
     lock.unlock();
     defer lock.lock();

@@ -1,4 +1,4 @@
-//! Compares the library's declarations of the header with those of the stand-in.
+//! Compares the declarations in rdma/verbs.zig with those of the stand-in.
 
 const std = @import("std");
 const ours = @import("layout.zig");

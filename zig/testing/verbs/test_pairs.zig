@@ -1,4 +1,4 @@
-//! Tests of the stand-in's behaviour.
+//! Tests of the verbs stand-in inside one process.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -173,7 +173,7 @@ test "a port that goes down reports it and fails READs; it recovers for new pair
 test "an armed queue raises one event, and none for earlier completions" {
     var both = try couple("");
     const asker = &both.asker;
-    // A non-blocking descriptor shows that no event is queued.
+    // Reading a non-blocking descriptor shows that no event is queued.
     const nonblock: u32 = @bitCast(linux.O{ .NONBLOCK = true });
     _ = linux.fcntl(asker.channel.fd, linux.F.SETFL, nonblock);
     var cq: *layout.Cq = undefined;
@@ -182,7 +182,7 @@ test "an armed queue raises one event, and none for earlier completions" {
     _ = try asker.next();
     try expectEqual(0, both.read(2));
     while (both.asker.context.ops.req_notify_cq(asker.cq, 0) != 0) {}
-    // The second READ may have completed before the queue was armed.
+    // The second READ may have completed before the queue was armed; take its completion.
     _ = try asker.next();
     try expectEqual(0, both.read(3));
     while (ibv_get_cq_event(asker.channel, &cq, &user) != 0) try std.Thread.yield();

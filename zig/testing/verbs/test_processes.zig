@@ -12,7 +12,7 @@ const expectEqual = std.testing.expectEqual;
 var into: [70_000]u8 = undefined;
 var from: [70_000]u8 = undefined;
 
-/// Lends its memory until it is killed.
+/// Runs the child process, which lends its memory until it is killed.
 fn lend(in: i32, out: i32) !void {
     for (&from, 0..) |*byte, at| byte.* = @truncate(at *% 13 +% 1);
     var owner = try Side.make(&from, layout.Access.remote_read);
@@ -76,7 +76,7 @@ test "a READ succeeds from a running and a stopped process, and fails after its 
     try expectEqual(0, asker.read(1, lent.address, lent.key));
     try expectEqual(Status.success, (try asker.next()).status);
     for (into, 0..) |byte, at| try expectEqual(@as(u8, @truncate(at *% 13 +% 1)), byte);
-    // A NIC reads memory without the host's processor.
+    // A NIC reads memory without the host's processor, so READs from a stopped process must work.
     _ = linux.kill(owner.pid, .STOP);
     @memset(&into, 0);
     try expectEqual(0, asker.read(2, lent.address, lent.key));

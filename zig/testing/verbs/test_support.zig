@@ -1,4 +1,4 @@
-//! Calls of the stand-in for its tests: the exported functions, as a library calls them.
+//! Helpers for the stand-in's tests. They call its exported functions, as a library's user does.
 
 const std = @import("std");
 const layout = @import("layout.zig");
@@ -35,7 +35,7 @@ pub const receive_mask = Mask.state | Mask.path | Mask.path_mtu | Mask.destinati
     Mask.receive_psn | Mask.reads_in | Mask.rnr_timer;
 pub const send_mask = Mask.state | Mask.timeout | Mask.retries | Mask.rnr_retries |
     Mask.send_psn | Mask.reads_out;
-/// The first global RoCE v2 address of the table.
+/// Index of the first global RoCE v2 address in the GID table.
 const global_entry = 3;
 
 pub const Card = extern struct {
@@ -102,7 +102,7 @@ pub const Side = struct {
         try std.testing.expectEqual(0, ibv_close_device(side.context));
     }
 
-    /// The data that the other side needs.
+    /// Returns the data that the other side needs to connect.
     pub fn card(side: *const Side) Card {
         return .{
             .gid = side.gid,
@@ -141,7 +141,7 @@ pub const Side = struct {
         try std.testing.expectEqual(0, ibv_modify_qp(side.qp, &attr, send_mask));
     }
 
-    /// Posts a READ of the whole buffer; returns the code of the call.
+    /// Posts a READ of the whole buffer and returns the result code of the call.
     pub fn read(side: *Side, id: u64, address: u64, key: u32) i32 {
         var sge: [1]layout.Sge = .{.{
             .addr = @intFromPtr(side.memory.ptr),
@@ -161,7 +161,7 @@ pub const Side = struct {
         return side.context.ops.post_send(side.qp, &request, &bad);
     }
 
-    /// The next completion, which must arrive within five seconds.
+    /// Returns the next completion, which must arrive within five seconds.
     pub fn next(side: *Side) !layout.Wc {
         const deadline = monotonic.now() + 5 * std.time.ns_per_s;
         while (monotonic.now() < deadline) {
@@ -177,7 +177,7 @@ pub const Side = struct {
     }
 };
 
-/// Two ends that read each other's memory.
+/// Two connected ends that read each other's memory.
 pub const Couple = struct {
     asker: Side,
     owner: Side,
@@ -198,7 +198,7 @@ pub const Couple = struct {
         return couple.asker.read(id, address, couple.owner.mr.rkey);
     }
 
-    /// All objects must be destroyed afterwards, as the counters show.
+    /// Destroys all objects and checks with the counters that none is left.
     pub fn end(couple: *Couple) !void {
         try couple.asker.end();
         try couple.owner.end();

@@ -19,15 +19,15 @@ export interface ControlHostOptions {
   readonly workerId: string;
   readonly blocksMax: number;
   readonly ramBytes: number;
-  /** Null: RAM alone, without a ledger. */
+  /** Bytes of the SSD tier; null for RAM alone, without the control ledger. */
   readonly ssdBytes: number | null;
   readonly signal: AbortSignal;
 }
 
 export interface StoreOptions {
-  /** Blocks are 0 to count - 1, each after its parent. */
+  /** Number of blocks to store, numbered from 0; each follows its parent in this order. */
   readonly count: number;
-  /** Null: it has none. */
+  /** Returns the number of the block's parent; null if it has none. */
   readonly parentOf: (block: number) => number | null;
   readonly blockBytes: number;
   readonly onProgress: (stored: number) => void;
@@ -38,11 +38,11 @@ const AT_ONCE = 1_024;
 const PROGRESS_EVERY = 65_536;
 const ON_SSD_MS = 300_000;
 const WORDS_PER_DIGEST = DIGEST_BYTES / 4;
-/** Makes the engine's hashes of numbers: odd, so that each number has its own. */
+/** Odd multipliers that turn block numbers into distinct engine hashes. */
 const LOW_FACTOR = 0x9e37_79b1;
 const HIGH_FACTOR = 0x85eb_ca6b;
 
-/** The engine's 64-bit hash of a block. */
+/** Returns the engine's 64-bit hash of a block. */
 export function hashOf(block: number): bigint {
   return (BigInt(highOf(block)) << 32n) | BigInt(lowOf(block));
 }
@@ -50,7 +50,7 @@ export function hashOf(block: number): bigint {
 const lowOf = (block: number) => Math.imul(block + 1, LOW_FACTOR) >>> 0;
 const highOf = (block: number) => Math.imul(block + 1, HIGH_FACTOR) >>> 0;
 
-/** A temporary agent that takes commands, and the engine that stores blocks in it. */
+/** A temporary agent that executes control commands, and an engine that stores blocks in it. */
 export class ControlHost implements AsyncDisposable {
   readonly agent: PrivateAgent;
   readonly #engine: EngineClient;
@@ -79,7 +79,7 @@ export class ControlHost implements AsyncDisposable {
       policy: "hearth",
       settings: {
         node: { id: JSON.stringify(workerId) },
-        // The role purge, so that prunes are permitted.
+        // The role `purge` permits prune commands.
         nats: { url: JSON.stringify(natsUrl), role: '"purge"' },
       },
       signal,
@@ -95,7 +95,9 @@ export class ControlHost implements AsyncDisposable {
     }
   }
 
-  /** Stores blocks under their hashes; those that are there already are left as they are. */
+  /**
+   * Stores the blocks under their engine hashes. Blocks that are already cached are not changed.
+   */
   async store({ count, parentOf, blockBytes, onProgress }: StoreOptions): Promise<void> {
     for (let first = 0; first < count; first += AT_ONCE) {
       if (this.#signal.aborted) throw new HearthError("ABORTED", "the benchmark was aborted");
@@ -115,7 +117,9 @@ export class ControlHost implements AsyncDisposable {
     });
   }
 
-  /** Acquires one block that is in RAM, and releases it: a round trip through the agent's loop. */
+  /**
+   * Acquires and releases one block that is in RAM: one round trip through the agent's event loop.
+   */
   async touch(block: number): Promise<void> {
     this.#name(0, block, null, 0);
     this.#blocks.count = 1;
@@ -136,7 +140,7 @@ export class ControlHost implements AsyncDisposable {
     blocks.bytes[at] = blockBytes;
   }
 
-  /** Leaves the bytes of the blocks as they are in the arena, because they are never read. */
+  /** Commits the reserved slots without writing their bytes, which are never read. */
   async #write(): Promise<void> {
     const [handles, written] = [this.#handles, this.#written];
     await this.#engine.reserve(this.#blocks, 0n, handles);
@@ -166,19 +170,20 @@ function must(handles: HandleBatch, at: number): void {
   throw new HearthError("LIMIT", `a block of the benchmark is ${outcomeName(outcome)}`);
 }
 
-/** Microseconds that the agent's event loop has spent on a processor so far. */
+/** Returns the microseconds of processor time that the agent's event loop has used so far. */
 export function loopUsOf({ pid }: PrivateAgent): number {
-  // Its thread has the number of the process; nanoseconds on a processor come first.
+  // The main thread's id equals the process id. The first number is its processor time in
+  // nanoseconds.
   return Number.parseInt(readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8"), 10) / 1_000;
 }
 
 const REST_MS = 1;
 
 /**
- * Sends requests until disposed, each a millisecond after the previous answer. Because a request is
- * nearly always pending, the longest response time equals the longest stall of the other event
- * loop, up to a millisecond, plus the delay of the host's scheduler. `busyUs`: how long the loop
- * has been on a processor so far, which leaves that out.
+ * Measures stalls of another event loop: sends it requests until disposed, each a millisecond after
+ * the previous reply. A request is nearly always pending, so the longest response time is the
+ * longest stall, within a millisecond, plus delays of the host's scheduler. `busyUs` returns the
+ * loop's processor time so far, which does not include these delays.
  */
 export class LoopWatch implements AsyncDisposable {
   longestMs = 0;
@@ -188,7 +193,7 @@ export class LoopWatch implements AsyncDisposable {
 
   constructor(ask: () => Promise<void>, busyUs: () => number) {
     this.#over = this.#run(ask, busyUs);
-    // The disposer gets the error.
+    // `Symbol.asyncDispose` reports the error.
     this.#over.catch(() => undefined);
   }
 

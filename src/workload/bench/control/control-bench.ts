@@ -9,18 +9,18 @@ import { ControlHost, hashOf, loopUsOf } from "./agent-host.ts";
 import { benchPrune } from "./prune-bench.ts";
 
 export interface ControlBenchOptions {
-  /** Null: a nats-server of the benchmark's own. */
+  /** URL of the NATS server; null for a private nats-server. */
   readonly natsUrl: string | null;
   /** Transport of the private server. */
   readonly carrier: Carrier;
   readonly encoding: Encoding;
   readonly hashes: number;
   readonly inFlight: number;
-  /** Agent without SSD tier and ledger: nothing is durable. */
+  /** Run the agent without SSD tier and ledger, so that nothing is durable. */
   readonly ramOnly: boolean;
   readonly seconds: number;
   readonly rounds: number;
-  /** 0: no prune. */
+  /** Number of blocks to prune by command; 0 for no prune. */
   readonly pruneBlocks: number;
   readonly pruneRounds: number;
   readonly signal: AbortSignal;
@@ -30,7 +30,7 @@ export interface ControlBenchOptions {
 const CONNECT_MS = 10_000;
 const WORKER_BYTES = 6;
 
-/** Measures commands with their receipts over a bus, and a prune by command. */
+/** Measures commands and their receipts over a NATS server, and a prune by command. */
 export async function benchControl(native: Native, options: ControlBenchOptions) {
   const { carrier, pruneBlocks, pruneRounds, signal } = options;
   await using own = options.natsUrl === null ? await startBroker(carrier, signal) : null;
@@ -40,7 +40,7 @@ export async function benchControl(native: Native, options: ControlBenchOptions)
   if (!(await bus.connected(CONNECT_MS))) {
     throw new HearthError("DEADLINE", `no connection to ${natsUrl}: ${bus.state.why}`);
   }
-  // The bus may be shared: use a unique worker id.
+  // Other agents may use the same server, so the worker id must be unique.
   const random = crypto.getRandomValues(new Uint8Array(WORKER_BYTES)).toHex();
   const workerId = `bench-${random}`;
   await using client = connectControl({ bus, issuer: "bench" });
@@ -75,15 +75,21 @@ interface CommandBenchOptions extends Omit<ControlBenchOptions, "natsUrl"> {
 }
 
 const BLOCK_BYTES = 4_096;
-/** Bytes of each block file. */
+/** Bytes of each block's file on SSD. */
 const FILE_BYTES = 2 * BLOCK_BYTES;
 const GROUPS_A_LANE = 2;
-/** Pins of half the room are allowed; here all of RAM and SSD is a small part of it. */
+/**
+ * RAM and SSD hold this many times the blocks of the benchmark, because pins may protect at most
+ * half of the room.
+ */
 const ROOM = 4;
 const WARM_UP_MS = 1_000;
 const PAGE = 1_000;
 
-/** Loads an agent with commands; at the end its pins must be those that were answered. */
+/**
+ * Sends commands to an agent at full load. Afterwards its pins must equal those that the receipts
+ * reported.
+ */
 async function benchCommands(native: Native, options: CommandBenchOptions) {
   const { client, natsUrl, workerId, hashes, inFlight, ramOnly, rounds, signal } = options;
   const groups = Array.from({ length: inFlight * GROUPS_A_LANE }, (_, group) =>
@@ -98,7 +104,7 @@ async function benchCommands(native: Native, options: CommandBenchOptions) {
   });
   await host.store({
     count: blocks,
-    // Each group is a prompt of its own.
+    // Each group of blocks is a separate prompt.
     parentOf: (block) => (block % hashes === 0 ? null : block - 1),
     blockBytes: BLOCK_BYTES,
     onProgress: (stored) => options.onProgress(`${stored} of ${blocks} blocks stored`),
@@ -121,9 +127,12 @@ async function benchCommands(native: Native, options: CommandBenchOptions) {
   return {
     ...ratesOf(figures),
     ...{ hashes, in_flight: inFlight, encoding, durable: !ramOnly, rounds, seconds, receipts },
-    /** At the end; the agent's list says the same. */
+    /** Number of pins at the end; the agent's own list was compared with it. */
     pins_standing: await checkPins(host.agent, load.standing(), hashes),
-    /** Processor time of the agent for each command: of all its threads, and of its event loop. */
+    /**
+     * Processor time of the agent per command: of all its threads, and of its event loop, in
+     * microseconds.
+     */
     agent_cpu_us: Math.round((after.allUs - before.allUs) / counted),
     agent_loop_us: Math.round((after.loopUs - before.loopUs) / counted),
   };
@@ -138,13 +147,16 @@ function ratesOf(rounds: readonly LoadFigures[]) {
   };
 }
 
-/** Waits until the agent listens on the bus. */
+/** Waits until the agent answers commands. */
 async function answers(client: ControlClient, workerId: string, signal: AbortSignal) {
   const sent = await client.send(workerId, unpin([hashOf(0)]), { signal });
   if (sent.kind !== "receipt") throw new HearthError("DEADLINE", `the agent: ${sent.why}`);
 }
 
-/** Microseconds so far. */
+/**
+ * Returns the processor time of the agent so far in microseconds: of all threads, and of its event
+ * loop.
+ */
 async function cpuOf(agent: PrivateAgent): Promise<{ allUs: number; loopUs: number }> {
   const found = /^hearth_cpu_seconds_total (\S+)$/m.exec(await agent.metrics());
   return { allUs: Number(found?.[1]) * 1e6, loopUs: loopUsOf(agent) };
@@ -155,7 +167,10 @@ interface PinsPage {
   readonly next: number | null;
 }
 
-/** How many stand. Throws INTERNAL where they are not those that were answered. */
+/**
+ * Returns the number of pins in the agent's list. Throws INTERNAL if they differ from those that
+ * the receipts reported.
+ */
 async function checkPins(agent: PrivateAgent, standing: readonly number[], hashes: number) {
   const found = new Array<number>(OWNERS).fill(0);
   for (let after: number | null = 0; after !== null; ) {
@@ -180,20 +195,23 @@ export type Encoding = "json" | "msgpack";
 interface CommandLoadOptions {
   readonly bus: Bus;
   readonly workerId: string;
-  /** Commands in flight, each for a group of blocks that no other command uses meanwhile. */
+  /**
+   * Number of concurrent commands. Each names a group of blocks that no other command uses at that
+   * time.
+   */
   readonly inFlight: number;
-  /** The blocks' hashes; as many groups as `inFlight`, or more. */
+  /** Engine hashes of the blocks, in at least `inFlight` groups. */
   readonly groups: readonly (readonly bigint[])[];
   readonly encoding: Encoding;
-  /** Expected durability of receipts. */
+  /** Whether receipts must report the pins as durable. */
   readonly durable: boolean;
 }
 
-/** One stretch of load. */
+/** Results of one period of load. */
 interface LoadFigures {
   readonly receipts: number;
   readonly seconds: number;
-  /** From the command's bytes until its receipt had been read and checked. */
+  /** Nanoseconds per command, from encoding it until its receipt was checked. */
   readonly ns: readonly number[];
 }
 
@@ -208,17 +226,23 @@ const HEADERS = {
 const utf8 = new TextEncoder();
 const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
-/** Pins its own groups for one owner after the other, and removes its oldest pins. */
+/**
+ * A sequence of commands, one at a time: pins its own groups for one owner after another and
+ * removes its oldest pins.
+ */
 interface Lane {
   readonly groups: readonly number[];
-  /** Range of its standing pins, beginning at `first`; one place for each group and owner. */
+  /**
+   * `first` and the next field delimit the pins that exist; there is one position for each group
+   * and owner.
+   */
   first: number;
   standing: number;
 }
 
 /**
- * Sends commands that pin or unpin a group of blocks and waits for every receipt: each must say
- * that every block of it is done. Once begun, half of all pins that there can be stand.
+ * Sends commands that pin or unpin a group of blocks, and waits for every receipt, which must
+ * report every block as done. From the start, half of all possible pins exist.
  */
 class CommandLoad implements Disposable {
   readonly #options: CommandLoadOptions;
@@ -244,7 +268,7 @@ class CommandLoad implements Disposable {
     this.#subscription = { [Symbol.dispose]: () => subscription.unsubscribe() };
   }
 
-  /** Loads the agent for this time; resolves when all receipts have arrived. */
+  /** Sends commands for `ms` milliseconds; resolves when all receipts have arrived. */
   async run(ms: number, signal: AbortSignal): Promise<LoadFigures> {
     const ns: number[] = [];
     const startMs = systemClock.monotonicMs();
@@ -262,7 +286,7 @@ class CommandLoad implements Disposable {
     return { receipts: ns.length, seconds: (systemClock.monotonicMs() - startMs) / 1_000, ns };
   }
 
-  /** Expected pins of each owner, according to the receipts. */
+  /** Returns the expected number of pins of each owner, according to the receipts. */
   standing(): number[] {
     const pins = new Array<number>(OWNERS).fill(0);
     for (const { first, standing } of this.#lanes) {
@@ -275,7 +299,7 @@ class CommandLoad implements Disposable {
     this.#subscription[Symbol.dispose]();
   }
 
-  /** One command of a lane; nanoseconds until its receipt had been read. */
+  /** Sends one command of a lane and returns the nanoseconds until its receipt was checked. */
   async #step(lane: Lane, number: number): Promise<number> {
     const places = lane.groups.length * OWNERS;
     const pin = lane.standing < places / 2;
@@ -322,7 +346,7 @@ class CommandLoad implements Disposable {
     throw new HearthError("LIMIT", "the bus dropped a command of the benchmark");
   }
 
-  /** Throws INTERNAL where a receipt does not say that all of it was done. */
+  /** Throws INTERNAL unless the receipt reports all of the command as done. */
   #check({ data }: BusMessage, id: string, blocks: number): void {
     const receipt = this.#read(data);
     const isDone =
@@ -339,7 +363,7 @@ class CommandLoad implements Disposable {
   }
 
   #read(data: Uint8Array): ReceiptParts {
-    // Hashes lose digits, which are not looked at.
+    // JSON numbers lose digits of the hashes, which are not checked.
     if (this.#options.encoding === "json") return JSON.parse(Buffer.from(data).toString());
     const body = decodeBody(data, MSGPACK_TYPE, LIMITS);
     if (body.ok) return body.value as ReceiptParts;

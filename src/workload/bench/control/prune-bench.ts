@@ -17,14 +17,14 @@ export interface PruneBenchOptions {
 const BLOCK_BYTES = 64;
 const SLOT_BYTES = 4_096;
 const DEADLINE_MS = 120_000;
-/** Pause between writing the blocks and the measurement. */
+/** Pause in milliseconds between writing the blocks and the measurement. */
 const SETTLE_MS = 1_000;
 const SPARE_BYTES = 64 * 2 ** 20;
 
-/** Stores a tree in RAM and prunes it by command, round after round. */
+/** Stores a tree of blocks in RAM and prunes it by command, several times. */
 export async function benchPrune(native: Native, options: PruneBenchOptions) {
   const { blocks, rounds, natsUrl, workerId, signal } = options;
-  // The tree, its root, and the block that is asked for.
+  // The tree's blocks, its root, and the block that is requested all the time.
   const count = blocks + 2;
   const ramBytes = count * SLOT_BYTES + SPARE_BYTES;
   const parts = { natsUrl, workerId, ramBytes, ssdBytes: null, signal };
@@ -46,13 +46,16 @@ export async function benchPrune(native: Native, options: PruneBenchOptions) {
   }
   return {
     prune_blocks_per_s: Math.round(median(speeds)),
-    /** Processor time of the agent's event loop for each block; median. */
+    /** Median processor time of the agent's event loop per pruned block, in nanoseconds. */
     prune_loop_ns: Math.round(median(loopNs)),
-    /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
+    /**
+     * Longest response time, in milliseconds, of requests for a block in RAM while blocks were
+     * pruned.
+     */
     loop_stall_ms_max: Number(stallMs.toFixed(1)),
-    /** Maximum processor time of the agent's event loop during such a response. */
+    /** Maximum processor time of the agent's event loop during one such request. */
     loop_busy_ms_max: Number(busyMs.toFixed(1)),
-    /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
+    /** Longest response time over the same time without a prune: the delay that the host adds. */
     loop_stall_ms_idle: Number(idleMs.toFixed(1)),
   };
 }
@@ -77,7 +80,10 @@ async function watched<T>(host: ControlHost, block: number, work: () => Promise<
   return { result, longestMs, longestBusyMs };
 }
 
-/** Milliseconds by the agent's own clock, from the command's bytes to its receipt. */
+/**
+ * Prunes all blocks by command. Returns milliseconds by the agent's clock, from the command's
+ * arrival to its receipt.
+ */
 async function pruneAll({ client, workerId, blocks, signal }: PruneBenchOptions) {
   const command = prune(hashOf(0));
   const sent = await client.send(workerId, command, { deadlineMs: DEADLINE_MS, signal });
@@ -89,13 +95,17 @@ async function pruneAll({ client, workerId, blocks, signal }: PruneBenchOptions)
 }
 
 /**
- * A tree below block 0, in equal parts: one chain, chains of a thousand, bushes of sixteen
- * branches, and blocks right below the root. Parents come before their children.
+ * Length of the chains of the pruned tree. The tree below block 0 has equal parts: one chain,
+ * chains of this length, bushes of sixteen branches, and children of the root. Parents are numbered
+ * before their children.
  */
 const CHAIN = 1_000;
 const BRANCHES = 16;
 
-/** The parent of a block of the tree of `below` blocks under block 0; null: block 0 itself. */
+/**
+ * Returns the parent of a block in the tree of `below` blocks under block 0; null for block 0
+ * itself.
+ */
 export function parentInTree(block: number, below: number): number | null {
   if (block === 0) return null;
   const part = Math.max(1, Math.floor(below / 4));

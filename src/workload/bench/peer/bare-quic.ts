@@ -18,19 +18,22 @@ interface Writer {
 
 const ALPN = "bare/1";
 
-/** The values of the transport: bytes per write, and of the send and receive buffers. */
+/**
+ * Values of Hearth's QUIC transport: bytes per write, and bytes of the send and receive buffers.
+ */
 const PIECE_BYTES = 64 * 1024;
 
 const SOCKET_BYTES = 4 * 2 ** 20;
 
 const COLLECT_EVERY = 2_000;
 
-/** The runtime names it, and exports no name for it. */
+/** The runtime uses this symbol without exporting it. */
 const DRAIN = Symbol.for("Stream.drainableProtocol");
 
 /**
- * The runtime's QUIC without the transport of Hearth: a stream for each block, four bytes that name
- * it, and the block's bytes, which the client copies to their place without verification.
+ * The runtime's QUIC without Hearth's transport. Each block has a stream: the client sends four
+ * bytes that name the block, and the server the block's bytes, which the client copies to their
+ * slot without verification.
  */
 export class BareQuic implements BenchSide {
   readonly #region: NativeBuffer;
@@ -56,7 +59,7 @@ export class BareQuic implements BenchSide {
     credentials: Credentials,
   ): Promise<BareQuic> {
     const emit = process.emitWarning;
-    // The module prints a warning that it is experimental.
+    // Loading the module prints a warning that it is experimental; suppress it.
     process.emitWarning = () => {};
     const quic = await import("node:quic");
     process.emitWarning = emit;
@@ -96,7 +99,7 @@ export class BareQuic implements BenchSide {
       const slot = new DataView(await oneChunk(stream)).getUint32(0, true);
       await this.#write(stream, slot * this.#blockBytes);
     } catch {
-      // The client disconnected.
+      // The client has disconnected.
     }
     this.#collect();
   }
@@ -113,7 +116,10 @@ export class BareQuic implements BenchSide {
     while (writer.endSync() < 0) await writer[DRAIN]!();
   }
 
-  /** The runtime frees finished streams only at garbage collection, which they do not trigger. */
+  /**
+   * Requests a garbage collection: the runtime frees finished streams only then, and the streams do
+   * not cause one.
+   */
   #collect(): void {
     if (++this.#finished % COLLECT_EVERY === 0) Bun.gc(true);
   }
@@ -143,7 +149,7 @@ export class BareQuic implements BenchSide {
     });
   }
 
-  /** How many bytes came. */
+  /** Pulls one block into a slot and returns the number of bytes that arrived. */
   async #pullOne(slot: number, blockBytes: number): Promise<number> {
     assert(this.#session !== null, "a client has dialled");
     const stream = await this.#session.createBidirectionalStream();

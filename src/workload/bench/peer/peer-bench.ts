@@ -11,21 +11,21 @@ export interface PeerBenchOptions {
   readonly transports: readonly BenchTransport[];
   readonly blockBytes: readonly number[];
   readonly inFlight: readonly number[];
-  /** Pulled by each carrier in each round; QUIC pulls an eighth. */
+  /** Bytes pulled with each transport in each round; QUIC pulls an eighth. */
   readonly bytes: number;
   readonly rounds: number;
-  /** Connections that carry payload of the stream transport. */
+  /** Number of data connections (lanes) of the stream transport. */
   readonly lanes: number;
-  /** Path of the verbs' library; null: as the dynamic linker finds it. */
+  /** Path of the verbs library; null lets the dynamic linker find it. */
   readonly verbs: string | null;
-  /** Another program to compare with; null: none. */
+  /** Path of iperf3, to compare with; null for no comparison. */
   readonly iperf: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
 }
 
 const QUIC_SHARE = 1 / 8;
-/** Blocks behind each other, so that what begins and ends does not count for much. */
+/** Minimum number of blocks per slot, so that start and end of a run have little effect. */
 const TURNS_MIN = 2;
 const CONNECTIONS_MAX = 4;
 
@@ -36,8 +36,8 @@ const CARRIERS_OF: Readonly<Record<BenchTransport, readonly Carrier[]>> = {
 };
 
 /**
- * The same blocks by each carrier in turn, round after round, so that a slow moment of the host
- * hits all of them.
+ * Pulls the same blocks with each transport in turn, round after round, so that a slow moment of
+ * the host affects all of them.
  */
 export async function benchPeer(options: PeerBenchOptions) {
   const { transports, signal, lanes, verbs, onProgress } = options;
@@ -66,12 +66,15 @@ export async function benchPeer(options: PeerBenchOptions) {
   return rows;
 }
 
-/** Room for all that is on its way, and enough that no processor keeps it in its cache. */
+/**
+ * Returns the bytes of the arena: room for all blocks in flight, and more than any processor cache
+ * holds.
+ */
 function regionBytesOf({ blockBytes, inFlight }: PeerBenchOptions): number {
   return Math.max(128 * 2 ** 20, Math.max(...blockBytes) * Math.max(...inFlight));
 }
 
-/** One length of blocks, and one number of them in flight. */
+/** Measurements of all transports for one block size and one number of blocks in flight. */
 class Race {
   readonly #pairs: readonly CarrierPair[];
   readonly #options: PeerBenchOptions;
@@ -89,7 +92,7 @@ class Race {
     this.#size = size;
   }
 
-  /** The first carrier changes from round to round. */
+  /** Measures each transport once. The order changes from round to round. */
   async round(number: number): Promise<void> {
     const { blockBytes, inFlight } = this.#size;
     for (let turn = 0; turn < this.#pairs.length; turn++) {
@@ -161,7 +164,10 @@ class Race {
   }
 }
 
-/** Over one connection, and over several where several blocks are in flight: the better. */
+/**
+ * Measures blocking sockets over one connection and, with several blocks in flight, over several.
+ * Returns the better result.
+ */
 async function bestTcp(pair: CarrierPair, load: Load): Promise<Measured> {
   const one = await pair.measure(load);
   const connections = Math.min(load.inFlight, CONNECTIONS_MAX);
@@ -181,16 +187,21 @@ export interface PeerPullsOptions
   readonly pulls: number;
 }
 
-/** Many pulls over one link. Memory is what the processes have, their arenas included. */
+/**
+ * Result of many pulls over one connection. Memory is that of the processes, including their
+ * arenas.
+ */
 export type PeerPullsRow = Awaited<ReturnType<typeof pullMany>>;
 
 const REGION_BYTES = 64 * 2 ** 20;
-/** How often it is looked at what the processes have. */
+/** Number of parts of a run; memory is measured after each. */
 const PARTS = 20;
-/** Parts of the warm-up, in which processes reach their working set. */
+/**
+ * Number of parts that are the warm-up, after which the processes use a stable amount of memory.
+ */
 const WARM_PARTS = PARTS / 5;
 
-/** Runs the same number of pulls by each transport, one transport after the other. */
+/** Runs the same number of pulls with each transport, one transport after another. */
 export async function benchPeerPulls(options: PeerPullsOptions) {
   const { transports, blockBytes, inFlight, lanes, verbs, signal } = options;
   const regionBytes = Math.max(REGION_BYTES, blockBytes * inFlight);
@@ -231,7 +242,10 @@ async function pullMany(pair: CarrierPair, transport: BenchTransport, options: P
     p99_ms: quantile(ms, 0.99),
     longest_ms: longest,
     longest_over_p50: longest / p50,
-    /** After the first fifth of the pulls, and the most there was from then on. */
+    /**
+     * Resident memory of the server after the warm-up, in MB. The next member is the maximum after
+     * that.
+     */
     holder_rss_mb: serverMb[WARM_PARTS - 1]!,
     holder_rss_max_mb: Math.max(...serverMb.slice(WARM_PARTS)),
     asker_rss_mb: clientMb[WARM_PARTS - 1]!,
@@ -250,13 +264,13 @@ interface IperfLoad {
 
 const LENGTH_BYTES_MAX = 2 ** 20;
 
-/** As far as its report is looked at. */
+/** The members of iperf3's report that are used. */
 interface Report {
   readonly end?: { readonly sum_received?: { readonly bits_per_second: number } };
   readonly error?: string;
 }
 
-/** iperf3 against itself over the loopback. */
+/** Runs iperf3 over the loopback interface, with a server and a client on this host. */
 export class Iperf {
   readonly #program: string;
 
@@ -264,12 +278,15 @@ export class Iperf {
     this.#program = program;
   }
 
-  /** Null where the host has none. */
+  /** Returns the path of iperf3; null if the host does not have it. */
   static find(): string | null {
     return Bun.which("iperf3");
   }
 
-  /** 10^9 bytes a second that arrived. Throws UNSUPPORTED where it does not work here. */
+  /**
+   * Returns the rate of bytes that arrived, in 10^9 bytes per second. Throws UNSUPPORTED if iperf3
+   * does not work on this host.
+   */
   async gbps(load: IperfLoad): Promise<number> {
     const { signal } = load;
     const port = freePort();
@@ -281,7 +298,7 @@ export class Iperf {
       signal,
     });
     try {
-      // It says that it listens.
+      // iperf3 prints a line when it listens.
       const reader = server.stdout.getReader();
       await reader.read();
       const report = await this.#run(load, port);
@@ -322,7 +339,7 @@ const HOUR_MS = 3_600_000;
 
 /** Result of one measurement. */
 interface Measured extends Pulled {
-  /** Processor time of both processes. */
+  /** Processor time of both processes in seconds. */
   readonly cpuSeconds: number;
   readonly bytes: number;
 }
@@ -331,7 +348,7 @@ interface Load {
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly blocks: number;
-  /** Connections of the bare program; others ignore it. */
+  /** Number of connections of the plain TCP program; other transports ignore it. */
   readonly connections: number;
 }
 
@@ -339,10 +356,13 @@ interface PairOptions extends Pick<PeerBenchOptions, "lanes" | "verbs" | "signal
   readonly regionBytes: number;
 }
 
-/** Until then JavaScript is compiled: it runs all the time in an agent. */
+/**
+ * Load of the warm-up, during which JavaScript is compiled, as it is in an agent that has run for
+ * some time.
+ */
 const WARM_UP: Load = { blockBytes: 64 * 1024, inFlight: 8, blocks: 2_000, connections: 1 };
 
-/** Certificates of a cluster that lives as long as the benchmark. */
+/** Creates certificates of a temporary cluster for the benchmark's two processes. */
 export function benchCluster(): Readonly<Record<"server" | "client", Credentials>> {
   const nowMs = systemClock.wallMs();
   const validity = { notBeforeMs: nowMs - HOUR_MS, notAfterMs: nowMs + 24 * HOUR_MS };
@@ -357,7 +377,7 @@ export function benchCluster(): Readonly<Record<"server" | "client", Credentials
   return { server: host(SERVER), client: host(CLIENT) };
 }
 
-/** A server and a client of one carrier, in two processes that are connected. */
+/** A server process and a client process of one transport, connected to each other. */
 class CarrierPair implements AsyncDisposable {
   readonly carrier: Carrier;
   readonly #server: PeerProcess;
@@ -396,7 +416,7 @@ class CarrierPair implements AsyncDisposable {
     return { seconds, ms, wrong, cpuSeconds, bytes: load.blocks * blockBytes };
   }
 
-  /** Processor time of both so far, and what each has in memory. */
+  /** Returns the processor time of both processes so far, and the resident memory of each. */
   async usage(): Promise<{ cpuSeconds: number; serverRssMb: number; clientRssMb: number }> {
     const server = await this.#server.order({ do: "usage" });
     const client = await this.#client.order({ do: "usage" });

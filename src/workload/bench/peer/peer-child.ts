@@ -43,12 +43,12 @@ import { BareQuic } from "./bare-quic.ts";
 
 const MIB = 2 ** 20;
 const MICROS = 1e6;
-/** As the configuration has it by default. */
+/** Bytes of one read, the default of the agent's configuration. */
 const READ_BYTES = 256 * 1024;
-/** A link waits for its turn while others are measured. */
+/** Idle timeout: a connection is idle while other transports are measured. */
 const IDLE_MS = 3_600_000;
 
-/** One end of one carrier, in a process of its own, as its standard input says. */
+/** Runs one end of one transport in this process, as the lines on its standard input say. */
 export async function servePeerBench(native: Native): Promise<void> {
   const lines = linesOf(Bun.stdin.stream());
   const first = await lines.next();
@@ -59,7 +59,7 @@ export async function servePeerBench(native: Native): Promise<void> {
     hugePages: "try",
     lockMemory: "off",
   });
-  // Every page is there, and no two blocks are equal.
+  // Writes every page, and gives no two blocks the same bytes.
   region.fill(0, region.bytes, setup.role === "server" ? 1n : 2n);
   await using stack = new AsyncDisposableStack();
   const side = stack.use(await sideOf(native, region, setup, stack));
@@ -128,7 +128,7 @@ function rdmaTransport(rdma: Rdma, { credentials }: Setup): RdmaTransport {
   });
 }
 
-/** Resolves when the message is written, because the next order may block this process. */
+/** Writes a message; resolves when it is written, because the next order may block this process. */
 function say(news: News): Promise<void> {
   return new Promise((resolve) => {
     process.stdout.write(`${stringifyJson(news)}\n`, () => resolve());
@@ -156,7 +156,7 @@ async function obey(side: BenchSide, order: Order): Promise<void> {
   }
 }
 
-/** A program with blocking sockets: what the network gives to those who ask it for nothing else. */
+/** Blocking TCP sockets without any protocol: the rate that the network allows. */
 class TcpSide implements BenchSide {
   readonly #native: Native;
   readonly #region: Region;
@@ -198,7 +198,7 @@ const HOST = "127.0.0.1";
 export const SERVER = "server" as WorkerId;
 const PULL_MS = 120_000;
 
-/** A transport of ours, as pulls use it: one request for each block. */
+/** A transport of Hearth as pulls use it: one request for each block. */
 class TransportSide implements BenchSide {
   readonly #transport: Transport;
   readonly #region: Region;
@@ -251,7 +251,7 @@ class TransportSide implements BenchSide {
     return pullAll({ ...order, slots }, (slot) => this.#pullOne(slot, blockBytes));
   }
 
-  /** Whether the block arrived, and its bytes in the arena equal the server's. */
+  /** Pulls one block. Returns whether it arrived and its bytes in the arena equal the server's. */
   async #pullOne(slot: number, bytesMax: number): Promise<boolean> {
     const link = this.#link;
     assert(link !== null, "a client has dialled");
@@ -282,62 +282,70 @@ class TransportSide implements BenchSide {
 }
 
 /**
- * Programs that transfer blocks. `tcp` and `bare-quic`: bare programs; `stream-plain`: without
- * seals, as on a network that is declared trusted.
+ * Ways to transfer blocks. `tcp` and `bare-quic` are programs without Hearth's transport.
+ * `stream-plain` is the stream transport without encryption, as on a network configured as trusted.
  */
 const CARRIERS = ["tcp", "stream", "stream-plain", "rdma", "quic", "bare-quic"] as const;
 export type Carrier = (typeof CARRIERS)[number];
 
-/** The first line that a process of the benchmark reads; keys are nowhere else. */
+/**
+ * The first line that a process of the benchmark reads. It contains keys, which are stored nowhere
+ * else.
+ */
 interface Setup {
   readonly carrier: Carrier;
   readonly role: "server" | "client";
   readonly credentials: Credentials;
   readonly regionBytes: number;
   readonly lanes: number;
-  /** Path of the verbs' library; null: as the dynamic linker finds it. */
+  /** Path of the verbs library; null lets the dynamic linker find it. */
   readonly verbs: string | null;
 }
 
-/** Maximum blocks in flight. */
+/** An order to pull blocks. */
 export interface PullOrder {
   readonly do: "pull";
   readonly blockBytes: number;
   readonly inFlight: number;
   readonly blocks: number;
-  /** Connections of the bare program. */
+  /** Number of connections of the plain TCP program. */
   readonly connections: number;
 }
 
-/** Orders to a process, one JSON document per line on its standard input; end of input stops it. */
+/**
+ * Orders to a process, one JSON document per line on its standard input. The end of the input stops
+ * the process.
+ */
 type Order =
-  /** To the server: it has blocks of this length from now on. */
+  /** To the server: offer blocks of this length from now on. */
   | { readonly do: "prepare"; readonly blockBytes: number; readonly connections: number }
   | { readonly do: "dial"; readonly port: number }
   | PullOrder
   | { readonly do: "usage" };
 
-/** Messages of the process, one JSON document per line on standard output. */
+/** Messages from the process, one JSON document per line on its standard output. */
 type News =
   | { readonly did: "start"; readonly port: number }
   | { readonly did: "prepare" | "dial" }
   | ({ readonly did: "pull" } & Pulled)
-  /** Processor time of the process since its start. */
+  /** Processor time and resident memory of the process. */
   | { readonly did: "usage"; readonly cpuSeconds: number; readonly rssMb: number };
 
 export interface Pulled {
   readonly seconds: number;
-  /** Latency of each block, from the request to its last byte; empty for the bare program. */
+  /** Milliseconds of each pull, from the request to the last byte; empty for plain TCP. */
   readonly ms: readonly number[];
-  /** Blocks that did not come, or not as they were. */
+  /** Number of blocks that did not arrive or whose bytes differed. */
   readonly wrong: number;
 }
 
-/** One end of a carrier, in a process of its own. */
+/** One end of a transport, in its own process. */
 export interface BenchSide extends AsyncDisposable {
-  /** The server's port; 0 of a client. */
+  /** Port on which the server listens; 0 for a client. */
   readonly port: number;
-  /** `ready` is called when blocks may be pulled; it may block the process. */
+  /**
+   * Prepares blocks of this length. Calls `ready` when blocks may be pulled; may block the process.
+   */
   prepare(blockBytes: number, connections: number, ready: () => Promise<void>): Promise<void>;
   dial(port: number): Promise<void>;
   pull(order: PullOrder): Promise<Pulled>;
@@ -346,25 +354,25 @@ export interface BenchSide extends AsyncDisposable {
 export const BENCH_NAMESPACE = new Uint8Array(32).fill(0xbe);
 const ALL_LAYERS = 0xffff_ffff;
 
-/** Block number `slot` of those that lie in the server's region. */
+/** Returns the address of the block in slot `slot` of the server's region. */
 export function benchBlock(slot: number): WantedBlock {
   const digest = new Uint8Array(32);
   new DataView(digest.buffer).setUint32(0, slot, true);
   return { digest, layer: ALL_LAYERS };
 }
 
-/** Gives away blocks of one length that lie one behind the other in a region, all at once. */
+/** Serves blocks of one length that lie one after another in a region. */
 export class BenchServer implements PeerServer {
   readonly #region: Region;
   #blockBytes = 0;
-  /** By slot, of the block's bytes as they are now. */
+  /** Checksum of each slot's block. */
   #checksums: bigint[] = [];
 
   constructor(region: Region) {
     this.#region = region;
   }
 
-  /** From now on blocks are that long. */
+  /** Divides the region into blocks of this length from now on. */
   setBlockBytes(bytes: number): void {
     if (bytes === this.#blockBytes) return;
     const slots = Math.floor(this.#region.bytes / bytes);
@@ -415,7 +423,7 @@ export class BenchServer implements PeerServer {
 
 type NewsOf<Did extends News["did"]> = Extract<News, { did: Did }>;
 
-/** A process of this same program that is one end of a carrier; disposing kills it. */
+/** A process of this program that is one end of a transport. Disposing kills it. */
 export class PeerProcess extends LineProcess {
   port = 0;
 
@@ -427,7 +435,7 @@ export class PeerProcess extends LineProcess {
     return started;
   }
 
-  /** Executes an order, and reports its completion. */
+  /** Sends an order and returns the process's message about its completion. */
   order<Did extends Order["do"]>(order: Extract<Order, { do: Did }>): Promise<NewsOf<Did>> {
     this.send(stringifyJson(order));
     return this.#hear(order.do as Did);

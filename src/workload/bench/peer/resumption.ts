@@ -11,18 +11,21 @@ const REGION_BYTES = 4 * 2 ** 20;
 
 const PULL_MS = 10_000;
 
-/** From the dial to the first byte of a block, in milliseconds. */
+/** Milliseconds from dialling a connection to the first byte of a block. */
 interface Resumption {
-  /** Put in by the relay, there and back. */
+  /** Round-trip time that the relay adds, in milliseconds. */
   readonly roundTripMs: number;
   readonly firstMs: number;
-  /** Shortly after the first connection was closed. */
+  /** Time for a second connection, shortly after the first one was closed. */
   readonly againMs: number;
-  /** The second one began with the first one's ticket. */
+  /** True if the second connection resumed with the ticket of the first. */
   readonly resumed: boolean;
 }
 
-/** Two connections by QUIC, one after the other, over a wire that takes `delayMs` each way. */
+/**
+ * Makes two QUIC connections, one after the other, through a relay that delays each datagram by
+ * `delayMs`.
+ */
 export async function measureResumption(
   native: Native,
   options: { readonly delayMs: number; readonly blockBytes: number },
@@ -60,7 +63,7 @@ export async function measureResumption(
   return { roundTripMs: 2 * options.delayMs, firstMs: first.ms, againMs, resumed };
 }
 
-/** When the first byte of a block had come, on the monotonic clock. */
+/** Pulls a block and returns the time of its first byte on the monotonic clock, in milliseconds. */
 async function firstByteMs(link: PeerConnection, bytesMax: number, clock: Clock): Promise<number> {
   let atMs: number | null = null;
   const fault = await link.pull({
@@ -79,7 +82,7 @@ async function firstByteMs(link: PeerConnection, bytesMax: number, clock: Clock)
   return atMs;
 }
 
-/** Medians of several. */
+/** Measures several times and returns the medians. */
 export async function benchResumption(
   native: Native,
   options: { readonly delayMs: number; readonly blockBytes: number; readonly times: number },
@@ -93,9 +96,9 @@ export async function benchResumption(
     round_trip_ms: roundTripMs,
     first_ms: median(measured.map(({ firstMs }) => firstMs)),
     again_ms: again,
-    /** Round trips that the first byte of the second connection took. */
+    /** Number of round trips until the first byte of the second connection. */
     again_round_trips: again / roundTripMs,
-    /** Second connections that began with a ticket, of `times`. */
+    /** Number of second connections, of `times`, that resumed with a ticket. */
     resumed: measured.filter(({ resumed }) => resumed).length,
     times: options.times,
   };
@@ -103,25 +106,25 @@ export async function benchResumption(
 
 type Socket = Bun.udp.Socket<"buffer">;
 
-/** Sockets of clients, each with its own way to the server. */
+/** Maximum number of clients; each has a socket to the server. */
 const CLIENTS_MAX = 64;
 
 interface UdpRelayOptions {
-  /** Where datagrams go, on this host. */
+  /** UDP port on this host to which the relay sends the clients' datagrams. */
   readonly port: number;
-  /** How long each is on its way, in either direction; milliseconds. */
+  /** Delay of each datagram in milliseconds, in both directions. */
   readonly delayMs: number;
   readonly clock: Clock;
 }
 
-/** A wire of some length, in user space: passes on datagrams after a while, in order. */
+/** Simulates network delay in this process: relays UDP datagrams after a delay, in order. */
 export class UdpRelay implements Disposable {
   readonly #options: UdpRelayOptions;
   readonly #timers = new Set<Disposable>();
-  /** By the client's port. */
+  /** Sockets to the server, by the client's port. */
   readonly #back = new Map<number, Promise<Socket>>();
   #front!: Socket;
-  /** Datagrams that passed, both ways. */
+  /** Number of datagrams relayed in both directions. */
   datagrams = 0;
   #isClosed = false;
 
@@ -138,7 +141,7 @@ export class UdpRelay implements Disposable {
     return relay;
   }
 
-  /** Where clients send to. */
+  /** Port to which clients send. */
   get port(): number {
     return this.#front.port;
   }

@@ -12,19 +12,23 @@ export interface PoliciesBenchOptions {
   readonly trace: Trace;
   readonly workers: number;
   /**
-   * RAM of each worker; null: all workers together hold a twentieth of the trace's distinct blocks.
+   * Blocks of RAM per worker. Null: all workers together hold a twentieth of the trace's distinct
+   * blocks.
    */
   readonly ramBlocks: number | null;
-  /** SSD of each worker; null: four times its RAM. */
+  /** Blocks of SSD per worker. Null: four times the blocks of RAM. */
   readonly ssdBlocks: number | null;
-  /** How long before its request a user is known to return, in the run that has such a signal. */
+  /**
+   * Milliseconds before a user's request at which the return of the user is announced, in the run
+   * with announcements.
+   */
   readonly leadMs: number;
-  /** Called with the name of the current run. */
+  /** Called with the name of each run when it starts. */
   readonly onProgress?: (run: string) => void;
   readonly signal?: AbortSignal;
 }
 
-/** One run. The names are those of the JSON that is printed. */
+/** Result of one run, under the names in the printed JSON. */
 export type PoliciesRow = ReturnType<typeof rowOf>;
 
 type Switches = Partial<Record<PolicyName, true>>;
@@ -52,8 +56,9 @@ const RUNS: readonly { readonly name: string; readonly on: Switches; readonly is
 ];
 
 /**
- * One trace of conversations through the same agents, without policies and with each of them.
- * Throws TRACE_INVALID for a broken trace or one without blocks, ABORTED when the signal fires.
+ * Replays one trace of conversations against the same simulated agents, without policies and with
+ * each of them. Throws TRACE_INVALID for a broken trace or one without blocks, ABORTED when the
+ * signal fires.
  */
 export async function benchPolicies(options: PoliciesBenchOptions) {
   const { workers, signal } = options;
@@ -89,7 +94,7 @@ export async function benchPolicies(options: PoliciesBenchOptions) {
   };
 }
 
-/** The default settings, with limits scaled to an agent's RAM. */
+/** Returns the default settings of the policies, with limits scaled to the RAM of an agent. */
 function settingsOf(on: Switches, ramTokens: number): PolicySettings {
   const defaults = POLICY_DEFAULTS;
   const mode = (policy: PolicyName) => ({ mode: on[policy] ? ("on" as const) : ("off" as const) });
@@ -117,19 +122,22 @@ function longestOf({ ends }: SimTrace): number {
 function rowOf(policies: string, result: SimResult) {
   const { found, joined, restarted } = result;
   return {
-    /** `none`, a policy, `idle_session_signalled`, or `all`. */
+    /** Name of the run: `none`, a policy, `idle_session_signalled`, or `all`. */
     policies,
     ram_hit_ratio: ratio(found.ram, found) ?? 0,
-    /** On any tier of the worker that served it. */
+    /**
+     * Share of prompt tokens that were cached on any tier of the worker that served the request.
+     */
     hit_ratio: ratio(found.all, found) ?? 0,
     computed_tokens: found.prompt - found.all,
     ssd_writes: result.ssdWrites,
     /**
-     * RAM hit ratio of the worker that joined empty, for 15 minutes; null if it served no request.
+     * RAM hit ratio, for 15 minutes, of the worker that was replaced by an empty one; null if it
+     * served no request in this time.
      */
     joined_ram_hit_ratio: ratio(joined.ram, joined),
     joined_hit_ratio: ratio(joined.all, joined),
-    /** RAM hit ratio of the worker that lost its RAM. */
+    /** RAM hit ratio, for some time, of the worker that lost the content of its RAM. */
     restarted_ram_hit_ratio: ratio(restarted.ram, restarted),
     restarted_hit_ratio: ratio(restarted.all, restarted),
     warmed_blocks: result.warmedBlocks,

@@ -12,17 +12,18 @@ export interface SimAgentOptions {
   readonly find: (worker: string) => SimAgent | null;
 }
 
-/** KV of an 8B model: 32 layers, 8 heads of 128, keys and values of 16 bit. */
+/** Bytes of KV per token of an 8B model: 32 layers, 8 heads of 128, keys and values of 16 bits. */
 const TOKEN_BYTES = 131_072;
 const SSD_BYTES_PER_MS = 6e6;
 const PEER_BYTES_PER_MS = 3e6;
 const COMMAND_MS = 1;
-/** Owner of the leases. */
+/** Owner of the leases that the simulated router sets. */
 const ROUTER = "router";
-/** Share of RAM that a warm may evict. */
+/** Maximum share of RAM that one warm command may evict. */
 const WARM_SHARE = 0.5;
 /**
- * Share of RAM and SSD that pins and leases may protect: `control.pin_share` and `pin_share_owner`.
+ * Maximum share of RAM and SSD that pins and leases protect: `control.pin_share` and
+ * `pin_share_owner`.
  */
 const HOLD_SHARE = 0.5;
 const OWNER_SHARE = 0.25;
@@ -34,14 +35,17 @@ interface Hold {
 
 type Counts = Record<string, number>;
 
-/** A simulated agent that executes commands as docs/reference/commands.md describes, without payload. */
+/**
+ * A simulated agent that executes commands as docs/reference/commands.md describes, without storing
+ * payload.
+ */
 export class SimAgent {
   readonly name: WorkerId;
   tiers: SimTiers;
   readonly #options: SimAgentOptions;
   readonly #leases = new Map<string, Hold>();
   readonly #blockBytes: number;
-  /** Blocks that each owner named in holds. */
+  /** Number of blocks named by each owner's pins and leases. */
   readonly #named = new Map<string, number>();
   #readsUntilMs = 0;
   warmedBlocks = 0;
@@ -53,7 +57,7 @@ export class SimAgent {
     this.tiers = this.#empty();
   }
 
-  /** As another host in its place: nothing on any tier. */
+  /** Simulates replacing the host: removes all blocks and leases. */
   replace(): void {
     for (const { end } of this.#leases.values()) end[Symbol.dispose]();
     this.#leases.clear();
@@ -61,12 +65,12 @@ export class SimAgent {
     this.tiers = this.#empty();
   }
 
-  /** As after a crash: SSD and leases are still there. */
+  /** Simulates a crash: removes the blocks in RAM but keeps SSD and leases. */
   loseRam(): void {
     this.tiers.ram.clear();
   }
 
-  /** Executes a command after its network delay; resolves when it is done. */
+  /** Executes a command after its network delay; resolves with the outcome. */
   send(command: PolicyCommand): Promise<CommandOutcome> {
     const { clock } = this.#options;
     return new Promise((resolve) => {
@@ -127,9 +131,10 @@ export class SimAgent {
     const nowMs = clock.monotonicMs();
     this.#readsUntilMs = Math.max(this.#readsUntilMs, nowMs) + ms;
     clock.after(this.#readsUntilMs - nowMs, () => {
-      // Parents last: they are the younger ones.
+      // In reverse order, so that parents are used more recently than their children.
       for (const block of coming.reverse()) {
-        // It may have come with a request meanwhile, or left.
+        // During the delay a request may have brought the block to RAM, or it may have been
+        // evicted.
         if (tiers.ram.has(block)) counts.already!++;
         else if (tiers.ram.put(block)) {
           counts.done!++;
@@ -168,7 +173,7 @@ export class SimAgent {
     return receipt(counts, paused.length * this.#blockBytes, ms);
   }
 
-  /** Whether something in RAM that stays there builds upon it. */
+  /** Returns whether a descendant of the block stays in RAM. */
   #isNeededInRam(block: number, leaving: ReadonlySet<number>): boolean {
     const { firstChild, nextSibling } = this.#options.trace;
     for (let child = firstChild[block]!; child >= 0; child = nextSibling[child]!) {
@@ -189,7 +194,10 @@ export class SimAgent {
     return this.#options.clock.after(ms, () => void this.#revoke(lease));
   }
 
-  /** Ends a lease, and removes its unprotected blocks without descendants, the deepest first. */
+  /**
+   * Ends a lease and removes those of its blocks that are unprotected and have no descendants,
+   * deepest first.
+   */
   #revoke(lease: string): CommandOutcome {
     const known = this.#leases.get(lease);
     if (known === undefined) return receipt({ done: 0, missing: 1 }, 0);
@@ -220,7 +228,10 @@ export class SimAgent {
     return receipt({ done: kept.length, missing, rejected: there.length - kept.length }, 0, ms);
   }
 
-  /** False if over the budget. Ancestors of the block count only towards the host's budget. */
+  /**
+   * Protects a block and its ancestors. Returns false if that would exceed a budget; ancestors
+   * count only towards the host's budget.
+   */
   #hold(block: number, owner: string): boolean {
     const { ramBlocks, ssdBlocks } = this.#options;
     const room = ramBlocks + ssdBlocks;
@@ -262,19 +273,19 @@ function receipt(counts: Counts, bytes: number, ttlMs: number | null = null): Co
   return { kind: "receipt", counts, bytes, ttlSeconds: ttlMs === null ? null : ttlMs / 1_000 };
 }
 
-/** Blocks of one agent on its tiers. */
+/** The blocks of one agent in RAM and on SSD. */
 class SimTiers {
   readonly #trace: SimTrace;
   readonly ram: SimTier;
-  /** A tier of zero blocks if there is no SSD. */
+  /** The SSD tier; of zero blocks if there is no SSD. */
   readonly ssd: SimTier;
-  /** Never to be written to SSD. */
+  /** Blocks that must not be written to SSD. */
   readonly transient = new Set<number>();
-  /** Holds on a block, or on one that builds upon it. */
+  /** For each block, the number of pins and leases on it or on its descendants. */
   readonly #held = new Map<number, number>();
-  /** RAM too: without SSD nothing that is held may leave it. */
+  /** True if pinned blocks must not leave RAM, because there is no SSD. */
   readonly #isRamKept: boolean;
-  /** Blocks that a warm brought to RAM and that have not been requested since. */
+  /** Blocks that a warm command brought to RAM and that no request has used since. */
   readonly warmed = new Set<number>();
   ssdWrites = 0;
 
@@ -285,7 +296,7 @@ class SimTiers {
     this.ram = new SimTier(trace.items, ramBlocks);
   }
 
-  /** Blocks that are held, those above the named ones too. */
+  /** Number of protected blocks, ancestors of the named ones included. */
   get held(): number {
     return this.#held.size;
   }
@@ -294,7 +305,7 @@ class SimTiers {
     return this.ram.has(block) || this.ssd.has(block);
   }
 
-  /** How many leading blocks are there, and how many of those in RAM. */
+  /** Returns how many leading blocks are cached, and how many of these are in RAM. */
   leading(blocks: Uint32Array, from: number, to: number): { found: number; inRam: number } {
     let inRam = 0;
     let at = from;
@@ -302,7 +313,10 @@ class SimTiers {
     return { found: at - from, inRam };
   }
 
-  /** Blocks of a prompt, in order: in RAM, and on SSD by write-through; parents younger. */
+  /**
+   * Marks the blocks of a prompt as used: each is then in RAM and written to SSD. Parents count as
+   * more recently used than their children.
+   */
   use(blocks: ArrayLike<number>, from: number, to: number): void {
     for (let at = to - 1; at >= from; at--) {
       this.ram.put(blocks[at]!);
@@ -321,7 +335,7 @@ class SimTiers {
     return this.#held.has(block);
   }
 
-  /** Whether something here builds upon it. */
+  /** Returns whether a cached block has this block as its parent. */
   hasChild(block: number): boolean {
     const { firstChild, nextSibling } = this.#trace;
     for (let child = firstChild[block]!; child >= 0; child = nextSibling[child]!) {
@@ -330,7 +344,7 @@ class SimTiers {
     return false;
   }
 
-  /** Also protects the ancestors. */
+  /** Protects the block and its ancestors. */
   hold(block: number): void {
     for (let at = block; at >= 0; at = this.#trace.parents[at]!) {
       const holds = this.#held.get(at) ?? 0;
@@ -352,7 +366,7 @@ class SimTiers {
     if (this.#isRamKept) this.ram.keep(block, isKept);
   }
 
-  /** Descendants of a block, children before parents. */
+  /** Returns the descendants of a block, children before their parents. */
   below(block: number): number[] {
     const { firstChild, nextSibling } = this.#trace;
     const found: number[] = [];
@@ -364,7 +378,7 @@ class SimTiers {
     return found.reverse();
   }
 
-  /** False if the block may not be written, or the tier is full. */
+  /** Writes the block to SSD. Returns false if it must not be written or the tier is full. */
   toSsd(block: number): boolean {
     if (this.transient.has(block)) return false;
     const isThere = this.ssd.has(block);
@@ -374,7 +388,7 @@ class SimTiers {
   }
 }
 
-/** Lists of evictable blocks, most recently used last, and of protected blocks. */
+/** Lists of evictable blocks, the most recently used last, and of protected blocks. */
 const [FREE, KEPT] = [0, 1];
 
 /** An LRU tier that does not evict protected blocks. */
@@ -394,7 +408,7 @@ class SimTier {
     return this.#lists.has(block);
   }
 
-  /** Inserts or refreshes a block. False if the tier is full. */
+  /** Inserts a block or marks it as used. Returns false if the tier is full of protected blocks. */
   put(block: number): boolean {
     if (this.#lists.has(block)) this.#lists.remove(block);
     else if (this.#size < this.#capacity) this.#size++;
@@ -404,7 +418,7 @@ class SimTier {
     return true;
   }
 
-  /** Moves a block between the evictable and the protected list. */
+  /** Moves a block to the list of protected blocks, or back to that of evictable blocks. */
   keep(block: number, isKept: boolean): void {
     this.#isKept[block] = isKept ? 1 : 0;
     if (!this.#lists.has(block)) return;

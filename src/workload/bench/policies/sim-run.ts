@@ -20,14 +20,17 @@ export interface SimOptions {
   readonly workers: number;
   readonly ramBlocks: number;
   readonly ssdBlocks: number;
-  /** Time by which a user's return is announced before the request; 0: not announced. */
+  /**
+   * Milliseconds before a request at which the return of its user is announced; 0 for no
+   * announcement.
+   */
   readonly leadMs: number;
-  /** Which worker serves each request; null: chosen here, by the longest prefix. */
+  /** The worker of each request. Null: the simulation chooses by longest cached prefix. */
   readonly routes: Uint8Array | null;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Tokens of prompts by where they were found. */
+/** Numbers of prompt tokens by the tier on which they were cached. */
 export interface Found {
   prompt: number;
   ram: number;
@@ -37,35 +40,44 @@ export interface Found {
 export interface SimResult {
   readonly found: Found;
   /**
-   * Results of the replaced worker, and of the worker that lost its RAM, for some time afterwards.
+   * `joined`: results of the replaced worker for some time afterwards. The next member is the same
+   * for the worker that lost its RAM.
    */
   readonly joined: Found;
   readonly restarted: Found;
   readonly ssdWrites: number;
   readonly warmedBlocks: number;
-  /** Warmed blocks that were requested while in RAM. */
+  /** Number of blocks brought to RAM by a warm command and then requested. */
   readonly warmedUsed: number;
   readonly routes: Uint8Array;
   readonly policies: Policies["counts"];
 }
 
 const MODEL = "simulated";
-/** Tokens a second: of a prompt that is computed, and of an answer. */
+/** Tokens per second: of a prompt being computed, and of an answer being generated. */
 const PREFILL_RATE = 20_000;
 const DECODE_RATE = 60;
-/** When a worker is replaced, and when another one loses its RAM, as shares of the trace. */
+/**
+ * Points in the trace, as shares of its duration, at which one worker is replaced and another one
+ * loses its RAM.
+ */
 const JOIN_AT = 0.45;
 const RESTART_AT = 0.65;
 const COLD_MS = 900_000;
-/** Routing: the longest prefix among workers that have had little more than their share. */
+/** The longest prefix counts only among workers with at most this multiple of the mean load. */
 const SPREAD = 1.1;
 const SPREAD_TOKENS = 200_000;
-/** Where an answer's reasoning ends: two thirds of it. */
+/**
+ * Tokens that begin and end the reasoning in an answer. The reasoning is two thirds of the answer.
+ */
 const [OPEN, CLOSE] = [1, 2];
 const REASONING_SHARE = 2 / 3;
 const LOOK_REQUESTS = 512;
 
-/** One trace through agents and policies, in simulated time. Throws ABORTED. */
+/**
+ * Replays one trace through simulated agents and policies, in simulated time. Throws ABORTED when
+ * the signal fires.
+ */
 export async function simulate(options: SimOptions): Promise<SimResult> {
   const run = new Run(options);
   return await run.play();
@@ -135,7 +147,7 @@ class Run {
     this.#clock.after(lastMs * RESTART_AT, () => this.#restart());
     for (const [request, arrivalMs] of trace.arrivalMs.entries()) {
       while (this.#clock.step(arrivalMs)) {
-        // Tasks that wait for the timer run before the next one fires.
+        // Let tasks that wait for this timer run before the next timer fires.
         await null;
         await null;
       }
@@ -159,7 +171,7 @@ class Run {
     };
   }
 
-  /** Another host takes the place of the last worker. */
+  /** Replaces the last worker by an empty one. */
   #join(): void {
     const at = this.#agents.length - 1;
     const target = this.#targetOf(this.#agents[at]!);
@@ -211,7 +223,10 @@ class Run {
     this.#answer({ request, agent, assigned: this.#assigned[place]! }, counted);
   }
 
-  /** The prompt's first token comes, then the rest, then the user thinks. */
+  /**
+   * Simulates an answer: the first token after the prompt is computed, then the other tokens, then
+   * the user's pause.
+   */
   #answer({ request, agent, assigned }: Served, { prompt, all }: Found): void {
     const { trace, leadMs, settings } = this.#options;
     const { nextOf, arrivalMs, sessionOf } = trace;
@@ -235,7 +250,7 @@ class Run {
     });
   }
 
-  /** Only their number matters. */
+  /** Returns `count` tokens; only their number matters. */
   #tokensOf(count: number): Uint32Array {
     return this.#options.settings.reasoning.mode === "off"
       ? new Uint32Array(0)

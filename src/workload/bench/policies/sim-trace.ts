@@ -3,28 +3,34 @@ import { type BlockNamer, PromptChain } from "../../../router/index.ts";
 import type { Trace } from "../../traces/index.ts";
 import { type FlatTrace, flattenTrace } from "../flat-trace.ts";
 
-/** A trace of conversations, with times and answers. */
+/** A trace of conversations, with times and the blocks of answers. */
 export interface SimTrace extends FlatTrace {
   readonly name: string;
-  /** The conversation of each request; dense numbers from 0. */
+  /** The conversation of each request. Numbers run from 0 without gaps. */
   readonly sessionOf: Uint32Array;
   readonly sessions: number;
   readonly blockTokens: number;
   readonly arrivalMs: Float64Array;
   readonly outputTokens: Uint32Array;
-  /** Where each request's blocks of output begin; the last one is the end of all. */
+  /**
+   * For each request, the number of the first block of its answer; the last element is the end of
+   * all.
+   */
   readonly outputFrom: Uint32Array;
-  /** Blocks of prompts and outputs together. */
+  /** Number of distinct blocks of prompts and answers together. */
   readonly items: number;
-  /** The block before each; -1: none. */
+  /** For each block, the block that precedes it; -1 if none. */
   readonly parents: Int32Array;
   readonly firstChild: Int32Array;
   readonly nextSibling: Int32Array;
-  /** For each request, the next one of its session; -1 if there is none. */
+  /** For each request, the next request of its conversation; -1 if none. */
   readonly nextOf: Int32Array;
 }
 
-/** Throws TRACE_INVALID if the trace is broken or has no blocks, LIMIT if it is too large. */
+/**
+ * Reads a whole trace. Throws TRACE_INVALID if it is broken or has no blocks, LIMIT if it is too
+ * large.
+ */
 export async function readSimTrace(trace: Trace, signal?: AbortSignal): Promise<SimTrace> {
   const arrivals: number[] = [];
   const outputs: number[] = [];
@@ -97,19 +103,21 @@ function nextOf(sessionOf: Uint32Array, sessions: number): Int32Array {
   return next;
 }
 
-/** A block with this many uses is shared and does not identify a conversation. */
+/**
+ * A block with at least this many uses is shared between conversations and does not identify one.
+ */
 const COMMON_USES = 40;
 
 /**
- * Conversations of a trace that names none: a request is the next turn of the latest request that
- * has its deepest known block, unless that block is used by 40 or more requests; else it begins a
- * conversation. The rule, and the figures of it, are those published with the traces.
+ * Assigns conversations to a trace that does not name them. A request continues the conversation of
+ * the latest request that has its deepest known block, unless that block has 40 or more uses; else
+ * it begins a conversation. The publishers of the traces use the same rule.
  */
 function inferSessions({ blocks, ends, distinct }: FlatTrace): Uint32Array {
   const uses = new Uint32Array(distinct);
   for (const block of blocks) uses[block]!++;
   const sessionOf = new Uint32Array(ends.length);
-  /** The conversation of the latest request that has the block, from 1; 0: no request has. */
+  /** For each block, the conversation (+ 1) of the latest request that has it; 0 if none has. */
   const latest = new Uint32Array(distinct);
   let sessions = 0;
   let from = 0;
@@ -128,10 +136,12 @@ function inferSessions({ blocks, ends, distinct }: FlatTrace): Uint32Array {
 
 const GROUP = "simulated";
 
-/** Where a block's number stands in its digest: as big endian, so that hex shows it. */
+/** Offset of a block's number in its digest. The number is big-endian, so that hex shows it. */
 const NUMBER_AT = 8;
 
-/** Made-up digests that tell the block's number; a request's id is its place in the trace. */
+/**
+ * Creates digests that contain the block's number. The id of a request is its index in the trace.
+ */
 export function createSimNamer(trace: SimTrace): BlockNamer {
   return {
     group: () => GROUP,
@@ -154,18 +164,18 @@ export function createSimNamer(trace: SimTrace): BlockNamer {
   };
 }
 
-/** The numbers of an answer's full blocks. */
+/** Returns the numbers of the full blocks of a request's answer. */
 export function outputBlocks({ outputFrom }: SimTrace, request: number): number[] {
   const from = outputFrom[request]!;
   return Array.from({ length: outputFrom[request + 1]! - from }, (_, at) => from + at);
 }
 
-/** The block that a command names. */
+/** Returns the number of the block that a command names. */
 export function blockOf(name: unknown): number {
   return Number.parseInt(String(name).slice(2 * NUMBER_AT, 2 * NUMBER_AT + 8), 16);
 }
 
-/** The finaliser of MurmurHash3 (Austin Appleby, public domain). */
+/** Mixes the bits of a number: the last step of MurmurHash3 (Austin Appleby, public domain). */
 function mixed(block: number, seed: number): number {
   let hash = (block + 1) ^ seed;
   hash = Math.imul(hash ^ (hash >>> 16), 0x85eb_ca6b);

@@ -45,25 +45,25 @@ export type DiskMethod = "auto" | "io_uring" | "threads";
 export interface BenchTierOptions {
   readonly folder: string;
   readonly blockBytes: number;
-  /** Blocks the table must know. */
+  /** Number of blocks that the block table must hold. */
   readonly blocksMax: number;
-  /** Operations on the disk at the same time. */
+  /** Maximum number of concurrent operations on the disk. */
   readonly depth: number;
   readonly method: DiskMethod;
   readonly native: Native;
 }
 
-/** Blocks of one chain. Each commit writes one chain, as a prompt does. */
+/** Number of blocks of one chain. Each commit writes one chain, as a prompt does. */
 export const CHAIN_BLOCKS = 16;
 const SLICE_BYTES = 2 ** 26;
 const ARENA_BYTES_MIN = 2 ** 24;
 const CAPACITY_BYTES = 2 ** 50;
-/** No read may time out, because the benchmark measures read times. */
+/** Deadline in milliseconds, so long that no read times out: the benchmark measures read times. */
 const READ_DEADLINE_MS = 3_600_000;
 const CLOSE_MS = 60_000;
 const PAGE = 4096;
 
-/** The store of an agent with an SSD tier, without an agent around it. */
+/** The block store of an agent with an SSD tier, without the rest of the agent. */
 export class BenchTier {
   readonly native: Native;
   readonly blockBytes: number;
@@ -71,9 +71,12 @@ export class BenchTier {
   readonly disk: BlockDisk;
   readonly holder: EngineSession;
   readonly namespaceKey: Uint8Array;
-  /** Recovery results: recovered blocks, and adopted files whose index row was lost. */
+  /**
+   * Result of recovery: number of recovered blocks, and number of files that were adopted because
+   * their index row was lost.
+   */
   readonly found: { readonly blocks: number; readonly adopted: number };
-  /** Blocks on their way to SSD at the same time, so that the disk always has its next one. */
+  /** Maximum number of blocks waiting for SSD, so that the disk always has a next one. */
   readonly queueBlocksMax: number;
   readonly #folder: ClaimedFolder;
   readonly #index: BlockIndex;
@@ -102,7 +105,7 @@ export class BenchTier {
     this.holder = parts.store.openEngineSession({ namespace, handlesMax: 2 ** 20 });
   }
 
-  /** Throws what an agent's start would. */
+  /** Opens the tier. Throws the errors with which an agent's start would fail. */
   static async open(options: BenchTierOptions): Promise<BenchTier> {
     const { native, folder: dir, depth, method } = options;
     const parts = createStore(options);
@@ -135,19 +138,24 @@ export class BenchTier {
     return new BenchTier(options, parts, { folder, index, disk }, found, namespaces);
   }
 
-  /** Forgets everything in RAM: the next read comes from SSD. */
+  /** Removes everything from RAM, so that the next read comes from SSD. */
   emptyRam(): void {
     while (this.store.ram.dropOne() === "dropped");
     assert(this.store.table.residentBlocks(Tier.ram) === 0, "all of RAM is on SSD");
   }
 
-  /** Limits the tier to `blocks`, as if it were full: each new block evicts the oldest. */
+  /**
+   * Limits the tier to `blocks` blocks, as if it were full: each new block then evicts the oldest.
+   */
   holdOnly(blocks: number): void {
     const { room } = this.store.ssd!;
     room.setCapacity((blocks + this.queueBlocksMax) * room.allocatedOf(this.blockBytes));
   }
 
-  /** As an agent stops: everything is on SSD, the index knows, the folder is free. */
+  /**
+   * Stops as an agent does: afterwards all blocks and index rows are on SSD and the folder is
+   * unlocked.
+   */
   async stop(): Promise<void> {
     this.holder.abandon();
     this.holder.buried();
@@ -155,7 +163,7 @@ export class BenchTier {
     await this.close();
   }
 
-  /** Ends at once what may be ended. */
+  /** Closes at once, without waiting for writes. */
   async close(): Promise<void> {
     await this.store[Symbol.asyncDispose]();
     await this.#index.close(CLOSE_MS);
@@ -169,7 +177,7 @@ function queueBlocks(depth: number): number {
   return 2 * depth;
 }
 
-/** A store whose RAM holds the write queue, the current chain and some evictable blocks. */
+/** Creates a store whose RAM holds the write queue, the current chain and some evictable blocks. */
 function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions) {
   const slots = queueBlocks(depth) + 4 * CHAIN_BLOCKS;
   const bytes = Math.max(ARENA_BYTES_MIN, slots * Math.ceil(blockBytes / PAGE) * PAGE);
@@ -187,13 +195,13 @@ function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions)
   return { ...parts, grow };
 }
 
-/** Nothing is late here. */
+/** Options of an acquire that never times out. */
 const PATIENT = { tiers: 0, deadlineMs: 3_600_000, stopAtMiss: false };
 
 /**
- * Blocks by number, in chains of `CHAIN_BLOCKS`: written and read as an engine's frames would have
- * it, through reserve, commit, the tier's writer, acquire and the tier's reader. The bytes in the
- * slot are used as they are, because an engine's copy is not measured here.
+ * Blocks by number, in chains of `CHAIN_BLOCKS`. They are written and read as an engine's frames
+ * would do it: reserve, commit, the tier's writer, acquire, and the tier's reader. No bytes are
+ * copied to or from the slots, because an engine's copies are not measured here.
  */
 export class BenchBlocks {
   readonly #tier: BenchTier;
@@ -206,7 +214,7 @@ export class BenchBlocks {
     this.#signal = signal;
   }
 
-  /** Names blocks [first, first + count) of one chain, with keys. */
+  /** Sets the addresses, keys included, of blocks [first, first + count) of one chain. */
   name(batch: AddressBatch, first: number, count: number): void {
     const { native, namespaceKey, blockBytes, store } = this.#tier;
     const ids = new BigUint64Array(count);
@@ -220,10 +228,7 @@ export class BenchBlocks {
     store.deriveKeys(batch, true);
   }
 
-  /**
-   * Writes whole chains; resolves when all of them are on SSD. `onChain` is called after each
-   * commit.
-   */
+  /** Writes whole chains; resolves when all are on SSD. Calls `onChain` after each commit. */
   async write(first: number, count: number, onChain = () => {}): Promise<void> {
     assert(
       first % CHAIN_BLOCKS === 0 && count % CHAIN_BLOCKS === 0,
@@ -254,7 +259,7 @@ export class BenchBlocks {
     mustBeOk(handles, "was not committed");
   }
 
-  /** Reads these blocks, `atOnce` at a time. Returns the nanoseconds of each. */
+  /** Reads these blocks, `atOnce` at a time. Returns the nanoseconds of each read. */
   async read(numbers: readonly number[], atOnce: number): Promise<number[]> {
     const { holder, store } = this.#tier;
     const before = store.ssdStats.readBlocks;
@@ -292,7 +297,7 @@ function failed(text: string): HearthError {
   return new HearthError("SSD_UNAVAILABLE", text, { fix });
 }
 
-/** Left free beside what the benchmark writes: a full file system measures itself. */
+/** Bytes that must stay free on the file system, because a full one is slower. */
 const SPARE_BYTES = 2 ** 28;
 
 /**

@@ -18,15 +18,17 @@ export interface SsdFilesOptions extends Omit<SsdSpeedOptions, "bytes" | "rounds
   readonly files: number;
 }
 
-/** Files being written while the process is killed: a share of those that count. */
+/**
+ * Number of files being written when the process is killed, as a share of the benchmark's files.
+ */
 const LOAD = 0.25;
-/** It is killed when so much of the load is on SSD. */
+/** The process is killed when this share of these files is on SSD. */
 const LOAD_AT_KILL = 0.1;
 const SAMPLES = 20_000;
-/** Per file: inode, directory entry and row of the index. */
+/** Bytes per file of inode, directory entry and index row. */
 const OVERHEAD_BYTES = 1024;
 
-/** Creates many blocks and starts again on them, each time in a new process of this program. */
+/** Creates many blocks and restarts on them, each time in a new process of this program. */
 export async function benchSsdFiles(options: SsdFilesOptions) {
   const { dir, blockBytes, onProgress } = options;
   const files = wholeChains(options.files);
@@ -46,19 +48,25 @@ export async function benchSsdFiles(options: SsdFilesOptions) {
   return {
     files,
     block_bytes: blockBytes,
-    /** Over all of them, over the first tenth and over the last. */
+    /**
+     * Files created per second, over all of them. The next members: over the first tenth, and over
+     * the last.
+     */
     create_per_s: Math.round(made.perS),
     create_first_per_s: Math.round(made.firstPerS),
     create_last_per_s: Math.round(made.lastPerS),
     last_over_first: rounded(made.lastPerS / made.firstPerS),
-    /** From the start of a process until its tier has recovered: after a clean stop, and a kill. */
+    /**
+     * Seconds from the start of a process until its tier has recovered, after a clean stop. The
+     * next member: after a kill.
+     */
     open_ready_s: rounded(clean.readySeconds),
     open_ready_after_kill_s: rounded(killed.readySeconds),
-    /** Files that the kill left without a row. */
+    /** Number of files without an index row that recovery adopted after the kill. */
     adopted_after_kill: killed.found.adopted,
-    /** Keys of one block and whether it is there. */
+    /** 99th percentile, in microseconds, of computing a block's keys and looking it up. */
     lookup_p99_us: rounded(clean.p99Us),
-    /** Resident memory of the ready process. */
+    /** Resident memory of the process after recovery, in MB. */
     rss_mb: clean.rssMb,
   };
 }
@@ -75,7 +83,7 @@ async function create(child: ChildOptions, files: number, onProgress: (text: str
   return made;
 }
 
-/** Starts after a clean stop, looks blocks up, and is killed while it writes more. */
+/** Starts after a clean stop, looks up blocks, and is killed while it writes more. */
 async function lookUpAndKill(
   child: ChildOptions,
   files: number,
@@ -95,7 +103,7 @@ async function lookUpAndKill(
   return { readySeconds, rssMb: found.rssMb, p99Us, loaded };
 }
 
-/** A block that was on SSD is there again. */
+/** Throws unless all blocks that were on SSD were recovered. */
 function mustHave({ found }: FilesProcess, files: number): void {
   if (found.blocks >= files) return;
   throw new HearthError(
@@ -114,12 +122,15 @@ interface FilesChildOptions
   readonly blocksMax: number;
 }
 
-/** Orders to the child, one JSON document per line on its standard input; end of input stops it. */
+/**
+ * Orders to the child process, one JSON document per line on its standard input. The end of the
+ * input stops it.
+ */
 type FilesOrder =
   | { readonly do: "create"; readonly first: number; readonly count: number }
   | { readonly do: "lookUp"; readonly count: number; readonly samples: number };
 
-/** Messages of the child, one JSON document per line on standard output. */
+/** Messages from the child process, one JSON document per line on its standard output. */
 type FilesNews =
   | {
       readonly did: "open";
@@ -137,12 +148,12 @@ type FilesNews =
     }
   | { readonly did: "lookUp"; readonly p99Us: number };
 
-/** The share of the blocks at the beginning, and at the end, whose rates are compared. */
+/** Share of the blocks at the start, and at the end, whose creation rates are compared. */
 const EDGE = 0.1;
 const NEWS_STEPS = 100;
 const MIB = 2 ** 20;
 
-/** A tier in a process of its own, so that it can be stopped, killed and started again. */
+/** Runs a tier in this process, so that it can be stopped, killed and restarted. */
 export async function serveFilesBench(native: Native, options: FilesChildOptions): Promise<void> {
   const { signal } = options;
   const tier = await BenchTier.open({ ...options, native });
@@ -174,7 +185,10 @@ async function createFiles(
   const before = stats.writtenBlocks;
   const edge = Math.max(CHAIN_BLOCKS, Math.floor(count * EDGE));
   const start = Bun.nanoseconds();
-  /** When the first edge was there, and where the last one began: blocks and nanoseconds. */
+  /**
+   * `early`: blocks and time at the end of the first share. The next variable: the same at the
+   * start of the last share.
+   */
   let early: { files: number; ns: number } | null = null;
   let late: { files: number; ns: number } | null = null;
   let told = 0;
@@ -204,8 +218,8 @@ function rate(from: { files: number; ns: number }, to: { files: number; ns: numb
 }
 
 /**
- * Keys of a block and whether it is there, for blocks that are and blocks that are not; for these
- * an acquire too, which says so at once.
+ * Measures lookups (a block's keys and whether it is cached), of cached and of missing blocks. For
+ * missing blocks also acquires, which reply at once.
  */
 function lookUp(tier: BenchTier, blocks: BenchBlocks, count: number, samples: number): FilesNews {
   const { holder, store } = tier;
@@ -240,9 +254,9 @@ interface FilesProcessOptions {
 
 type News<Did extends FilesNews["did"]> = Extract<FilesNews, { did: Did }>;
 
-/** A process of this same program that runs `serveFilesBench`; disposing kills it. */
+/** A process of this program that runs `serveFilesBench`. Disposing kills it. */
 class FilesProcess extends LineProcess {
-  /** From the start of the process until its tier had recovered. */
+  /** Seconds from the start of the process until its tier had recovered. */
   readySeconds = 0;
   found: News<"open"> = { did: "open", blocks: 0, adopted: 0, rssMb: 0 };
 
@@ -263,7 +277,7 @@ class FilesProcess extends LineProcess {
     this.send(stringifyJson(order));
   }
 
-  /** The next message of this kind; `onOther` is called for those before it. */
+  /** Returns the next message of this kind. Calls `onOther` for the messages before it. */
   async hear<Did extends FilesNews["did"]>(
     did: Did,
     onOther: (news: FilesNews) => void = () => {},

@@ -15,18 +15,18 @@ import {
 export interface SsdSpeedOptions {
   readonly dir: string;
   readonly blockBytes: number;
-  /** Written, and then read, by each side in each round. */
+  /** Bytes that Hearth and fio each write and then read in each round. */
   readonly bytes: number;
   readonly depth: number;
   readonly rounds: number;
   readonly method: DiskMethod;
-  /** The program to compare with; null: no comparison. */
+  /** Path of fio, to compare with; null for no comparison. */
   readonly fio: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
 }
 
-/** One round's figures of one side. */
+/** Results of Hearth or fio in one round. */
 interface Round {
   readonly writeGbps: number;
   readonly overwriteGbps: number;
@@ -35,19 +35,19 @@ interface Round {
   readonly p99Ms: number;
 }
 
-/** Single reads of one round. */
+/** Number of single reads in one round. */
 const SINGLE_READS = 200;
 const NS_PER_MS = 1e6;
 
 /**
- * Writes and reads blocks through the tier and the same amount with fio beside it, round after
- * round and in turn, so that a slow moment of the drive hits both.
+ * Writes and reads blocks through the SSD tier, and the same number of bytes with fio, in turn and
+ * round after round, so that a slow moment of the drive affects both.
  */
 export async function benchSsdSpeed(native: Native, options: SsdSpeedOptions) {
   const { blockBytes, depth, method, fio: program, signal, rounds } = options;
   const count = Math.ceil(options.bytes / blockBytes / CHAIN_BLOCKS) * CHAIN_BLOCKS;
   const bytes = count * blockBytes;
-  // Each round's blocks, those that follow in the full tier, and two files of fio's.
+  // The blocks of each round, the blocks that follow in the full tier, and two files of fio.
   const blocks = (rounds + 1) * count;
   using folder = makeBenchFolder(options.dir, blocks * fileBytesOf(blockBytes) + 2 * bytes);
   const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 3 * blocks };
@@ -84,7 +84,10 @@ export async function benchSsdSpeed(native: Native, options: SsdSpeedOptions) {
   }
 }
 
-/** Both sides write, both read, both read one by one; who begins changes from round to round. */
+/**
+ * Runs a round: Hearth and fio write, then read, then read one by one. The first one alternates
+ * from round to round.
+ */
 class SpeedRace {
   readonly ours: Partial<Round>[] = [];
   readonly theirs: Partial<Round>[] = [];
@@ -100,7 +103,7 @@ class SpeedRace {
     this.#count = count;
   }
 
-  /** Writes into a full tier, and fio over its file. */
+  /** Writes blocks to a full tier, and overwrites fio's file. */
   async overwrite(number: number): Promise<void> {
     const { blockBytes } = this.#tier;
     const [overwriteGbps, fio] = await inTurn(
@@ -137,7 +140,7 @@ class SpeedRace {
       () => this.#blocks.read(some, 1),
       async () => fio?.singleReads(blockBytes, some.length),
     );
-    // A block only in RAM whose file is evicted would be written again.
+    // A block that is only in RAM, because its file was evicted, would be written again.
     this.#tier.emptyRam();
     const p50Ms = median(ns) / NS_PER_MS;
     this.ours.push({ writeGbps, readGbps, p50Ms, p99Ms: quantile(ns, 0.99) / NS_PER_MS });
@@ -165,7 +168,7 @@ async function inTurn<T, U>(
   return [own, await fio()];
 }
 
-/** A random sample of `count`, without repetition. */
+/** Returns a random sample of `count` elements, without repetition. */
 function someOf(all: readonly number[], count: number): number[] {
   const random = seededRandom(count);
   const left = [...all];
@@ -186,20 +189,23 @@ function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Rou
     return peer === null ? null : rounded(of(ours, name)! / peer);
   };
   return {
-    /** `depth` acquires under way at once, each of one block that is on SSD alone. */
+    /** Rate of `depth` concurrent acquires, each of one block that is only on SSD. */
     read_gbps: of(ours, "readGbps")!,
-    /** From the first reserve until the last block is on SSD, in new files; fio writes a new file. */
+    /**
+     * Rate from the first reserve until the last block is on SSD, in new files; fio also writes a
+     * new file.
+     */
     write_gbps: of(ours, "writeGbps")!,
     fio_read_gbps: of(theirs, "readGbps"),
     fio_write_gbps: of(theirs, "writeGbps"),
     read_ratio: ratio("readGbps"),
     write_ratio: ratio("writeGbps"),
-    /** The same in a tier that is full: each block takes the place of an older one, and its file. */
+    /** Rate of writes to a full tier: each block replaces an older one and overwrites its file. */
     overwrite_gbps: of(ours, "overwriteGbps")!,
-    /** fio overwriting a file that was laid out before. */
+    /** Rate at which fio overwrites an existing file. */
     fio_overwrite_gbps: of(theirs, "overwriteGbps"),
     overwrite_ratio: ratio("overwriteGbps"),
-    /** Acquires of one block, one at a time, in no order. */
+    /** Milliseconds of one acquire of a block on SSD, one at a time, in random order. */
     read_p50_ms: of(ours, "p50Ms")!,
     read_p99_ms: of(ours, "p99Ms")!,
     fio_read_p50_ms: of(theirs, "p50Ms"),
@@ -209,7 +215,7 @@ function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Rou
 }
 
 export interface FioOptions {
-  /** The file that fio reads and overwrites; made by `Fio.layOut`. */
+  /** Path of the file that fio reads and overwrites; `Fio.layOut` creates it. */
   readonly file: string;
   readonly bytes: number;
   readonly depth: number;
@@ -221,19 +227,19 @@ interface FioJob {
   readonly rw: "read" | "write" | "randread";
   readonly blockBytes: number;
   readonly depth: number;
-  /** All of the file where it is absent. */
+  /** Number of blocks; default: the whole file. */
   readonly count?: number;
-  /** A file that is not there yet, written while it is made; else `file` is overwritten. */
+  /** Path of a new file, which fio creates while writing; default: overwrite `file`. */
   readonly makes?: string;
 }
 
-/** One direction of a job in fio's JSON report, as far as it is looked at. */
+/** Members used of one direction (read or write) in fio's JSON report. */
 interface FioFigures {
   readonly bw_bytes: number;
   readonly lat_ns: { readonly percentile?: Readonly<Record<string, number>> };
 }
 
-/** I/O engines of fio, fastest first. `psync` runs `depth` threads, each with one call. */
+/** fio's I/O engines, fastest first. `psync` uses `depth` threads with one call each. */
 const ENGINES = [
   { name: "io_uring, registered", words: ["--ioengine=io_uring", "--fixedbufs=1"] },
   { name: "io_uring", words: ["--ioengine=io_uring"] },
@@ -242,7 +248,7 @@ const ENGINES = [
 ] as const;
 type Engine = (typeof ENGINES)[number];
 
-/** fio as the reference: one large file, so that no file system metadata is involved. */
+/** Runs fio as the reference, with one large file, so that no file system metadata is involved. */
 export class Fio {
   readonly #program: string;
   readonly #options: FioOptions;
@@ -253,14 +259,14 @@ export class Fio {
     this.#engine = engine;
   }
 
-  /** Null where the host has no fio. */
+  /** Returns the path of fio; null if the host does not have it. */
   static find(): string | null {
     return Bun.which("fio");
   }
 
   /**
-   * Writes the file once from end to end, so that later writes allocate nothing, with the first
-   * engine that this host lets fio use. Throws UNSUPPORTED where none works.
+   * Writes the file once from start to end, so that later writes allocate nothing. Uses the first
+   * of fio's engines that works on this host; throws UNSUPPORTED if none does.
    */
   static async layOut(program: string, options: FioOptions, blockBytes: number): Promise<Fio> {
     let refusal = "";
@@ -278,13 +284,16 @@ export class Fio {
     return this.#engine.name;
   }
 
-  /** 10^9 bytes a second over the whole file. */
+  /** Returns the rate over the whole file, in 10^9 bytes per second. */
   async gbps(rw: "read" | "write", blockBytes: number): Promise<number> {
     const figures = await this.#figures({ rw, blockBytes, depth: this.#options.depth });
     return figures.bw_bytes / 1e9;
   }
 
-  /** 10^9 bytes a second while a new file of that length comes to be; it is removed after that. */
+  /**
+   * Returns the rate of writing a new file of the same length, in 10^9 bytes per second. Removes
+   * the file afterwards.
+   */
   async makesGbps(blockBytes: number): Promise<number> {
     const makes = `${this.#options.file}-new`;
     const { depth } = this.#options;
@@ -293,7 +302,10 @@ export class Fio {
     return figures.bw_bytes / 1e9;
   }
 
-  /** Milliseconds from submission to completion of `count` reads, one at a time, anywhere. */
+  /**
+   * Reads `count` blocks at random positions, one at a time. Returns milliseconds from submission
+   * to completion.
+   */
   async singleReads(blockBytes: number, count: number): Promise<{ p50Ms: number; p99Ms: number }> {
     const figures = await this.#figures({ rw: "randread", blockBytes, depth: 1, count });
     const ms = (name: string) => (figures.lat_ns.percentile?.[name] ?? Number.NaN) / NS_PER_MS;
@@ -317,7 +329,7 @@ export class Fio {
     const [out, err] = await Promise.all([fio.stdout.text(), fio.stderr.text()]);
     const code = await fio.exited;
     signal.throwIfAborted();
-    // Warnings may stand before the document.
+    // fio may print warnings before the JSON document.
     const start = out.indexOf("{\n");
     if (code !== 0 || start < 0) {
       return {
@@ -349,7 +361,7 @@ export class Fio {
       ...this.#engine.words,
       ...parallel,
       ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
-      // Shared memory, as the arena is: pages that lie together take fewer requests.
+      // Shared memory, as the arena has: physically adjacent pages need fewer disk requests.
       "--mem=mmapshared",
       ...(makes === undefined ? ["--overwrite=1"] : ["--overwrite=0", "--fallocate=none"]),
       "--thread",

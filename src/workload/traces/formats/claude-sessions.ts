@@ -17,26 +17,32 @@ import { createPrefixIds } from "../prefix-ids.ts";
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
 import { checkBlockTokens, parseMooncakeLine, requestOf, type Source } from "./row-formats.ts";
 
-/** How a document writes `hash_ids`: in full, or run-coded against the call before (`runs.ts`). */
+/**
+ * How a document writes `hash_ids`: as full lists, or run-length coded relative to the previous
+ * call.
+ */
 export type SessionCoding = "claude-sessions" | "claude-sessions-runs";
 
-/** One session: one line, one JSON document. */
+/** One session of Claude Code: one line of the file, which is one JSON document. */
 export interface ParsedSession {
   readonly id: string;
   readonly blockTokens: number;
-  /** Tokens of the tool descriptions and the system prompt that open the session's prompts. */
+  /**
+   * Number of tokens of the tool descriptions and the system prompt with which the session's
+   * prompts begin.
+   */
   readonly openingTokens: number;
   /**
-   * All model calls, sub-agents' among them, in order of time; `atMs` counts from the session's
-   * start, `turn` is the place in this order. Names are the document's own and mean nothing
-   * outside.
+   * All model calls of the session, including those of sub-agents, in order of time. `atMs` counts
+   * from the start of the session; `turn` is the index in this order. Block names are unique only
+   * inside the document.
    */
   readonly calls: readonly ParsedRequest[];
-  /** From the session's start to the end of its last call. */
+  /** Milliseconds from the start of the session to the end of its last call. */
   readonly spanMs: number;
 }
 
-/** `hash_ids` before they are decoded, beside the call they belong to. */
+/** A call whose `hash_ids` are not yet decoded. */
 interface RawCall {
   readonly atMs: number;
   readonly inputTokens: number;
@@ -48,9 +54,10 @@ interface RawCall {
 const SUBAGENT_DEPTH_MAX = 16;
 
 /**
- * One session document of the kv-cache-tester set: `requests` with `t` and `api_time` in seconds,
- * `in` and `out` in tokens, and `hash_ids` for the floor(in / block_size) full blocks. A `subagent`
- * entry holds requests of its own, with `t` from its start, in the id space of the document.
+ * Parses one session document of the kv-cache-tester data set: `requests` with `t` and `api_time`
+ * in seconds, `in` and `out` in tokens, and `hash_ids` for the floor(in / block_size) full blocks.
+ * An entry of type `subagent` contains requests of its own, with `t` relative to its start and ids
+ * of the same document.
  */
 export function parseSessionLine(text: string, coding: SessionCoding): ParsedSession {
   return sessionOf(parseObject(text), coding);
@@ -86,7 +93,7 @@ function sessionOf(document: Fields, coding: SessionCoding): ParsedSession {
   };
 }
 
-/** All calls in file order, the order that the run code refers to. */
+/** Returns all calls in the order of the document, to which the run-length coding refers. */
 function rawCallsOf(document: Fields): readonly RawCall[] {
   const calls: RawCall[] = [];
   const visit = (requests: unknown, startMs: number, depth: number): void => {
@@ -146,7 +153,10 @@ function runNames(calls: readonly RawCall[], blockTokens: number): ArrayLike<num
   return names;
 }
 
-/** Which coding a document uses: in full where every list is as long as its prompt. */
+/**
+ * Detects the coding of a document: full lists if each list has as many elements as its prompt has
+ * blocks.
+ */
 export function codingOf(document: Fields): SessionCoding {
   const blockTokens = blockTokensOf(document.block_size, "block_size");
   const full = rawCallsOf(document).every(
@@ -156,8 +166,9 @@ export function codingOf(document: Fields): SessionCoding {
 }
 
 /**
- * The sessions one after another, as they stand in the file: the source has no common clock, so
- * each begins when the one before has had its last answer. Only full blocks are asked for.
+ * Yields the requests of all sessions, one session after another in the order of the file. The
+ * sessions have no common clock, so each begins when the previous one has ended. Requests contain
+ * only full blocks.
  */
 export async function* sessionRequests(
   source: Source,
@@ -181,17 +192,20 @@ export async function* sessionRequests(
   }
 }
 
-/** A composed trace and the sessions it was made from. */
+/** The files of a composed trace, and of the sessions from which it was composed. */
 interface NativeSource {
   readonly path: string;
-  /** Tokens of the composed trace's own blocks, and of the sessions'. */
+  /** Tokens per block of the composed trace. The next member is the same for the sessions. */
   readonly composedBlockTokens: number;
   readonly blockTokens: number;
   readonly sessionsPath: string;
   readonly sessionsCoding: SessionCoding;
 }
 
-/** A call as the length of the prefix shared with the previous call, and the rest. */
+/**
+ * A call as the number of leading blocks that it shares with the previous call, and its other
+ * blocks.
+ */
 interface Call {
   readonly inputTokens: number;
   readonly outputTokens: number;
@@ -201,27 +215,33 @@ interface Call {
 
 interface Session {
   readonly calls: readonly Call[];
-  /** How many leading blocks of the first call stand for the prefix shared by all sessions. */
+  /**
+   * Number of leading blocks of the first call that represent the prefix shared by all sessions.
+   */
   readonly openingBlocks: number;
-  /** The session's block → its number in the trace + 1; 0 until it is first used. */
+  /** For each block of the session, its number in the trace + 1; 0 before its first use. */
   readonly numbers: Uint32Array;
-  /** The blocks of the call replayed last, as numbers of the trace. */
+  /** Blocks of the call replayed last, as numbers in the trace. */
   current: Uint32Array;
-  /** The call that comes next. */
+  /** Index of the next call. */
   turn: number;
 }
 
-/** Distinct blocks so far, and the shared prefix: the number + 1 of its block at each depth. */
+/**
+ * `next`: number of distinct blocks so far. `opening`: for each depth, the number + 1 of the block
+ * in the shared prefix.
+ */
 interface Numbering {
   next: number;
   readonly opening: number[];
 }
 
 /**
- * The composed trace with the sessions' own smaller blocks. Arrivals and order are the composed
- * file's; a row names its call by `session_id` and `turn`. As in the composing, the first
- * floor((tool_tokens + system_tokens) / 2 / block) blocks of a session's first call stand for one
- * prefix that all sessions share, wherever these names occur; all other blocks are the session's.
+ * Yields the requests of the composed trace with the smaller blocks of the sessions. Order and
+ * arrival times are those of the composed file, whose rows name a call by `session_id` and `turn`.
+ * As in the composition, the first floor((tool_tokens + system_tokens) / 2 / block) blocks of a
+ * session's first call are one prefix that all sessions share; all other blocks belong to the
+ * session.
  */
 export async function* composedNativeRequests(
   source: NativeSource,
@@ -247,7 +267,10 @@ export async function* composedNativeRequests(
   }
 }
 
-/** Keeps a session in the memory of its distinct blocks rather than of all its prompts. */
+/**
+ * Converts a session to a form that takes memory for its distinct blocks and not for all its
+ * prompts.
+ */
 function packed(session: ParsedSession): Session {
   const ids = createPrefixIds();
   let previous: Uint32Array = new Uint32Array(0);
@@ -298,8 +321,8 @@ function shareOpening(session: Session, blocks: Uint32Array, numbering: Numberin
 }
 
 /**
- * Decodes `[k, start, n, start, n, …]`: the first k ids of the call before, then n consecutive ids
- * from each start. `length` is how many ids must come out; nothing is allocated for more.
+ * Decodes `[k, start, n, start, n, …]`: the first k ids of the previous call, then n consecutive
+ * ids from each `start`. The result must have `length` ids; memory is never allocated for more.
  */
 function decodeRuns(
   code: readonly number[],

@@ -16,16 +16,19 @@ import {
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
 import { readRequests, readSorted, requestOf, type Source } from "./row-formats.ts";
 
-/** The source has pieces, not blocks; prompts are cut into blocks of this many tokens. */
+/**
+ * Tokens per block. RAGPulse files name pieces of prompts instead of blocks, so the reader divides
+ * prompts into blocks of this size.
+ */
 export const RAGPULSE_BLOCK_TOKENS = 16;
 
 const PIECES_MAX = 2 ** 14;
 const NUMBER = /^\d{1,12}(?:\.\d{1,9})?$/;
 
 /**
- * One request of RAGPulse: `timestamp` in seconds, as text; `hash_ids` an object of lists that name
- * the pieces of the prompt. `names` holds the pieces in prompt order; `inputTokens` is what the
- * file says, which is not always the sum of the pieces.
+ * Parses one request of RAGPulse: `timestamp` in seconds, as text; `hash_ids`, an object of lists
+ * that name the pieces of the prompt. In the result, `names` contains the pieces in prompt order,
+ * and `inputTokens` the number in the file, which may differ from the sum of the pieces.
  */
 export function parseRagPulseLine(
   text: string,
@@ -56,8 +59,8 @@ function pieceNamesOf(value: unknown): readonly number[] {
 }
 
 /**
- * Requests in order of time (the file is not sorted), cut into blocks. `inputTokens` is the sum of
- * the pieces.
+ * Yields the requests in order of time (the file is not sorted), divided into blocks. `inputTokens`
+ * is the sum of the pieces' tokens.
  */
 export async function* ragPulseRequests(source: Source): AsyncGenerator<TraceRequest, void, void> {
   const pieces = await readPieces(source.path);
@@ -72,17 +75,22 @@ export async function* ragPulseRequests(source: Source): AsyncGenerator<TraceReq
 type Cutter = (names: ArrayLike<number | bigint>) => { blocks: Uint32Array; tokens: number };
 
 /**
- * Cuts prompts into blocks. A block stands for everything before its end, hence for the pieces up
- * to the one it ends in: those lie in a tree with a place for each piece after the pieces before
- * it, and a place owns the blocks that end in it. Numbers are given in order of first sight.
+ * Creates a function that divides prompts into blocks. A block's number identifies everything
+ * before its end, hence all pieces up to the one in which it ends. The pieces form a tree with a
+ * node for each piece after given earlier pieces; each node has the blocks that end in it. Numbers
+ * are assigned in order of first occurrence.
  */
 function createCutter(pieces: ReadonlyMap<number, Piece>, blockTokens: number): Cutter {
-  /** `place * piecesMax + piece` → the place of that piece after that place; 0 is the start. */
+  /** `node * piecesMax + piece` → the node of this piece below that node; node 0 is the root. */
   const places = new Map<number, number>();
-  /** At each place, the first block that ends there; the others follow it. */
+  /**
+   * For each node, the number of the first block that ends in it; the others have consecutive
+   * numbers.
+   */
   const firstBlock: number[] = [0];
   /**
-   * At each place, the part-full block of a prompt that ends there, + 1; 0 before there was one.
+   * For each node, the number + 1 of the partial last block of a prompt that ends there; 0 if there
+   * was none.
    */
   const tail: number[] = [0];
   let distinct = 0;
@@ -129,7 +137,9 @@ function pieceOf(pieces: ReadonlyMap<number, Piece>, name: number): Piece {
   throw refuse(`${list} ${name % 2 ** 32} is not in ${file}.jsonl`);
 }
 
-/** The parts of a RAGPulse prompt in the order in which they stand in it, and the file of each. */
+/**
+ * The kinds of pieces, in the order in which they occur in a RAGPulse prompt, and the file of each.
+ */
 export const PIECE_KINDS = [
   { list: "sys_prompt", id: "sys_prompt_id", file: "1_sys_prompt" },
   { list: "passages_ids", id: "passage_id", file: "2_passages" },
@@ -144,7 +154,7 @@ const JSONL_ENDINGS = [".jsonl", ".jsonl.gz", ".jsonl.zst"] as const;
 const PIECE_IDS = 2 ** 32;
 const PIECE_TOKENS_MAX = 2 ** 20;
 
-/** One number for a piece of any kind. */
+/** Returns one number that identifies a piece of any kind. */
 function pieceName(kind: number, id: number): number {
   return kind * PIECE_IDS + id;
 }
@@ -158,7 +168,10 @@ interface ParsedPiece {
   readonly tokens: number;
 }
 
-/** One line of a companion file: `{"passage_id": 0, "token_length": 84}`. */
+/**
+ * Parses one line of a companion file, which gives a piece's length: `{"passage_id": 0,
+ * "token_length": 84}`.
+ */
 export function parsePieceLine(text: string): ParsedPiece {
   const fields = parseObject(text);
   const kind = PIECE_KINDS.findIndex(({ id }) => fields[id] !== undefined);
@@ -173,12 +186,14 @@ export function parsePieceLine(text: string): ParsedPiece {
 }
 
 interface Piece {
-  /** From 0, without gaps. */
+  /** Number of the piece; numbers run from 0 without gaps. */
   readonly number: number;
   readonly tokens: number;
 }
 
-/** Every piece by its name, from the five companions that lie beside the requests. */
+/**
+ * Reads all pieces, by their names, from the five companion files in the folder of the requests.
+ */
 async function readPieces(tracePath: string): Promise<ReadonlyMap<number, Piece>> {
   const pieces = new Map<number, Piece>();
   const folder = dirname(tracePath);
@@ -203,7 +218,10 @@ async function readPieces(tracePath: string): Promise<ReadonlyMap<number, Piece>
   return pieces;
 }
 
-/** `name` in `folder` as JSON lines, plain or compressed; null where there is none. */
+/**
+ * Returns the path of the JSON lines file `name` in `folder`, plain or compressed; null if there is
+ * none.
+ */
 export async function findJsonl(folder: string, name: string): Promise<string | null> {
   for (const ending of JSONL_ENDINGS) {
     const path = join(folder, name + ending);

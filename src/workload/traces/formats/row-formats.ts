@@ -20,12 +20,13 @@ import {
 import { createPrefixIds } from "../prefix-ids.ts";
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
 
-/** Tokens of a block where the file does not say: Mooncake's own. */
+/** Tokens per block if the file does not say so: the value of Mooncake's own traces. */
 export const MOONCAKE_BLOCK_TOKENS = 512;
 
 /**
- * One line of a Mooncake trace: `timestamp` (ms), `input_length`, `output_length` (tokens) and
- * `hash_ids`. Files derived from agent sessions add `block_size`, `session_id` and `turn`.
+ * Parses one line of a Mooncake trace: `timestamp` (ms), `input_length` and `output_length`
+ * (tokens), and `hash_ids`. Files derived from agent sessions also have `block_size`, `session_id`
+ * and `turn`.
  */
 export function parseMooncakeLine(
   text: string,
@@ -49,8 +50,8 @@ export function parseMooncakeLine(
 }
 
 /**
- * Published lists have ceil(tokens / block) entries; one made from smaller full blocks may leave
- * the last tokens out, so one less is taken too.
+ * Checks the number of blocks of a prompt. Published lists have ceil(tokens / block) elements. One
+ * less is accepted too, because lists made from smaller full blocks may leave out the last tokens.
  */
 function checkCover(blocks: number, inputTokens: number, blockTokens: number): void {
   const most = Math.ceil(inputTokens / blockTokens);
@@ -74,8 +75,9 @@ const ROW =
   /^(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:\+00:00)?,(\d{1,10}),(\d{1,10})$/;
 
 /**
- * One row of an Azure LLM inference trace, `2023-11-16 18:17:03.9799600,4808,10`: arrival, prompt
- * tokens, answer tokens. Null for the header. `atMs` counts from 1970 in UTC.
+ * Parses one row of an Azure LLM inference trace, `2023-11-16 18:17:03.9799600,4808,10`: arrival
+ * time, prompt tokens, answer tokens. Returns null for the header. `atMs` is in milliseconds since
+ * 1970 (UTC).
  */
 export function parseAzureLine(
   text: string,
@@ -103,7 +105,10 @@ export function parseAzureLine(
   };
 }
 
-/** The file has lengths only, so no two prompts share a block: each gets blocks of its own. */
+/**
+ * Yields the requests of an Azure trace. The file contains only lengths, so no two prompts share a
+ * block.
+ */
 export async function* azureRequests(source: Source): AsyncGenerator<TraceRequest, void, void> {
   let next = 0;
   let startMs: number | null = null;
@@ -130,9 +135,9 @@ export async function* azureRequests(source: Source): AsyncGenerator<TraceReques
 const DYNAMO_SCHEMA = "dynamo.request.trace.v1";
 
 /**
- * One event of a Dynamo request trace: a `request_end` with the prompt's 64-bit
- * `input_sequence_hashes` (each over the whole prefix), or null for every other event. `atMs` is
- * the moment the request was received, in ms since 1970.
+ * Parses one event of a Dynamo request trace: a `request_end` with the prompt's 64-bit
+ * `input_sequence_hashes` (each covers the whole prefix). Returns null for any other event. `atMs`
+ * is the time at which the request was received, in ms since 1970.
  */
 export function parseDynamoLine(text: string): ParsedRequest | null {
   const event = objectOf(parseObjectLossless(text).event, "event");
@@ -175,7 +180,9 @@ function sessionOf(context: unknown): string | undefined {
   return session_id === undefined ? undefined : textOf(session_id, "agent_context.session_id");
 }
 
-/** Events stand in the order in which requests ended; they are replayed in the order of arrival. */
+/**
+ * Yields the requests in order of arrival. The file lists them in the order in which they ended.
+ */
 export async function* dynamoRequests(source: Source): AsyncGenerator<TraceRequest, void, void> {
   const sorted = await readSorted(numbered(source), source.path);
   const startMs = sorted[0]?.atMs ?? 0;
@@ -184,14 +191,14 @@ export async function* dynamoRequests(source: Source): AsyncGenerator<TraceReque
     yield requestOf(parsed, parsed.atMs - startMs, ids.intern(parsed.names));
 }
 
-/** Small numbers in place of the hashes, so that holding a request costs 4 bytes a block. */
+/** Replaces hashes by small numbers, so that a request in memory takes 4 bytes per block. */
 async function* numbered(source: Source): AsyncGenerator<PlacedRequest, void, void> {
   const ids = createPrefixIds();
   for await (const parsed of readRequests(source, parseDynamoLine))
     yield { ...parsed, names: atLine(source.path, parsed.line, () => ids.intern(parsed.names)) };
 }
 
-/** Arguments of a format's reader, from `openTrace`. */
+/** Arguments that `openTrace` passes to the reader of a format. */
 export interface Source {
   readonly path: string;
   readonly blockTokens: number;
@@ -201,7 +208,10 @@ interface PlacedRequest extends ParsedRequest {
   readonly line: number;
 }
 
-/** The requests of a file with one, or none, in each line; `parse` answers null for none. */
+/**
+ * Yields the requests of a file that has at most one in each line. `parse` returns null for a line
+ * without a request.
+ */
 export async function* readRequests(
   source: Source,
   parse: (text: string, blockTokens: number) => ParsedRequest | null,
@@ -216,7 +226,9 @@ export async function* readRequests(
   }
 }
 
-/** All requests of a file in order of time; those of equal times keep the file's order. */
+/**
+ * Returns all requests of a file in order of time. Requests with equal times keep the file's order.
+ */
 export async function readSorted(
   requests: AsyncIterable<PlacedRequest>,
   path: string,
