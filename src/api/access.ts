@@ -92,7 +92,7 @@ export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
 }
 
 function firstLine(path: string, text: string): string {
-  const token = text.split("\n", 1)[0]!.trim();
+  const token = text.split("\n", 1)[0].trim();
   if (isToken(token)) return token;
   const what = `the first line of ${path} is not a bearer token`;
   throw new HearthError("CONFIG_INVALID", what, {
@@ -113,7 +113,7 @@ function parseTokens(path: string, text: string): TokenEntry[] {
   const entries: TokenEntry[] = [];
   for (const [index, raw] of text.split("\n").entries()) {
     const parts = raw.trim().split(/\s+/);
-    if (parts[0] === "" || parts[0]!.startsWith("#")) continue;
+    if (parts[0] === "" || parts[0].startsWith("#")) continue;
     const line = index + 1;
     const [name, role, token] = parts as [string, string | undefined, string | undefined];
     if (parts.length !== 3) {

@@ -89,7 +89,7 @@ function exampleOf(schema: Schema, name = "text"): unknown {
   if (words !== undefined) return words[0];
   if (Object.hasOwn(schema, "const")) return schema.const;
   if (anyOf !== undefined) {
-    return exampleOf(anyOf.find((branch) => branch.type !== "null") ?? anyOf[0]!, name);
+    return exampleOf(anyOf.find((branch) => branch.type !== "null") ?? anyOf[0], name);
   }
   switch ([schema.type].flat().find((type) => type !== "null")) {
     case "object": {

@@ -81,9 +81,9 @@ export function createRouteRules(
     roles,
     roleOf(method, path) {
       const route = `${method === "HEAD" ? "GET" : method} ${path}`;
-      if (Object.hasOwn(roles, route)) return roles[route]!;
+      if (Object.hasOwn(roles, route)) return roles[route];
       const pattern = patterns.find((one) => serves(one, route));
-      return pattern === undefined ? "read" : roles[pattern]!;
+      return pattern === undefined ? "read" : roles[pattern];
     },
     changes: (method, path) =>
       (method !== "GET" && method !== "HEAD") || changingGets.includes(path),

@@ -254,15 +254,15 @@ function parseHead(bytes: Uint8Array): ParsedHead | string {
   for (const line of lines) {
     const match = HEADER_LINE.exec(line);
     if (match === null) return "a header is not NAME: VALUE in printable ASCII";
-    headers.append(match[1]!, match[2]!.trimEnd());
+    headers.append(match[1], match[2].trimEnd());
   }
   if (headers.has("transfer-encoding")) return "send Content-Length, not Transfer-Encoding";
   const length = headers.get("content-length") ?? "0";
   // If the header occurs twice, the two values are joined by a comma.
   if (!LENGTH.test(length)) return "Content-Length is not one number";
   return {
-    method: request[1]!,
-    path: request[2]!,
+    method: request[1],
+    path: request[2],
     headers,
     headBytes: bytes.length + 4,
     bodyBytes: Number(length),

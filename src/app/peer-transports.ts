@@ -106,7 +106,7 @@ export class PeerTransports implements AsyncDisposable {
     const renewed = await Promise.allSettled(this.all.map((transport) => transport.reload()));
     for (const [index, one] of renewed.entries()) {
       if (one.status === "fulfilled") continue;
-      const fields = { transport: this.all[index]!.name, why: messageOf(one.reason) };
+      const fields = { transport: this.all[index].name, why: messageOf(one.reason) };
       this.#log("error", "transport keeps its previous certificates", fields);
     }
   }

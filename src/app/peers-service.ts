@@ -408,7 +408,7 @@ export class PeerReporter implements Disposable {
     const { health, clock } = this.#parts;
     const down = peers.filter(({ breaker }) => breaker === "open");
     if (peers.length > 0 && down.length === peers.length) {
-      const { worker, lastFault } = down[0]!;
+      const { worker, lastFault } = down[0];
       health.raise("PEERS_DOWN", `all ${down.length}; for example ${worker}: ${lastFault ?? "-"}`);
     } else if (peers.length === 0 || peers.some(({ breaker }) => breaker === "closed")) {
       // Clear the code only for an established connection, not while one is being attempted.

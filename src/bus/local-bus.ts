@@ -91,7 +91,7 @@ export class LocalHub {
     for (const queue of new Set(all.map((entry) => entry.queue))) {
       if (queue === undefined) continue;
       const members = all.filter((entry) => entry.queue === queue);
-      chosen.push(members[this.#turn++ % members.length]!);
+      chosen.push(members[this.#turn++ % members.length]);
     }
     return chosen;
   }

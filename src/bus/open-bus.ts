@@ -86,7 +86,7 @@ function shuffled<T>(list: readonly T[], random: Random): T[] {
   const result = [...list];
   for (let at = result.length - 1; at > 0; at--) {
     const other = randomBelow(random, at + 1);
-    [result[at], result[other]] = [result[other]!, result[at]!];
+    [result[at], result[other]] = [result[other], result[at]];
   }
   return result;
 }

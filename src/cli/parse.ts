@@ -29,7 +29,7 @@ export function parseWords(words: readonly string[], takes: Takes): ParsedWords 
   const names = new Map(Object.keys(takes.flags).map((name) => [flagName(name), name]));
   const options = Object.fromEntries(
     [...names].map(([flag, name]) => {
-      const type = takes.flags[name]!.kind === null ? ("boolean" as const) : ("string" as const);
+      const type = takes.flags[name].kind === null ? ("boolean" as const) : ("string" as const);
       return [flag.slice(2), { type, multiple: true }];
     }),
   );
@@ -43,7 +43,7 @@ export function parseWords(words: readonly string[], takes: Takes): ParsedWords 
     if (kind === "positional") plain.push(token.value);
     if (kind !== "option" || index === last) continue;
     last = index;
-    const word = words[index]!;
+    const word = words[index];
     if (word === "--help" || word === "-h") return { kind: "help" };
     // A negative number is an argument, although the parser reads it as a group of short flags.
     if (/^-[0-9]/.test(word)) plain.push(word);
@@ -70,7 +70,7 @@ function takeFlag(
 ): void {
   const name = names.get(shown);
   if (name === undefined) throw unknownFlag(shown, [...names.keys(), "--help"]);
-  const { kind, repeated } = flags[name]!;
+  const { kind, repeated } = flags[name];
   const before = given.get(name) ?? [];
   if (before.length > 0 && !repeated) throw new HearthError("USAGE", `${shown} is given twice`);
   given.set(name, before);
@@ -127,7 +127,7 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
       values[name] = plain.slice(at).map(read);
       at = plain.length;
     } else if (at < plain.length) {
-      values[name] = read(plain[at++]!);
+      values[name] = read(plain[at++]);
     } else if (presence === "optional") {
       values[name] = null;
     } else {
@@ -135,7 +135,7 @@ function argumentValues(table: ArgumentTable, plain: readonly string[]): Record<
     }
   }
   if (at < plain.length) {
-    throw new HearthError("USAGE", `one argument too many: "${plain[at]!.slice(0, 100)}"`);
+    throw new HearthError("USAGE", `one argument too many: "${plain[at].slice(0, 100)}"`);
   }
   return values;
 }

@@ -120,11 +120,11 @@ export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   const cells = rows.map((row) =>
     names.map((name) => {
       assert(Object.hasOwn(row, name), `every row has ${name}`);
-      return shown(row[name]!);
+      return shown(row[name]);
     }),
   );
   const widths = names.map((name, column) =>
-    Math.max(name.length, ...cells.map((line) => line[column]!.length)),
+    Math.max(name.length, ...cells.map((line) => line[column].length)),
   );
   const isNumber = names.map((name) =>
     rows.every((row) => typeof row[name] !== "string" && typeof row[name] !== "boolean"),
@@ -132,7 +132,7 @@ export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   const line = (parts: readonly string[]) =>
     parts
       .map((part, column) =>
-        isNumber[column] ? part.padStart(widths[column]!) : part.padEnd(widths[column]!),
+        isNumber[column] ? part.padStart(widths[column]) : part.padEnd(widths[column]),
       )
       .join(SEPARATOR)
       .trimEnd();

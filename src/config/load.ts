@@ -243,7 +243,7 @@ export function diffBook<C extends object>(book: ConfigBook, old: C, next: C): R
       (key.spec.reload ? changed : needsRestart).push(change);
     }
     effective[key.section] ??= {};
-    effective[key.section]![key.field] = valueAt(key.spec.reload ? next : old, key);
+    effective[key.section][key.field] = valueAt(key.spec.reload ? next : old, key);
   }
   for (const section of Object.values(effective)) Object.freeze(section);
   const named: Record<string, readonly NamedTable[]> = {};
@@ -261,7 +261,7 @@ function namedChanges(
   old: readonly NamedTable[],
   next: readonly NamedTable[],
 ): KeyChange[] {
-  const keys = keysOf([section], book.named[section]!);
+  const keys = keysOf([section], book.named[section]);
   const shown = (table: NamedTable | undefined) => {
     if (table === undefined) return "unset";
     const pairs = keys.map((key) => `${key.spec.key} = ${literalOf(key, table[key.field])}`);

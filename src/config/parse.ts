@@ -167,7 +167,7 @@ function checkNames(reading: Reading): void {
 
 /** Tables with names of their own. */
 function checkNamed(reading: Reading, section: string, value: unknown): void {
-  const { nameKind, nameExample, most } = reading.book.named[section]!;
+  const { nameKind, nameExample, most } = reading.book.named[section];
   const header = `[${section}.${nameExample}]`;
   if (!isTable(value)) {
     const what = Array.isArray(value) ? "is a list of tables" : `is ${typeName(value)}`;
@@ -195,7 +195,7 @@ function checkSection(reading: Reading, table: readonly string[], value: unknown
     excuse(reading, table.join("."));
     return;
   }
-  const known = keyNamesOf(reading.book, table[0]!);
+  const known = keyNamesOf(reading.book, table[0]);
   for (const key of Object.keys(value)) {
     if (!known.includes(key)) reportUnknownKey(reading, table, key);
   }
@@ -320,7 +320,7 @@ function runSumChecks({ book, values, given, facts, report }: Reading, config: o
     if (!check.keys.every((name) => values.has(name))) continue;
     const found = check.find(config, facts, (name) => values.get(name));
     if (found === null) continue;
-    const blamed = check.keys.find((name) => given.has(name)) ?? check.keys[0]!;
+    const blamed = check.keys.find((name) => given.has(name)) ?? check.keys[0];
     report(found.at ?? blamed.split("."), "value", found.what, found.instead);
   }
 }

@@ -60,7 +60,7 @@ export interface ConfigBook {
 export function keysOf(
   path: readonly string[],
   { keys }: SectionSpec,
-  section = path[0]!,
+  section = path[0],
 ): readonly SchemaKey[] {
   return Object.entries(keys).map(([field, spec]) => ({
     path,
@@ -91,7 +91,7 @@ export function keyNamesOf({ sections, named }: ConfigBook, section: string): st
 
 /** The value of a key in a configuration. */
 export function valueAt(config: object, key: SchemaKey): unknown {
-  return (config as Readonly<Record<string, Readonly<Record<string, unknown>>>>)[key.section]![
+  return (config as Readonly<Record<string, Readonly<Record<string, unknown>>>>)[key.section][
     key.field
   ];
 }

@@ -65,7 +65,7 @@ export function parseText(text: string, file: string): ParsedText {
     const [what, instead] =
       first === null
         ? [
-            `invalid TOML: ${outcome.what[0]!.toLowerCase()}${outcome.what.slice(1)}`,
+            `invalid TOML: ${outcome.what[0].toLowerCase()}${outcome.what.slice(1)}`,
             adviceFor(line),
           ]
         : line.isHeader
@@ -208,7 +208,7 @@ function lineAt(text: string, offset: number): Line {
   const line = text.slice(start, end);
   const header = HEADER.exec(line);
   if (header !== null) {
-    return { start, end, isHeader: true, path: pathIn(header[1]!), text: line, value: null };
+    return { start, end, isHeader: true, path: pathIn(header[1]), text: line, value: null };
   }
   const above = [...text.slice(0, start).matchAll(new RegExp(HEADER, "gm"))].at(-1);
   const key = KEY.exec(line);

@@ -137,7 +137,7 @@ export class AuditLog implements AsyncDisposable {
     let bytes = 0;
     let count = 0;
     while (count < this.#waiting.length && bytes < WRITE_BYTES_MAX) {
-      bytes += this.#waiting[count++]!.length;
+      bytes += this.#waiting[count++].length;
     }
     this.#waitingBytes -= bytes;
     return this.#waiting.splice(0, count);

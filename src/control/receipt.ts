@@ -211,7 +211,7 @@ function receiptBlocks(
       nextUnnamed++;
       blocks.push({ block: other.given, outcome: "rejected", reason: other.reason });
     } else {
-      blocks.push(receiptBlock(names[i]!.given, results[i]));
+      blocks.push(receiptBlock(names[i].given, results[i]));
       i++;
     }
   }
@@ -252,7 +252,7 @@ export function receiptJson(receipt: Receipt): string {
   const { blocks, ...rest } = receipt;
   let text = `${JSON.stringify(rest).slice(0, -1)},"blocks":[`;
   for (let at = 0; at < blocks.length; at++) {
-    text += at === 0 ? blockJson(blocks[at]!) : `,${blockJson(blocks[at]!)}`;
+    text += at === 0 ? blockJson(blocks[at]) : `,${blockJson(blocks[at])}`;
   }
   return `${text}]}`;
 }

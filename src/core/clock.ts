@@ -146,7 +146,7 @@ export const systemRandom: Random = {
   u32() {
     const word = new Uint32Array(1);
     crypto.getRandomValues(word);
-    return word[0]!;
+    return word[0];
   },
 };
 

@@ -18,13 +18,13 @@ export class Column<A extends Cells> {
 
   /** Returns the value of an entry, which must not be larger than the largest entry set so far. */
   get(entry: number): A[number] {
-    return this.#pages[entry >>> PAGE_BITS]![entry & (PAGE - 1)]!;
+    return this.#pages[entry >>> PAGE_BITS][entry & (PAGE - 1)];
   }
 
   set(entry: number, value: A[number]): void {
     const page = entry >>> PAGE_BITS;
     while (this.#pages.length <= page) this.#pages.push(new this.#make(PAGE));
-    this.#pages[page]![entry & (PAGE - 1)] = value;
+    this.#pages[page][entry & (PAGE - 1)] = value;
   }
 }
 
@@ -96,18 +96,18 @@ export class HashTable {
 
   /** Returns the number of entries in a list. */
   sizeOf(list: number): number {
-    return this.#sizes[list]!;
+    return this.#sizes[list];
   }
 
   /** Returns the entry number of a hash, or NO_ENTRY. */
   find(key: bigint): number {
     WORD[0] = key;
-    const [low, high] = [HALVES[0]!, HALVES[1]!];
+    const [low, high] = [HALVES[0], HALVES[1]];
     const mix = mixOf(low, high);
-    const slots = this.#shards[mix & (this.#shards.length - 1)]!;
+    const slots = this.#shards[mix & (this.#shards.length - 1)];
     const mask = slots.length - 1;
     for (let at = homeOf(mix) & mask; ; at = (at + 1) & mask) {
-      const entry = slots[at]! - 1;
+      const entry = slots[at] - 1;
       if (entry < 0) return NO_ENTRY;
       if (this.#low.get(entry) === low && this.#high.get(entry) === high) return entry;
     }
@@ -121,13 +121,13 @@ export class HashTable {
     const entry = this.#free > 0 ? this.#free - 1 : this.#entries++;
     if (this.#free > 0) this.#free = this.#next.get(entry);
     WORD[0] = key;
-    const [low, high] = [HALVES[0]!, HALVES[1]!];
+    const [low, high] = [HALVES[0], HALVES[1]];
     this.#low.set(entry, low);
     this.#high.set(entry, high);
     const mix = mixOf(low, high);
     const shard = mix & (this.#shards.length - 1);
-    if ((++this.#used[shard]! + 1) * 2 > this.#shards[shard]!.length) this.#grow(shard);
-    place(this.#shards[shard]!, homeOf(mix), entry);
+    if ((++this.#used[shard] + 1) * 2 > this.#shards[shard].length) this.#grow(shard);
+    place(this.#shards[shard], homeOf(mix), entry);
     this.#size++;
     this.#join(entry, list);
     return entry;
@@ -136,8 +136,8 @@ export class HashTable {
   delete(entry: number): void {
     const mix = mixOf(this.#low.get(entry), this.#high.get(entry));
     const shard = mix & (this.#shards.length - 1);
-    this.#clearSlot(this.#shards[shard]!, homeOf(mix), entry);
-    this.#used[shard]!--;
+    this.#clearSlot(this.#shards[shard], homeOf(mix), entry);
+    this.#used[shard]--;
     this.#size--;
     this.#leave(entry);
     this.#next.set(entry, this.#free);
@@ -160,7 +160,7 @@ export class HashTable {
 
   /** Returns the oldest entry of a list, or NO_ENTRY. */
   oldest(list = 0): number {
-    return this.#first[list]! - 1;
+    return this.#first[list] - 1;
   }
 
   /**
@@ -185,14 +185,14 @@ export class HashTable {
   }
 
   #join(entry: number, list: number): void {
-    const last = this.#last[list]!;
+    const last = this.#last[list];
     this.#before.set(entry, last);
     this.#next.set(entry, 0);
     this.#list.set(entry, list);
     if (last > 0) this.#next.set(last - 1, entry + 1);
     else this.#first[list] = entry + 1;
     this.#last[list] = entry + 1;
-    this.#sizes[list]!++;
+    this.#sizes[list]++;
   }
 
   #leave(entry: number): void {
@@ -202,11 +202,11 @@ export class HashTable {
     else this.#first[list] = next;
     if (next > 0) this.#before.set(next - 1, before);
     else this.#last[list] = before;
-    this.#sizes[list]!--;
+    this.#sizes[list]--;
   }
 
   #grow(shard: number): void {
-    const old = this.#shards[shard]!;
+    const old = this.#shards[shard];
     const slots = new Uint32Array(old.length * 2);
     for (const slot of old) {
       if (slot === 0) continue;
@@ -224,10 +224,10 @@ export class HashTable {
     let hole = home & mask;
     while (slots[hole] !== entry + 1) hole = (hole + 1) & mask;
     for (let at = (hole + 1) & mask; slots[at] !== 0; at = (at + 1) & mask) {
-      const other = slots[at]! - 1;
+      const other = slots[at] - 1;
       const wanted = homeOf(mixOf(this.#low.get(other), this.#high.get(other))) & mask;
       if (((at - wanted) & mask) < ((at - hole) & mask)) continue;
-      slots[hole] = slots[at]!;
+      slots[hole] = slots[at];
       hole = at;
     }
     slots[hole] = 0;

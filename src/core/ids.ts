@@ -98,7 +98,7 @@ function readText(given: string): BlockName | null {
   const layer = match[2] === undefined ? LAYER_ALL : Number(match[2]);
   return layer > LAYER_ALL
     ? null
-    : { kind: "key", given, bytes: Uint8Array.fromHex(match[1]!), layer };
+    : { kind: "key", given, bytes: Uint8Array.fromHex(match[1]), layer };
 }
 
 function readInteger(given: number | bigint | string, value: bigint): BlockName | null {

@@ -100,7 +100,7 @@ export class MsgpackReader {
   }
 
   kind(): MsgpackKind {
-    const { kind } = HEADS[this.#peek()]!;
+    const { kind } = HEADS[this.#peek()];
     if (kind === null) throw new Unreadable("extension types are not accepted");
     return kind;
   }
@@ -147,7 +147,7 @@ export class MsgpackReader {
         continue;
       }
       let value = width === 0 ? head : 0;
-      for (let k = 1; k <= width; k++) value = value * 256 + bytes[at + k]!;
+      for (let k = 1; k <= width; k++) value = value * 256 + bytes[at + k];
       into[i] = value;
       at += 1 + width;
     }
@@ -266,7 +266,7 @@ export class MsgpackReader {
         left.pop();
         continue;
       }
-      left[left.length - 1]!--;
+      left[left.length - 1]--;
       if (++values > valuesMax) throw new Unreadable(`more than ${valuesMax} values`, "too_large");
       if (values % SKIP_STEP === 0) yield;
       const items = this.#skipHead();
@@ -299,7 +299,7 @@ export class MsgpackReader {
         throw new Unreadable("invalid UTF-8");
       }
       default: {
-        const { fixed } = HEADS[this.#peek()]!;
+        const { fixed } = HEADS[this.#peek()];
         this.#need(1 + fixed);
         this.at += 1 + fixed;
         return null;
@@ -308,7 +308,7 @@ export class MsgpackReader {
   }
 
   #length(what: MsgpackKind): number {
-    const { kind, lengthBytes, fixed } = HEADS[this.#peek()]!;
+    const { kind, lengthBytes, fixed } = HEADS[this.#peek()];
     if (kind !== what) throw new Unreadable(`no ${what}`);
     this.#need(1 + lengthBytes);
     const at = this.at + 1;
@@ -322,7 +322,7 @@ export class MsgpackReader {
   #shortText(at: number, length: number): string | null {
     let text = "";
     for (let i = at; i < at + length; i++) {
-      const byte = this.#bytes[i]!;
+      const byte = this.#bytes[i];
       if (byte >= 0x80) return null;
       text += String.fromCharCode(byte);
     }

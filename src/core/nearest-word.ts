@@ -11,15 +11,15 @@ function editDistance(a: string, b: string): number {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
       const same = a[i - 1] === b[j - 1];
-      let least = Math.min(above[j]! + 1, row[j - 1]! + 1, above[j - 1]! + (same ? 0 : 1));
+      let least = Math.min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1));
       const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      if (swapped) least = Math.min(least, before[j - 2]! + 1);
+      if (swapped) least = Math.min(least, before[j - 2] + 1);
       row.push(least);
     }
     before = above;
     above = row;
   }
-  return above[b.length]!;
+  return above[b.length];
 }
 
 /**
@@ -30,7 +30,7 @@ export function nearestWord(word: string, known: readonly string[]): string | nu
   if (word === "" || word.length > CHARACTERS_MAX) return null;
   const plain = word.toLowerCase();
   const beginning = known.filter((candidate) => candidate.startsWith(plain));
-  if (beginning.length === 1) return beginning[0]!;
+  if (beginning.length === 1) return beginning[0];
   let best: string | null = null;
   let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1;
   for (const candidate of known) {

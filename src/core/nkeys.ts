@@ -43,8 +43,8 @@ export function userOfSeed(seed: string): NkeyUser | null {
   if (bytes === null || bytes.length !== SEED_BYTES) return null;
   const body = bytes.subarray(0, SEED_BYTES - 2);
   if (bytes.readUInt16LE(SEED_BYTES - 2) !== crc16(body)) return null;
-  const kind = ((bytes[0]! & 7) << 5) | (bytes[1]! >> 3);
-  if ((bytes[0]! & 0xf8) !== SEED_PREFIX || kind !== USER_PREFIX) return null;
+  const kind = ((bytes[0] & 7) << 5) | (bytes[1] >> 3);
+  if ((bytes[0] & 0xf8) !== SEED_PREFIX || kind !== USER_PREFIX) return null;
   const der = Buffer.concat([PKCS8, body.subarray(2)]);
   const key = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
   return {

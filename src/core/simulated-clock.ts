@@ -106,7 +106,7 @@ export class SimulatedClock implements Clock {
     let [low, high] = [0, this.#timers.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      const other = this.#timers[middle]!;
+      const other = this.#timers[middle];
       const isLater =
         other.dueMs > timer.dueMs || (other.dueMs === timer.dueMs && other.order > timer.order);
       if (isLater) low = middle + 1;

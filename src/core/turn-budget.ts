@@ -404,7 +404,7 @@ export class TurnQueue<T> implements Disposable {
   }
 
   #shift(): T {
-    const { item, bytes } = this.#items[this.#at++]!;
+    const { item, bytes } = this.#items[this.#at++];
     this.#bytes -= bytes;
     // Removing items moves the whole array, so it is done only once per thousand items.
     if (this.#at === this.#items.length || this.#at >= SHIFT_ITEMS) {

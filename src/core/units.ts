@@ -29,7 +29,7 @@ function parseWithUnit(text: string, units: Record<string, number>, example: str
   const names = Object.keys(units).join(", ");
   if (match === null)
     return { ok: false, why: `wants a number and a unit (${names}), as in "${example}"` };
-  const unit = Object.hasOwn(units, match[2]!) ? units[match[2]!] : undefined;
+  const unit = Object.hasOwn(units, match[2]) ? units[match[2]] : undefined;
   if (unit === undefined)
     return { ok: false, why: `unknown unit "${match[2]}": use one of ${names}` };
   const value = Number(match[1]) * unit;

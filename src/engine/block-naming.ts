@@ -128,7 +128,7 @@ export function* requestedBlocks(
     }
     return ranks;
   }
-  const prompt = naming.promptOf(request, refs[0]!.index, blockTokens);
+  const prompt = naming.promptOf(request, refs[0].index, blockTokens);
   if (prompt === null) return "unknown";
   if (prompt.media.length > MEDIA_MAX) {
     return protocol.refusal(
@@ -199,7 +199,7 @@ export function nameMedia(
   const blocks = digests.length / DIGEST_BYTES;
   for (let i = Math.floor(first.position / blockTokens); i < blocks; i++) {
     const before = items;
-    while (items < media.length && media[items]!.position < (i + 1) * blockTokens) items++;
+    while (items < media.length && media[items].position < (i + 1) * blockTokens) items++;
     if (items > before)
       named.set(hashing.blake3(protocol.encodeMedia(media.slice(0, items))), DIGEST_BYTES);
     const digest = digests.subarray(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1));

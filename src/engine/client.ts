@@ -178,8 +178,8 @@ export class EngineClient implements AsyncDisposable {
    * does not match; the caller then returns the block with `report`.
    */
   copyOut(handles: Readonly<HandleBatch>, i: number, into: NativeBuffer): boolean {
-    const [offset, bytes] = [handles.offset[i]!, handles.bytes[i]!];
-    return this.arena.copyOut(offset, into, bytes, true) === handles.checksum[i]!;
+    const [offset, bytes] = [handles.offset[i], handles.bytes[i]];
+    return this.arena.copyOut(offset, into, bytes, true) === handles.checksum[i];
   }
 
   /**
@@ -287,8 +287,8 @@ export class EngineClient implements AsyncDisposable {
 function chosen(handles: Readonly<protocol.HandleItems>, places: readonly number[]) {
   return {
     count: places.length,
-    slot: Uint32Array.from(places, (i) => handles.slot[i]!),
-    generation: Uint32Array.from(places, (i) => handles.generation[i]!),
+    slot: Uint32Array.from(places, (i) => handles.slot[i]),
+    generation: Uint32Array.from(places, (i) => handles.generation[i]),
     outcome: new Uint32Array(places.length),
   };
 }

@@ -361,7 +361,7 @@ export class ConnectionNamespaces {
    * opened.
    */
   open({ loraDigest, salt }: protocol.NamespaceRequest): number | string {
-    const own = this.#opened[0]!.manifest;
+    const own = this.#opened[0].manifest;
     const manifest: NamespaceManifest = {
       ...own,
       loraDigest: loraDigest ?? own.loraDigest,
@@ -401,7 +401,7 @@ export class ConnectionNamespaces {
    * there are none.
    */
   familyOf(handle: number): readonly NamespaceRef[] | string {
-    const opened = this.#opened[handle]!;
+    const opened = this.#opened[handle];
     if (opened.family !== null) return opened.family;
     const { tpSize, ppSize, tpRank, ppRank } = opened.manifest;
     const ranks = tpSize * ppSize;

@@ -176,9 +176,9 @@ function* lookUp(
     return null;
   }
   if ("fatal" in ranks) return ranks;
-  const { length } = ranks[0]!.digests;
+  const { length } = ranks[0].digests;
   const count = length / DIGEST_BYTES;
-  const digests = has(protocol.LookupFlag.digests) ? ranks[0]!.digests : null;
+  const digests = has(protocol.LookupFlag.digests) ? ranks[0].digests : null;
   const answer = (state: LookupState, more: number) => {
     const reply = replyOf(state, more);
     protocol.encodeLookupReply(connection.output, requestId, reply, count, state.best, digests);
@@ -326,7 +326,7 @@ function* announce(
       if (isWithdrawn) group.announced.withdraw(rank.keys, i);
       else if (!store.isStored(rank.namespace, rank.keys, i)) {
         const outcome = group.announced.add(rank.keys, i, Math.min(ttlMs, protocol.ENGINE_MS_MAX));
-        outcomes[i] = Math.max(outcome, worstOf(outcomes[i]!));
+        outcomes[i] = Math.max(outcome, worstOf(outcomes[i]));
       }
     }
     if (ref !== refs.at(-1)) yield;

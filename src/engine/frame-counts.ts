@@ -24,7 +24,7 @@ export class FrameCounts {
   add(operation: number, status: number): void {
     assert(status < FRAME_STATUSES.length, "a status of the protocol");
     const row = operation < FRAME_OPERATIONS.length ? operation : 0;
-    this.#counts[row * FRAME_STATUSES.length + status]!++;
+    this.#counts[row * FRAME_STATUSES.length + status]++;
   }
 
   total(): number {
@@ -34,8 +34,8 @@ export class FrameCounts {
   /** Returns the combinations that occurred, each with its number of frames. */
   list(): (readonly [operation: string, status: string, count: number])[] {
     return [...this.#counts].flatMap((count, at) => {
-      const operation = FRAME_OPERATIONS[Math.floor(at / FRAME_STATUSES.length)]!;
-      return count === 0 ? [] : [[operation, FRAME_STATUSES[at % FRAME_STATUSES.length]!, count]];
+      const operation = FRAME_OPERATIONS[Math.floor(at / FRAME_STATUSES.length)];
+      return count === 0 ? [] : [[operation, FRAME_STATUSES[at % FRAME_STATUSES.length], count]];
     });
   }
 }

@@ -317,13 +317,13 @@ class CopyFrame {
     const { slotOffset, memoryOffset, bytes, memory } = this.#pieces;
     const reference = this.#referenceSlot(i);
     if (reference === null) return protocol.Outcome.stale;
-    const found = this.#settings.memoryOf(memory[i]!);
-    const length = bytes[i]!;
+    const found = this.#settings.memoryOf(memory[i]);
+    const length = bytes[i];
     const isWithin =
       found !== undefined &&
       length > 0 &&
-      slotOffset[i]! + length <= reference.lent.bytes &&
-      memoryOffset[i]! + length <= found.bytes;
+      slotOffset[i] + length <= reference.lent.bytes &&
+      memoryOffset[i] + length <= found.bytes;
     if (!isWithin) {
       reference.how = "failed";
       return protocol.Outcome.rejected;
@@ -335,8 +335,8 @@ class CopyFrame {
     }
     job.places.push(i);
     job.pieces.push({
-      regionOffset: reference.lent.offset + slotOffset[i]!,
-      memoryOffset: found.offset + memoryOffset[i]!,
+      regionOffset: reference.lent.offset + slotOffset[i],
+      memoryOffset: found.offset + memoryOffset[i],
       bytes: length,
     });
     return protocol.Outcome.ok;
@@ -344,8 +344,8 @@ class CopyFrame {
 
   #referenceSlot(i: number): SlotReference | null {
     const { holder, op } = this.#settings;
-    const slot = this.#pieces.slot[i]!;
-    const generation = this.#pieces.generation[i]!;
+    const slot = this.#pieces.slot[i];
+    const generation = this.#pieces.generation[i];
     const known = this.#references.get(slot);
     if (known !== undefined) {
       if (known.generation !== generation) return null;
@@ -373,7 +373,7 @@ class CopyFrame {
     this.failedJobs++;
     for (const i of places) {
       this.#out.outcome[i] = outcomeOf(done);
-      const reference = this.#references.get(this.#pieces.slot[i]!)!;
+      const reference = this.#references.get(this.#pieces.slot[i])!;
       if (done.leaked) reference.how = "leaked";
       else if (reference.how === "done") reference.how = "failed";
     }

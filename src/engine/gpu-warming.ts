@@ -78,9 +78,9 @@ export class GpuWarming implements GpuSink {
     const results = new Array<BlockResult>(blocks.length).fill(NO_ENGINE);
     await Promise.all(
       this.#parts(blocks).map(async (places) => {
-        const part = places.map((at) => blocks[at]!);
+        const part = places.map((at) => blocks[at]);
         const came = await this.#offerPart(part, signal);
-        for (const [k, at] of places.entries()) results[at] = came[k]!;
+        for (const [k, at] of places.entries()) results[at] = came[k];
       }),
     );
     return results;
@@ -110,7 +110,7 @@ export class GpuWarming implements GpuSink {
     blocks: readonly OfferedBlock[],
     signal: AbortSignal,
   ): Promise<readonly BlockResult[]> {
-    const { namespace } = blocks[0]!;
+    const { namespace } = blocks[0];
     const all = (result: BlockResult) => blocks.map(() => result);
     if (signal.aborted) return Promise.resolve(all(ABORTED));
     if (!this.#isServed(namespace)) return Promise.resolve(all(NO_ENGINE));
@@ -144,7 +144,7 @@ export class GpuWarming implements GpuSink {
   #serve(engine: GpuWarmingEngine): void {
     const at = this.#queue.findIndex(({ namespace }) => namespace === engine.namespace);
     if (at < 0) return;
-    const offer = this.#queue.splice(at, 1)[0]!;
+    const offer = this.#queue.splice(at, 1)[0];
     offer.timer[Symbol.dispose]();
     offer.timer = this.#options.clock.after(ANSWER_MS, () => this.#cancel(offer, LATE));
     engine.take(offer);
@@ -227,7 +227,7 @@ export class GpuWarmingEngine {
     if (current === null) return;
     current.timer[Symbol.dispose]();
     const isMeant = current.id === offer;
-    const resultOf = (i: number) => (isMeant && i < count ? resultOfOutcome(outcome[i]!) : LATE);
+    const resultOf = (i: number) => (isMeant && i < count ? resultOfOutcome(outcome[i]) : LATE);
     current.settle(current.blocks.map((_, i) => resultOf(i)));
   }
 
@@ -236,7 +236,7 @@ export class GpuWarmingEngine {
     const digests = new Uint8Array(blocks.length * DIGEST_BYTES);
     for (const [i, { digest }] of blocks.entries()) digests.set(digest, i * DIGEST_BYTES);
     this.#current = offer;
-    this.#reply(offer.id, { count: blocks.length, layer: blocks[0]!.layer, digests });
+    this.#reply(offer.id, { count: blocks.length, layer: blocks[0].layer, digests });
   }
 
   /** Forgets this offer; a report on it that arrives later is ignored. */

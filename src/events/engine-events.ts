@@ -175,7 +175,7 @@ const tokenIds: StepCodec<Tokens> = {
     writer.array(tokens.length);
     for (let i = 0; i < tokens.length; i++) {
       if (eagleNext !== null) writer.array(2);
-      writer.int(tokens[i]!);
+      writer.int(tokens[i]);
       if (eagleNext !== null) writer.int(tokens[i + 1] ?? eagleNext);
     }
   },
@@ -384,7 +384,7 @@ function* readPositional(reader: MsgpackReader, fields: Fields): Generator<void,
   const count = reader.array(FIELDS_MAX);
   if (count === 0) throw new Unreadable("empty event");
   fields.type = label.read(reader);
-  const places = Object.hasOwn(PLACES, fields.type) ? PLACES[fields.type]! : [];
+  const places = Object.hasOwn(PLACES, fields.type) ? PLACES[fields.type] : [];
   for (let i = 1; i < count; i++) {
     const place = places[i - 1];
     if (place === undefined) yield* reader.skipSteps();

@@ -310,10 +310,10 @@ export function union<const V extends Readonly<Record<string, Fields>>>(variants
       const values = readMembers(reader, known);
       const name = values.get("kind");
       if (name === undefined) throw new Unreadable("kind is missing");
-      return build(tables[name as string]!, values) as Union<V>;
+      return build(tables[name as string], values) as Union<V>;
     },
     write(writer, value) {
-      const entries = tables[value.kind as string]!;
+      const entries = tables[value.kind as string];
       writer.map(countMembers(entries, value));
       writeMembers(writer, entries, value);
     },
@@ -348,11 +348,11 @@ export function tagged<const V extends Readonly<Record<string, Tag>>>(variants: 
       }
       if (reader.map(1) !== 1) throw new Unreadable("no kind");
       const kind = kindOf(reader.str(NAME_BYTES_MAX), false);
-      const own = variants[kind]!.codec as Codec<object>;
+      const own = variants[kind].codec as Codec<object>;
       return { kind, ...own.read(reader) } as TaggedValue<V>;
     },
     write(writer, value) {
-      const { tag, codec: own } = variants[value.kind as string]!;
+      const { tag, codec: own } = variants[value.kind as string];
       if (own === undefined) writer.str(tag);
       else (own as Codec<unknown>).write(writer.map(1).str(tag), value);
     },

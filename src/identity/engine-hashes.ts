@@ -210,7 +210,7 @@ function positionBytes(tokens: Uint32Array, eagle: boolean): { bytes: Uint8Array
     return { bytes: into.done(), width: 4 };
   }
   const into = new ByteWriter();
-  for (let i = 0; i + 1 < tokens.length; i++) into.u32(tokens[i]!, true).u32(tokens[i + 1]!, true);
+  for (let i = 0; i + 1 < tokens.length; i++) into.u32(tokens[i], true).u32(tokens[i + 1], true);
   return { bytes: into.done(), width: 8 };
 }
 

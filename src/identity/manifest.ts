@@ -330,7 +330,7 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
   const values: Record<string, unknown> = {};
   for (const field of FIELDS) {
     const header = take(cursor, HEADER_BYTES - 4, `the header of ${field.name}`);
-    const [tag, kind] = [header[0]!, header[1]!];
+    const [tag, kind] = [header[0], header[1]];
     if (tag !== field.tag) refuse(`tag ${tag} instead of ${field.tag} (${field.name})`);
     const length = takeU32(cursor, `the header of ${field.name}`);
     values[field.name] = decodeValue(field, kind, take(cursor, length, field.name));

@@ -103,7 +103,7 @@ export class BareCuda implements Disposable {
   #made(name: Call, ...args: (number | bigint)[]): bigint {
     this.#out[0] = 0n;
     this.#call(name, this.#out, ...args);
-    return this.#out[0]!;
+    return this.#out[0];
   }
 }
 

@@ -264,7 +264,7 @@ export class BlockMacs {
     this.#native.call("hearth_region_mac_in", this.#request.bytes, this.#sumBytes);
     const at = FIELDS.mac.offset;
     mac.set(this.#request.bytes.subarray(at, at + MAC_BYTES));
-    return this.#sum[0]!;
+    return this.#sum[0];
   }
 
   /** Copies a block from the region to `into`. Returns whether the copied bytes match the MAC. */

@@ -197,7 +197,7 @@ class NativeLanes implements Lanes {
     if (code < 0) this.#running.forget(token);
     if (code === STATUS.full) throw new LaneError("full");
     this.#native.check("hearth_lanes_open", code);
-    const link = new NativeLaneLink(this.#native, Number(out[0]!), part, this.#running);
+    const link = new NativeLaneLink(this.#native, Number(out[0]), part, this.#running);
     this.#links.add(link);
     void link.ended.then(() => {
       this.#running.forget(token);
@@ -371,7 +371,7 @@ class NativeLaneLink implements OpenLaneSession {
   arrived(transfer: number): number {
     if (!this.#isNamed) return 0;
     this.#native.call("hearth_session_arrived", this.#handle, transfer, this.#answerBytes);
-    return Number(this.#answer[0]!);
+    return Number(this.#answer[0]);
   }
 
   cancel(transfer: number): void {

@@ -46,8 +46,8 @@ const FFI_TYPES: Record<string, string> = { ptr: "ptr", u64: "u64", u32: "u32", 
 function declarations(): Record<string, FFIFunction> {
   const table: Record<string, FFIFunction> = {};
   for (const [name, { args, returns }] of Object.entries(FUNCTIONS)) {
-    const types = args.map((type) => FFI_TYPES[type]!);
-    table[name] = { args: types, returns: FFI_TYPES[returns]! } as FFIFunction;
+    const types = args.map((type) => FFI_TYPES[type]);
+    table[name] = { args: types, returns: FFI_TYPES[returns] } as FFIFunction;
   }
   return table;
 }

@@ -96,7 +96,7 @@ export class Native {
     const info = readStruct("AbiInfo", this.#answer.bytes);
     return {
       abiHash: info.abi_hash.toHex(),
-      optimizeMode: OPTIMIZE_MODES[info.optimize_mode]!,
+      optimizeMode: OPTIMIZE_MODES[info.optimize_mode],
       hasAes: info.has_aes === 1,
     };
   }

@@ -56,7 +56,7 @@ export class PrefixChanges {
     words[at + CHANGE_FIELDS.count.offset / 4] = hashes?.length ?? 0;
     this.count++;
     if (hashes === null) return;
-    if (hashes.length === 1) this.hashes[this.hashCount] = hashes[0]!;
+    if (hashes.length === 1) this.hashes[this.hashCount] = hashes[0];
     else this.hashes.set(hashes, this.hashCount);
     this.hashCount += hashes.length;
   }
@@ -125,7 +125,7 @@ class Columns {
   }
 
   get exact(): number {
-    return this.#words[STRUCTS.PrefixColumns.fields.exact.offset / 4]!;
+    return this.#words[STRUCTS.PrefixColumns.fields.exact.offset / 4];
   }
 }
 

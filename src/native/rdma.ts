@@ -292,7 +292,7 @@ class NativeRdma implements Rdma {
     );
     if (code < 0) running.forget(token);
     this.#native.check(name, code);
-    made = new NativeRdmaLink(this.#native, Number(handle[0]!), addressFrom(out), running);
+    made = new NativeRdmaLink(this.#native, Number(handle[0]), addressFrom(out), running);
     this.#links.add(made);
     return made;
   }
@@ -514,7 +514,7 @@ class NativeRdmaLink implements RdmaQueuePair {
   arrived(token: number): number {
     if (!this.#isNamed) return 0;
     this.#native.call("hearth_rdma_arrived", this.#handle, token, this.#answerBytes);
-    return Number(this.#answer[0]!);
+    return Number(this.#answer[0]);
   }
 
   #unname(): void {

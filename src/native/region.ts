@@ -190,14 +190,14 @@ export class Region implements Disposable {
     words[COPY.checksum.offset / 4] = checksum ? 1 : 0;
     const code = this.#native.symbols[call](this.#copyRequest.bytes, this.#answerBytes);
     this.#native.check(call, code);
-    return checksum ? this.#answer[0]! : 0n;
+    return checksum ? this.#answer[0] : 0n;
   }
 
   /** Returns the XXH3-64 of a span. */
   checksum(offset: number, bytes: number): bigint {
     this.#span(offset, bytes, 0n);
     this.#native.call("hearth_region_checksum", this.#request.bytes, this.#answerBytes);
-    return this.#answer[0]!;
+    return this.#answer[0];
   }
 
   /** Fills a span with pseudorandom bytes derived from `seed`, for tests. */
@@ -227,7 +227,7 @@ export class Region implements Disposable {
   firstWrong(offset: number, bytes: number, seed: bigint): number | null {
     this.#span(offset, bytes, seed);
     this.#native.call("hearth_region_check", this.#request.bytes, this.#answerBytes);
-    const at = this.#answer[0]!;
+    const at = this.#answer[0];
     return at === NOTHING_WRONG ? null : Number(at);
   }
 

@@ -129,7 +129,7 @@ export class Metrics<Source> {
     if (series === null || handle instanceof Histogram) return;
     // Labels such as workers may have any value. Their old series are removed, so that a series
     // ends when its worker does.
-    const isOpen = Object.values(this.#table[name]!.labels).some((values) => values.length === 0);
+    const isOpen = Object.values(this.#table[name].labels).some((values) => values.length === 0);
     if (isOpen) handle.reset();
     for (const [values, value] of rowsOf(series)) {
       const labels = this.#labelsOf(name, values);
@@ -147,10 +147,10 @@ export class Metrics<Source> {
    * declared.
    */
   #labelsOf(name: string, values: readonly string[]): Record<string, string> {
-    const labels = Object.entries(this.#table[name]!.labels);
+    const labels = Object.entries(this.#table[name].labels);
     assert(labels.length === values.length, `${name} has ${labels.length} labels`);
     const pairs = labels.map(([label, allowed], at): [string, string] => {
-      const value = values[at]!;
+      const value = values[at];
       const isKnown = allowed.length === 0 || allowed.includes(value);
       assert(isKnown, `${name} has no ${label}="${value}"`);
       return [label, value];

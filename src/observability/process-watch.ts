@@ -43,8 +43,8 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   let bucketMs = nowMs;
   let expectedMs = nowMs + PROBE_MS;
   const listening = turns.onTurn((ms, cpuMs) => {
-    turnMs[at] = Math.max(turnMs[at]!, ms);
-    turnCpuMs[at] = Math.max(turnCpuMs[at]!, cpuMs);
+    turnMs[at] = Math.max(turnMs[at], ms);
+    turnCpuMs[at] = Math.max(turnCpuMs[at], cpuMs);
   });
   const timer = clock.every(PROBE_MS, () => {
     // Starts the measurement of this turn even if no source announces work.
@@ -58,14 +58,14 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
       if (nowMs - bucketMs >= BUCKET_MS * BUCKETS) bucketMs = nowMs - BUCKET_MS * BUCKETS;
     }
     const delayMs = nowMs - expectedMs;
-    lateMs[at] = Math.max(lateMs[at]!, delayMs);
-    turnMs[at] = Math.max(turnMs[at]!, delayMs - TIMER_MS);
+    lateMs[at] = Math.max(lateMs[at], delayMs);
+    turnMs[at] = Math.max(turnMs[at], delayMs - TIMER_MS);
     // Since the last probe, the two have grown by different amounts. The difference is the
     // processor time used outside of measured turns.
     const [announced, used] = [turns.stats.cpuMs, turns.cpuNowMs];
     const otherMs = Math.min(delayMs - TIMER_MS, used - usedMs - (announced - announcedMs));
     [announcedMs, usedMs] = [announced, used];
-    turnCpuMs[at] = Math.max(turnCpuMs[at]!, otherMs);
+    turnCpuMs[at] = Math.max(turnCpuMs[at], otherMs);
     if (otherMs > LONG_TURN_MS) longDelays++;
     expectedMs = nowMs + PROBE_MS;
   });

@@ -85,7 +85,7 @@ export class PeerSource implements BlockSourcePort {
     const meant = await this.#meant(puller, names, workers, signal);
     for (const group of groupsOf(meant)) {
       if (signal.aborted) break;
-      const outcomes = await puller.pull(group[0]!.namespace, group, {
+      const outcomes = await puller.pull(group[0].namespace, group, {
         priority: "warm",
         deadlineMs: PULL_MS,
         sources: [...new Set([...workers, ...group.flatMap((one) => one.sources)])],
@@ -93,7 +93,7 @@ export class PeerSource implements BlockSourcePort {
         always: true,
         stopAtMiss: false,
       });
-      for (const [at, outcome] of outcomes.entries()) note(results, group[at]!, outcome);
+      for (const [at, outcome] of outcomes.entries()) note(results, group[at], outcome);
     }
     return results;
   }
@@ -186,7 +186,7 @@ function groupsOf(meant: readonly Meant[]): Meant[][] {
 function note(results: BlockResult[], { names }: Meant, outcome: FetchOutcome): void {
   const result = resultOf(outcome);
   for (const at of names) {
-    const before = results[at]!;
+    const before = results[at];
     if (result === DONE || before === MISSING) results[at] = before === DONE ? DONE : result;
   }
 }

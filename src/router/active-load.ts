@@ -165,7 +165,7 @@ export class ActiveLoad {
     const all = Math.max(blocks, hashes.length);
     into.fill(0);
     this.#runs.leading(wordsOf(hashes), into);
-    for (let target = 0; target < into.length; target++) into[target] = all - into[target]!;
+    for (let target = 0; target < into.length; target++) into[target] = all - into[target];
   }
 
   /**

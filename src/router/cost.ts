@@ -54,22 +54,22 @@ export class CostInputs {
   at(candidateIndex: number, into: Filled<CostInput> = emptyInput()): Filled<CostInput> {
     const words = this.#words;
     const from = candidateIndex * WORDS;
-    into.deviceTokens = words[from]!;
-    into.hostTokens = words[from + 1]!;
-    into.diskTokens = words[from + 2]!;
-    into.prefillTokens = words[from + 3]!;
-    into.activeBlocks = words[from + 4]!;
-    into.additionalBlocks = words[from + 5]!;
-    into.activeRequests = words[from + 6]!;
+    into.deviceTokens = words[from];
+    into.hostTokens = words[from + 1];
+    into.diskTokens = words[from + 2];
+    into.prefillTokens = words[from + 3];
+    into.activeBlocks = words[from + 4];
+    into.additionalBlocks = words[from + 5];
+    into.activeRequests = words[from + 6];
     return into;
   }
 
   prefillTokensAt(candidateIndex: number): number {
-    return this.#words[candidateIndex * WORDS + 3]!;
+    return this.#words[candidateIndex * WORDS + 3];
   }
 
   activeRequestsAt(candidateIndex: number): number {
-    return this.#words[candidateIndex * WORDS + 6]!;
+    return this.#words[candidateIndex * WORDS + 6];
   }
 }
 

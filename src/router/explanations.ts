@@ -88,7 +88,7 @@ function candidatesOf(choice: Choice, targets: readonly Target[]): Candidate[] {
     costOf(choice.inputs.at(candidateIndex), choice.rules),
   );
   const chances = chancesOf(choice, targets, terms);
-  return targets.map((target, at) => ({ target, terms: terms[at]!, probability: chances[at]! }));
+  return targets.map((target, at) => ({ target, terms: terms[at], probability: chances[at] }));
 }
 
 function chancesOf(

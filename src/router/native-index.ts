@@ -96,7 +96,7 @@ export class NativeIndex implements PrefixIndex {
       const own = first ? PREFIX_CHANGE.storedFirst : kind;
       this.#changes.add({ kind: own, target, tier, parent: before ?? 0n }, piece);
       at += count;
-      if (at < hashes.length) before = hashes[at - 1]!;
+      if (at < hashes.length) before = hashes[at - 1];
     }
   }
 
@@ -120,7 +120,7 @@ export class NativeIndex implements PrefixIndex {
     const words = this.#table.holders(hashes, max);
     let at = 0;
     return Array.from(hashes, () => {
-      const own = words.subarray(at + 1, at + 1 + words[at]!);
+      const own = words.subarray(at + 1, at + 1 + words[at]);
       at += 1 + own.length;
       return Array.from(own, (word) => ({
         target: (word & 0xffff) as TargetId,
@@ -232,7 +232,7 @@ function* runsOf(table: PrefixTable, target?: TargetId): Iterable<HeldRun> {
       const hasParent = word(fields.has_parent) !== 0;
       yield {
         target: word(fields.target) as TargetId,
-        tier: RESIDENCY_TIERS[word(fields.tier)]!,
+        tier: RESIDENCY_TIERS[word(fields.tier)],
         parent: hasParent ? view.getBigUint64(at + fields.parent.offset, true) : null,
         hashes: new BigUint64Array(page.buffer.slice(from, to)),
       };

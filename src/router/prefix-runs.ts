@@ -54,7 +54,7 @@ export class PrefixRuns<V> {
     const runs: Run<V>[] = [];
     const blocks = words.length / 2;
     for (let at = 0; at < blocks; ) {
-      const found = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      const found = this.#slots.get(words[at * 2], words[at * 2 + 1]);
       if (found === undefined) {
         runs.push(this.#add(words.slice(at * 2), at));
         break;
@@ -75,7 +75,7 @@ export class PrefixRuns<V> {
   covered(words: Uint32Array): Run<V>[] {
     const runs: Run<V>[] = [];
     for (let at = 0; at * 2 < words.length; ) {
-      const run = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      const run = this.#slots.get(words[at * 2], words[at * 2 + 1]);
       if (run === undefined || run.depth !== at) break;
       runs.push(run);
       at += run.words.length / 2;
@@ -90,7 +90,7 @@ export class PrefixRuns<V> {
   leading(words: Uint32Array, counts: Uint32Array): void {
     const blocks = words.length / 2;
     for (let at = 0; at < blocks; ) {
-      const run = this.#slots.get(words[at * 2]!, words[at * 2 + 1]!);
+      const run = this.#slots.get(words[at * 2], words[at * 2 + 1]);
       if (run === undefined || run.depth !== at) return;
       const same = sameBlocks(run.words, words, at);
       const [from, to] = [at, at + same];
@@ -109,7 +109,7 @@ export class PrefixRuns<V> {
    */
   split(run: Run<V>, blocks: number): Run<V> | null {
     const words = run.words.slice(blocks * 2);
-    const [low, high] = [words[0]!, words[1]!];
+    const [low, high] = [words[0], words[1]];
     if (this.#slots.get(low, high) !== undefined) return null;
     run.words = run.words.slice(0, blocks * 2);
     const back: Run<V> = { words, depth: run.depth + blocks, holders: new Map() };
@@ -124,13 +124,13 @@ export class PrefixRuns<V> {
   release(run: Run<V>, holder: number): void {
     run.holders.delete(holder);
     if (run.holders.size > 0) return;
-    this.#slots.delete(run.words[0]!, run.words[1]!);
+    this.#slots.delete(run.words[0], run.words[1]);
     this.#blocks -= run.words.length / 2;
   }
 
   #add(words: Uint32Array, depth: number): Run<V> {
     const run: Run<V> = { words, depth, holders: new Map() };
-    this.#slots.set(words[0]!, words[1]!, run);
+    this.#slots.set(words[0], words[1], run);
     this.#blocks += words.length / 2;
     return run;
   }
@@ -204,7 +204,7 @@ export class PredictedPrefixes {
     const atMs = this.#options.clock.monotonicMs();
     const runs = this.#runs.cover(wordsOf(hashes));
     for (let at = runs.length - 1; at >= 0; at--) {
-      const run = runs[at]!;
+      const run = runs[at];
       let cell = run.holders.get(target);
       if (cell === undefined) {
         cell = { run, target, atMs, older: null, newer: null };
@@ -332,10 +332,10 @@ export class HashSlots<T> {
     // Close the hole: move back later entries of the probe sequence, so that lookups still find
     // them.
     for (let at = (hole + 1) & mask; this.#values[at] !== undefined; at = (at + 1) & mask) {
-      const home = this.#home(this.#low[at]!, this.#high[at]!);
+      const home = this.#home(this.#low[at], this.#high[at]);
       if (((at - home) & mask) < ((at - hole) & mask)) continue;
-      this.#low[hole] = this.#low[at]!;
-      this.#high[hole] = this.#high[at]!;
+      this.#low[hole] = this.#low[at];
+      this.#high[hole] = this.#high[at];
       this.#values[hole] = this.#values[at];
       hole = at;
     }
@@ -364,7 +364,7 @@ export class HashSlots<T> {
     this.#values = new Array(slots);
     for (let at = 0; at < values.length; at++) {
       const value = values[at];
-      if (value !== undefined) this.#place(low[at]!, high[at]!, value);
+      if (value !== undefined) this.#place(low[at], high[at], value);
     }
   }
 

@@ -124,8 +124,8 @@ class RecentRatio {
 
   add(asked: number, cached: number): void {
     this.#advance();
-    this.#asked[this.#slice % SLICES]! += asked;
-    this.#cached[this.#slice % SLICES]! += Math.min(asked, cached);
+    this.#asked[this.#slice % SLICES] += asked;
+    this.#cached[this.#slice % SLICES] += Math.min(asked, cached);
   }
 
   ratio(): number {

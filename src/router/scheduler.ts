@@ -206,7 +206,7 @@ export class Scheduler {
     const { candidateIndex, decidedBy, draw } =
       this.#stay(this.#sessionOf(request, pool), candidates, costs) ??
       this.#pick(request, pool, candidates, costs, inputs);
-    const target = candidates[candidateIndex]!;
+    const target = candidates[candidateIndex];
     const terms = costOf(inputs.at(candidateIndex), rules);
     return { target, terms, mode, temperature, decidedBy, draw, rules, inputs };
   }
@@ -231,7 +231,7 @@ export class Scheduler {
       return worker === home.worker && rank === home.rank;
     });
     if (candidateIndex === -1) return null;
-    const extra = costs[candidateIndex]! - costs.reduce((least, cost) => Math.min(least, cost));
+    const extra = costs[candidateIndex] - costs.reduce((least, cost) => Math.min(least, cost));
     if (extra > this.#parts.settings.affinity.extraCostMax) return null;
     return { candidateIndex, draw: null, decidedBy: "affinity" };
   }
@@ -315,7 +315,7 @@ class Measures {
       const { hashes, blockTokens } = prompt.own;
       predicted.leading(hashes, this.#predicted);
       for (let target = 0; target < this.#predicted.length; target++) {
-        const blocks = this.#predicted[target]!;
+        const blocks = this.#predicted[target];
         if (blocks > 0) raise(this.#device, target, blocks * blockTokens);
       }
     }
@@ -332,18 +332,18 @@ class Measures {
     const inputs = new CostInputs(targets.length);
     const input = emptyInput();
     for (let at = 0; at < targets.length; at++) {
-      const { id } = targets[at]!;
+      const { id } = targets[at];
       const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
       // A prompt given as hashes may claim fewer tokens than its hashes cover.
-      const device = Math.min(this.#device[id]!, this.promptTokens);
-      const host = Math.min(Math.max(this.#host[id]!, device), this.promptTokens);
-      const disk = Math.min(Math.max(this.#disk[id]!, host), this.promptTokens);
+      const device = Math.min(this.#device[id], this.promptTokens);
+      const host = Math.min(Math.max(this.#host[id], device), this.promptTokens);
+      const disk = Math.min(Math.max(this.#disk[id], host), this.promptTokens);
       input.deviceTokens = device;
       input.hostTokens = host - device;
       input.diskTokens = disk - host;
       input.prefillTokens = activePrefillTokens;
       input.activeBlocks = activeBlocks;
-      input.additionalBlocks = this.#additional[id]!;
+      input.additionalBlocks = this.#additional[id];
       input.activeRequests = activeRequests;
       inputs.set(at, input);
     }
@@ -373,12 +373,12 @@ class Measures {
 
   #add({ count, targets, device, host, disk }: PrefixMatches, blockTokens: number): void {
     for (let i = 0; i < count; i++) {
-      const target = targets[i]!;
-      const onDevice = device[i]!;
-      const onHost = onDevice + host[i]!;
+      const target = targets[i];
+      const onDevice = device[i];
+      const onHost = onDevice + host[i];
       raise(this.#device, target, onDevice * blockTokens);
       raise(this.#host, target, onHost * blockTokens);
-      raise(this.#disk, target, (onHost + disk[i]!) * blockTokens);
+      raise(this.#disk, target, (onHost + disk[i]) * blockTokens);
     }
   }
 }
@@ -433,7 +433,7 @@ export class TargetFilter {
     if (busy.size === 0) return served;
     return {
       targets,
-      reasons: targets.map((target, at) => busy.get(target) ?? served.reasons[at]!),
+      reasons: targets.map((target, at) => busy.get(target) ?? served.reasons[at]),
       candidates: served.candidates.filter((target) => !busy.has(target)),
       isBusy: busy.size === served.candidates.length,
     };
@@ -598,11 +598,11 @@ interface Picked {
 export function pickLowest(costs: readonly number[], draw: () => number): Picked {
   let [candidateIndex, equals] = [0, 1];
   for (let at = 1; at < costs.length; at++) {
-    if (costs[at]! < costs[candidateIndex]!) [candidateIndex, equals] = [at, 1];
+    if (costs[at] < costs[candidateIndex]) [candidateIndex, equals] = [at, 1];
     else if (costs[at] === costs[candidateIndex]) equals++;
   }
   if (equals === 1) return { candidateIndex, draw: null, decidedBy: "lowest_cost" };
-  const lowest = costs[candidateIndex]!;
+  const lowest = costs[candidateIndex];
   const drawn = draw();
   let left = drawn;
   for (let at = candidateIndex + 1, seen = 1; at < costs.length; at++) {
@@ -633,9 +633,9 @@ export function pickSoftmax(
 ): Picked {
   const chances = softmax(costs, temperature);
   const drawn = draw();
-  let [candidateIndex, reached] = [0, chances[0]!];
+  let [candidateIndex, reached] = [0, chances[0]];
   while (reached <= drawn && candidateIndex < chances.length - 1)
-    reached += chances[++candidateIndex]!;
+    reached += chances[++candidateIndex];
   return { candidateIndex, draw: drawn, decidedBy: "softmax" };
 }
 

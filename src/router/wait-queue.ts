@@ -102,7 +102,7 @@ export class WaitQueue<Item, Result> implements Disposable {
     let [low, high] = [0, this.#entries.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.#entries[middle]!.priority >= entry.priority) low = middle + 1;
+      if (this.#entries[middle].priority >= entry.priority) low = middle + 1;
       else high = middle;
     }
     this.#entries.splice(low, 0, entry);

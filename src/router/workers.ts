@@ -178,7 +178,7 @@ function isSame(spec: WorkerSpec, known: Target): boolean {
   return (
     plain.every((name) => spec[name] === known[name]) &&
     spec.spaces.length === known.spaces.length &&
-    spec.spaces.every((space, at) => keySpaceName(space) === keySpaceName(known.spaces[at]!))
+    spec.spaces.every((space, at) => keySpaceName(space) === keySpaceName(known.spaces[at]))
   );
 }
 

@@ -155,9 +155,9 @@ export class Acquiring {
       for (const { i, at, from } of coming) {
         if (this.#over) out.outcome[i] = BlockOutcome.skipped;
         else if (from === "ssd")
-          out.outcome[i] = this.#settleRead(reads[at]!, i, read.outcomeOf(at), out);
+          out.outcome[i] = this.#settleRead(reads[at], i, read.outcomeOf(at), out);
         else {
-          nodes[i] = fetched.nodeOf(at) ?? this.#nodeHere(fetches[at]!, request);
+          nodes[i] = fetched.nodeOf(at) ?? this.#nodeHere(fetches[at], request);
           out.outcome[i] = this.#settleFetch(nodes[i] as NodeId, i, fetched.kindOf(at), out);
         }
         if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
@@ -170,7 +170,7 @@ export class Acquiring {
       }
     } finally {
       const fetches = coming.filter(({ from }) => from === "peer");
-      fetched.release((at) => isUsed(fetches[at]!));
+      fetched.release((at) => isUsed(fetches[at]));
       for (const node of reads) store.table.unlock(node);
     }
     return out;

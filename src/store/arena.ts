@@ -169,6 +169,6 @@ export function planArenaParts(
   ends[near.length - 1] = arenaBytes;
   return near.map((node, i) => {
     const offset = ends[i - 1] ?? 0;
-    return { offset, bytes: ends[i]! - offset, node };
+    return { offset, bytes: ends[i] - offset, node };
   });
 }

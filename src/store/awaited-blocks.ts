@@ -50,8 +50,8 @@ export class AwaitedReads {
    */
   leave(at: number): void {
     const { ram } = this.#store;
-    const settle = (came: ReadOutcome) => came === "ok" && ram.settleFresh(this.#nodes[at]!);
-    void this.#reads[at]!.then(settle);
+    const settle = (came: ReadOutcome) => came === "ok" && ram.settleFresh(this.#nodes[at]);
+    void this.#reads[at].then(settle);
   }
 }
 
@@ -147,7 +147,7 @@ function giveBack(
   isUsed: (at: number) => boolean = () => false,
 ): void {
   for (let at = outcomes.length - 1; at >= 0; at--) {
-    const outcome = outcomes[at]!;
+    const outcome = outcomes[at];
     if (outcome.kind === "ok") outcome.arrival.release(isUsed(at));
   }
 }

@@ -73,11 +73,11 @@ export class Departures {
     const facts = (number << 8) | isSsd | (DEPARTURES.indexOf(cause.reason) + 1);
     const atSeconds = this.#nowSeconds();
     table.readKey(node, key, 0);
-    this.#byKey.put(key[0]!, key[1]!, key[2]!, atSeconds, facts);
+    this.#byKey.put(key[0], key[1], key[2], atSeconds, facts);
     const count = table.readAliasStarts(node, aliases, ALIASES);
     for (let i = 0; i < count; i++) {
-      const lo = aliases[i * 2]!;
-      const hi = aliases[i * 2 + 1]!;
+      const lo = aliases[i * 2];
+      const hi = aliases[i * 2 + 1];
       this.#byAlias.put(placeOf(lo, hi), lo, hi, atSeconds, facts);
     }
   }
@@ -87,7 +87,7 @@ export class Departures {
    * null if there is none. `by` is also null if the issuer's name was replaced by newer names.
    */
   find(words: Uint32Array, from: number): Departure | null {
-    return this.#lookup(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
+    return this.#lookup(this.#byKey, words[from], words[from + 1], words[from + 2]);
   }
 
   /**
@@ -107,14 +107,14 @@ export class Departures {
   ): Departure | null {
     const at = prints.find(place, first, second);
     if (at < 0) return null;
-    const facts = prints.facts[at]!;
+    const facts = prints.facts[at];
     const number = facts >>> 8;
     const named = this.#names[number % NAMES];
     return {
-      reason: DEPARTURES[(facts & 0x7f) - 1]!,
+      reason: DEPARTURES[(facts & 0x7f) - 1],
       by: named?.number === number ? named.name : null,
       tier: (facts & 0x80) === 0 ? "ram" : "ssd",
-      atSeconds: prints.atSeconds[at]!,
+      atSeconds: prints.atSeconds[at],
     };
   }
 

@@ -320,8 +320,8 @@ export class StoreEngineSession {
     for (let i = 0; i < batch.count; i++) {
       const { outcome, node } = mirror.stored(this.#gpu, this.#namespace, batch, i);
       out.outcome[i] = outcome;
-      if (node === NO_NODE || (batch.flags[i]! & BlockFlag.aliasGiven) === 0) continue;
-      const added = table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+      if (node === NO_NODE || (batch.flags[i] & BlockFlag.aliasGiven) === 0) continue;
+      const added = table.addAlias(node, batch.aliasLo[i], batch.aliasHi[i]);
       if (added === "added") this.#store.ssd?.aliased(node);
     }
   }
@@ -511,8 +511,8 @@ export class SlotRefs {
 
   /** Returns the slot reference of handle `i`, or null if the handle is stale. */
   find(handles: SlotNames, i: number): SlotRef | null {
-    const ref = this.#refs.get(handles.slot[i]!);
-    return ref?.generation === handles.generation[i]! ? ref : null;
+    const ref = this.#refs.get(handles.slot[i]);
+    return ref?.generation === handles.generation[i] ? ref : null;
   }
 
   /**

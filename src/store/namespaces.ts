@@ -67,7 +67,7 @@ export class Namespaces {
   /** Returns the listed namespaces, in the order of their latest description. */
   described(): (NamespaceFacts & { readonly key: Uint8Array })[] {
     return [...this.#listed].map((index) => {
-      return { ...this.#facts.get(index)!, key: this.#keys[index - 1]! };
+      return { ...this.#facts.get(index)!, key: this.#keys[index - 1] };
     });
   }
 

@@ -46,7 +46,7 @@ export async function purgeBlocks(
   const stuck = new Set(ssd.room.removals.stuckPaths().map(stemOf));
   return outcomes.map((outcome, i) => {
     if (outcome === "held") return outcome;
-    return isSafe && !stuck.has(found[i]!.stem) ? outcome : "failed";
+    return isSafe && !stuck.has(found[i].stem) ? outcome : "failed";
   });
 }
 

@@ -112,18 +112,18 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
   const batch = createAddressBatch(1);
   const nodes: NodeId[] = [];
   for (let i = 0; i < count; i++) {
-    const namespace = indices[record.namespaces[i]!] ?? null;
+    const namespace = indices[record.namespaces[i]] ?? null;
     if (namespace === null || restored[i] === NO_SLOT) return false;
     batch.count = 1;
-    batch.layer = record.layers[i]!;
-    batch.bytes[0] = bytes[i]!;
+    batch.layer = record.layers[i];
+    batch.bytes[0] = bytes[i];
     batch.digests.set(record.digests.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES));
     batch.parents.set(record.parents.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES));
     store.deriveKeys(batch, true);
     const node = store.table.insertResident(batch, 0, namespace, hasParent(batch, 0), Tier.ram);
     if (isRefusal(node)) return false;
-    enter(store, node, restored[i]!, record, i);
-    store.arrivals.learn(namespace, batch.layer, bytes[i]!);
+    enter(store, node, restored[i], record, i);
+    store.arrivals.learn(namespace, batch.layer, bytes[i]);
     nodes.push(node);
   }
   enterAliases(store, nodes, record.aliases);
@@ -133,12 +133,12 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
 
 function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord, i: number): void {
   const { table, slots } = store;
-  const checksum = record.checksums[i]!;
+  const checksum = record.checksums[i];
   table.setSlot(node, slot, slots.generationOf(slot));
   table.setChecksum(node, Number(checksum & 0xffff_ffffn), Number(checksum >> 32n));
   table.setMac(node, record.macs, i * MAC_BYTES);
-  table.setUses(node, record.uses[i]!, Math.min(record.lastSeen[i]!, store.nowSeconds()));
-  table.setFlag(node, NodeFlag.transient, (record.flags[i]! & TRANSIENT) !== 0);
+  table.setUses(node, record.uses[i], Math.min(record.lastSeen[i], store.nowSeconds()));
+  table.setFlag(node, NodeFlag.transient, (record.flags[i] & TRANSIENT) !== 0);
   slots.setNode(slot, node);
   slots.publish(slot);
 }

@@ -271,7 +271,7 @@ export class RamTier {
     let below: NodeId = NO_NODE;
     let paths = 0;
     for (let i = nodes.length - 1; i >= 0; i--) {
-      const node = nodes[i]!;
+      const node = nodes[i];
       const before = table.lastUsedOf(node);
       table.markUsed(node, now);
       // Do not copy a block to SSD if it leaves RAM after this request anyway.

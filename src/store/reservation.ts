@@ -59,13 +59,13 @@ export class Reservation {
   /** Unlocks blocks that were already present and records a use of each, as a read does. */
   #use(known: readonly NodeId[]): void {
     const { ram, table } = this.#store;
-    for (let i = known.length - 1; i >= 0; i--) table.unlock(known[i]!);
+    for (let i = known.length - 1; i >= 0; i--) table.unlock(known[i]);
     ram.touch(known, "used");
   }
 
   #reserveOne(batch: AddressBatch, i: number, out: HandleBatch, known: NodeId[]): number {
     const { table, stats, blockBytesMax } = this.#store;
-    const bytes = batch.bytes[i]!;
+    const bytes = batch.bytes[i];
     if (bytes === 0) return BlockOutcome.rejected;
     if (bytes > blockBytesMax) return BlockOutcome.tooLarge;
     const found = table.find(batch.keys, i * 8);
@@ -136,7 +136,7 @@ export class Reservation {
    */
   #takeSlot(batch: AddressBatch, i: number, reachable: boolean): number {
     const { ram, slots } = this.#store;
-    const bytes = batch.bytes[i]!;
+    const bytes = batch.bytes[i];
     if (bytes >= this.#fullFrom) return NO_SLOT;
     const { zone } = this.#holder;
     const slot = reachable ? ram.takeSlot(bytes, true, zone) : slots.reserve(bytes, zone);
@@ -157,15 +157,15 @@ export class Reservation {
       return node === InsertRefusal.cycle ? BlockOutcome.rejected : BlockOutcome.full;
     }
     const generation = slots.generationOf(slot);
-    const bytes = batch.bytes[i]!;
+    const bytes = batch.bytes[i];
     table.lock(node);
     table.setSlot(node, slot, generation);
     slots.setNode(slot, node);
-    const flags = batch.flags[i]!;
+    const flags = batch.flags[i];
     // Set the flag, but never clear it: a command may have set it before.
     if ((flags & BlockFlag.transient) !== 0) table.setFlag(node, NodeFlag.transient, true);
     if ((flags & BlockFlag.aliasGiven) !== 0) {
-      table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+      table.addAlias(node, batch.aliasLo[i], batch.aliasHi[i]);
     }
     const offset = slots.offsetOf(slot);
     const state = { writing: true, committing: false, reads: 0, copies: null };
@@ -236,7 +236,7 @@ export function commitSlots(
   const stored: NodeId[] = refs.map(() => NO_NODE);
   const finish = (ref: SlotRef, i: number, checksum: bigint | null, macFault: string | null) => {
     forget(ref);
-    const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
+    const given = (handles.flags[i] & CommitFlag.checksumGiven) !== 0;
     const isSum = checksum !== null && (!given || handles.checksum[i] === checksum);
     const right = isSum && macFault === null;
     handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
@@ -341,7 +341,7 @@ function giveUp(store: TieredStore, ref: SlotRef): void {
  */
 function settle(store: TieredStore, nodes: readonly NodeId[]): void {
   const stored = nodes.filter((node) => node !== NO_NODE);
-  for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]!);
+  for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]);
   store.ram.touch(stored, "stored");
   for (const node of stored) store.ssd?.committed(node);
 }

@@ -123,7 +123,7 @@ export class StoreResidency {
   readonly noted = (node: NodeId, tier: Tier, on: boolean): void => {
     const announced = this.#announced;
     if (announced === null) return;
-    const known = announced[node]!;
+    const known = announced[node];
     if (((known & tier) !== 0) === on || (tier & ALL) === 0) return;
     if (on) this.#store(announced, node, tier);
     else this.#remove(announced, node, tier);
@@ -188,7 +188,7 @@ export class StoreResidency {
 
   #isOpen(node: NodeId, tier: Tier, first: number, done: Uint8Array): boolean {
     const at = node - first;
-    return at >= 0 && at < done.length && done[at] === 0 && (this.#announced![node]! & tier) !== 0;
+    return at >= 0 && at < done.length && done[at] === 0 && (this.#announced![node] & tier) !== 0;
   }
 
   #announce(from: number): void {
@@ -209,7 +209,7 @@ export class StoreResidency {
         if ((there & bit) === 0) continue;
         const path = this.#collect(
           node,
-          (step) => (announced[step]! & bit) === 0 && this.#isWhole(step, bit),
+          (step) => (announced[step] & bit) === 0 && this.#isWhole(step, bit),
         );
         for (const step of path) this.#store(announced, step as NodeId, bit);
         if (this.#restarts !== restarts) return;
@@ -240,27 +240,27 @@ export class StoreResidency {
 
   #store(announced: Uint8Array, node: NodeId, tier: Tier): void {
     if (this.#table.layerOf(node) !== LAYER_ALL) return;
-    const notes = this.#stored[indexOf(tier)]!;
+    const notes = this.#stored[indexOf(tier)];
     if (notes.count === NOTES) this.#seal();
     this.#read(node);
     notes.add(this.#words);
-    this.#digests[indexOf(tier)]!.count(this.#words[0]!, this.#words[1]!, 1);
-    if (announced[node]! >> GATHERED === 0) this.#marked[this.#markedCount++] = node;
-    announced[node] = announced[node]! | tier | (tier << GATHERED);
+    this.#digests[indexOf(tier)].count(this.#words[0], this.#words[1], 1);
+    if (announced[node] >> GATHERED === 0) this.#marked[this.#markedCount++] = node;
+    announced[node] = announced[node] | tier | (tier << GATHERED);
   }
 
   #remove(announced: Uint8Array, node: NodeId, tier: Tier): void {
-    const notes = this.#removed[indexOf(tier)]!;
+    const notes = this.#removed[indexOf(tier)];
     // Removals are emitted before the collected `stored` events. If one of these names the block,
     // turn the collected events into changes first.
-    const isGathered = (announced[node]! & (tier << GATHERED)) !== 0;
+    const isGathered = (announced[node] & (tier << GATHERED)) !== 0;
     if (isGathered || notes.count === NOTES) this.#seal();
     // After a restart the block may not be announced yet: there is nothing to remove.
-    if ((announced[node]! & tier) === 0) return;
+    if ((announced[node] & tier) === 0) return;
     this.#table.readKeyStart(node, this.#words, 0);
     notes.add(this.#words);
-    this.#digests[indexOf(tier)]!.count(this.#words[0]!, this.#words[1]!, -1);
-    announced[node] = announced[node]! & ~tier;
+    this.#digests[indexOf(tier)].count(this.#words[0], this.#words[1], -1);
+    announced[node] = announced[node] & ~tier;
   }
 
   /**
@@ -279,14 +279,14 @@ export class StoreResidency {
     const announced = this.#announced;
     if (announced === null) return;
     for (let i = 0; i < TIERS.length; i++) {
-      const { name } = TIERS[i]!;
-      this.#sealedBlocks += this.#removed[i]!.count + this.#stored[i]!.count;
-      this.#removed[i]!.take(name, this.#sealed);
-      this.#stored[i]!.take(name, this.#sealed);
+      const { name } = TIERS[i];
+      this.#sealedBlocks += this.#removed[i].count + this.#stored[i].count;
+      this.#removed[i].take(name, this.#sealed);
+      this.#stored[i].take(name, this.#sealed);
     }
     for (let i = 0; i < this.#markedCount; i++) {
-      const node = this.#marked[i]!;
-      announced[node] = announced[node]! & ((1 << GATHERED) - 1);
+      const node = this.#marked[i];
+      announced[node] = announced[node] & ((1 << GATHERED) - 1);
     }
     this.#markedCount = 0;
     if (this.#sealedBlocks <= this.#blocksMax) return;
@@ -324,8 +324,8 @@ class RemovedNotes {
    */
   add(words: Uint32Array): void {
     const at = this.count++ * 2;
-    this.hashes[at] = words[0]!;
-    this.hashes[at + 1] = words[1]!;
+    this.hashes[at] = words[0];
+    this.hashes[at + 1] = words[1];
   }
 
   drop(): void {
@@ -355,8 +355,8 @@ class StoredNotes extends RemovedNotes {
 
   override add(words: Uint32Array): void {
     const at = this.count * 2;
-    this.#parents[at] = words[2]!;
-    this.#parents[at + 1] = words[3]!;
+    this.#parents[at] = words[2];
+    this.#parents[at + 1] = words[3];
     super.add(words);
   }
 
@@ -377,8 +377,8 @@ class StoredNotes extends RemovedNotes {
   }
 
   #parentOf(i: number): bigint | null {
-    const lo = this.#parents[i * 2]!;
-    const hi = this.#parents[i * 2 + 1]!;
+    const lo = this.#parents[i * 2];
+    const hi = this.#parents[i * 2 + 1];
     return lo === 0 && hi === 0 ? null : (BigInt(hi) << 32n) | BigInt(lo);
   }
 }

@@ -66,7 +66,7 @@ function reportOf(loads: readonly PotentialLoad[]) {
     const disk = cpu + heldTokens.disk;
     if (disk === 0) continue;
     instances[worker] ??= nothing();
-    const instance = instances[worker]!;
+    const instance = instances[worker];
     instance.dp[rank] = heldTokens.device;
     instance.gpu = Math.max(instance.gpu, heldTokens.device);
     instance.cpu = Math.max(instance.cpu, cpu);

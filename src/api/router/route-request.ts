@@ -275,7 +275,7 @@ class Scanner {
   /** Returns the next byte that is not a blank, without consuming it. -1 at the end. */
   #peek(): number {
     for (; this.#at < this.#bytes.length; this.#at++) {
-      const byte = this.#bytes[this.#at]!;
+      const byte = this.#bytes[this.#at];
       if (!isBlank(byte)) return byte;
     }
     return -1;
@@ -297,7 +297,7 @@ class Scanner {
   #string(): string {
     const start = this.#at++;
     for (; this.#at < this.#bytes.length; this.#at++) {
-      const byte = this.#bytes[this.#at]!;
+      const byte = this.#bytes[this.#at];
       if (byte === Byte.backslash) this.#at++;
       else if (byte < Byte.space) throw new ScanError("a string contains a control character");
       else if (byte === Byte.quote) return this.#text(start, ++this.#at);
@@ -318,7 +318,7 @@ class Scanner {
     this.#peek();
     const start = this.#at;
     for (let depth = 0; this.#at < this.#bytes.length; ) {
-      const byte = this.#bytes[this.#at]!;
+      const byte = this.#bytes[this.#at];
       if (byte === Byte.quote) {
         this.#string();
         continue;
@@ -405,7 +405,7 @@ function readTokens(bytes: Uint8Array, from: number, into: Uint32Array): ReadTok
   let digits = 0;
   let isDone = false;
   for (let at = from; at < bytes.length; at++) {
-    const byte = bytes[at]!;
+    const byte = bytes[at];
     if (byte >= Byte.zero && byte <= Byte.nine && !isDone) {
       if (value === 0) break;
       value = value === -1 ? byte - Byte.zero : value * 10 + byte - Byte.zero;

@@ -247,7 +247,7 @@ export const ROUTER_METRICS = {
     ({ targets, index }) =>
       targets.flatMap(({ id, worker, rank }) =>
         (index.digests(id) ?? []).map(({ blocks }, tier) => {
-          return [worker, `${rank}`, RESIDENCY_TIERS[tier]!, blocks] as const;
+          return [worker, `${rank}`, RESIDENCY_TIERS[tier], blocks] as const;
         }),
       ),
     { worker: [], rank: [], tier: RESIDENCY_TIERS },

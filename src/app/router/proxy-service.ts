@@ -233,7 +233,7 @@ function firstLineOf(file: string): string {
     const what = `proxy.engine_token_file cannot be read: ${messageOf(cause)}`;
     throw new HearthError("CONFIG_INVALID", what, { cause });
   }
-  const line = text.split("\n", 1)[0]!.trim();
+  const line = text.split("\n", 1)[0].trim();
   if (/^[\x21-\x7e]+$/.test(line)) return line;
   throw new HearthError("CONFIG_INVALID", `${file}: the first line is not a valid token`);
 }

@@ -143,7 +143,7 @@ export const caShowCommand = defineCommand({
     const wallMs = clock.wallMs();
     const pem = await fileText(file);
     const found = describeCertificates(file, pem, wallMs);
-    const verdict = ca === null ? null : judged(found[0]!, pem, await fileText(ca), wallMs);
+    const verdict = ca === null ? null : judged(found[0], pem, await fileText(ca), wallMs);
     if (json) printJson(io, documentOf(file, found, verdict));
     else print(io, found, verdict);
     return verdict === null || verdict === "good" ? "ok" : "failed";
@@ -224,7 +224,7 @@ function describe(where: string, der: Uint8Array, wallMs: number): DescribedCert
   const { names, authority, keyUsage, extendedKeyUsage, notBeforeMs, notAfterMs } =
     read.certificate;
   const uris = names.filter(({ kind }) => kind === "uri").map(({ value }) => value);
-  const peer = uris.length === 1 ? parsePeerUri(uris[0]!) : null;
+  const peer = uris.length === 1 ? parsePeerUri(uris[0]) : null;
   const host = peer === null ? "other" : "host";
   return {
     kind: authority === null ? host : "authority",

@@ -192,7 +192,7 @@ function mustPair({ cert, key }: Pick<ConnectionFlags, "cert" | "key">): void {
 }
 
 async function firstLine(path: string): Promise<string> {
-  const line = (await fileText(path)).split("\n", 1)[0]!.trim();
+  const line = (await fileText(path)).split("\n", 1)[0].trim();
   // The token is sent in an HTTP header and must never be printed.
   if (/^[\x21-\x7e]{1,4096}$/.test(line)) return line;
   throw new HearthError("USAGE", `the first line of ${path} is empty or not printable`);

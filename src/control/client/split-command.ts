@@ -98,7 +98,7 @@ export async function broadcastParts(
  * Combines the receipts of the parts into one. Blocks of parts that were not sent are `rejected`.
  */
 function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[]): Receipt {
-  const first = receipts[0]!;
+  const first = receipts[0];
   const last = receipts.at(-1)!;
   if (parts.length === 1 || (receipts.length === 1 && first.status === "rejected")) {
     return withId(first, parts);

@@ -117,7 +117,7 @@ const BLOCKS = {
   check({ count }: Frame, _start: number, _stride: number, into: BlockItems) {
     const { flags, aliasLo, aliasHi } = into;
     for (let i = 0; i < count; i++) {
-      if ((flags[i]! & BlockFlag.aliasGiven) === 0 && (aliasLo[i]! | aliasHi[i]!) !== 0)
+      if ((flags[i] & BlockFlag.aliasGiven) === 0 && (aliasLo[i] | aliasHi[i]) !== 0)
         return malformed("an alias without its flag: set item flag bit 1, or send alias 0");
     }
     return null;
@@ -262,8 +262,8 @@ function encodeAcquired(
   for (let i = 0; i < count; i++, at += itemBytes) {
     writeSlot(output, at, slots, i);
     const ok = slots.outcome[i] === Outcome.ok;
-    output.view.setUint32(at + 24, ok ? checksums[2 * i]! : 0, true);
-    output.view.setUint32(at + 28, ok ? checksums[2 * i + 1]! : 0, true);
+    output.view.setUint32(at + 24, ok ? checksums[2 * i] : 0, true);
+    output.view.setUint32(at + 28, ok ? checksums[2 * i + 1] : 0, true);
     if (macs === null) continue;
     if (ok)
       output.bytes.set(macs.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES), at + ACQUIRED_ITEM_BYTES);
@@ -300,13 +300,13 @@ function decodeAcquired(
 
 function writeSlot(output: Output, at: number, slots: Readonly<SlotItems>, i: number): void {
   const { view } = output;
-  const outcome = slots.outcome[i]!;
+  const outcome = slots.outcome[i];
   const ok = outcome === Outcome.ok;
   view.setUint32(at, outcome, true);
-  view.setUint32(at + 4, ok ? slots.slot[i]! : 0, true);
-  view.setUint32(at + 8, ok ? slots.generation[i]! : 0, true);
-  view.setUint32(at + 12, ok ? slots.bytes[i]! : 0, true);
-  writeSafeU64(view, at + 16, ok ? slots.offset[i]! : 0);
+  view.setUint32(at + 4, ok ? slots.slot[i] : 0, true);
+  view.setUint32(at + 8, ok ? slots.generation[i] : 0, true);
+  view.setUint32(at + 12, ok ? slots.bytes[i] : 0, true);
+  writeSafeU64(view, at + 16, ok ? slots.offset[i] : 0);
 }
 
 /** Returns the 32-bit halves of u64s, low half first, so that copying allocates no bigints. */
@@ -358,7 +358,7 @@ const COMMITTED = {
   clear({ bytes: out }: Output, start: number, stride: number, { flags, count }: CommitItems) {
     const hasMacs = stride > MAC_AT;
     for (let i = 0, at = start; i < count; i++, at += stride) {
-      const given = flags[i]!;
+      const given = flags[i];
       if ((given & CommitFlag.checksumGiven) === 0)
         out.fill(0, at + CHECKSUM_AT, at + CHECKSUM_END);
       if (hasMacs && (given & CommitFlag.macGiven) === 0) out.fill(0, at + MAC_AT, at + stride);
@@ -367,7 +367,7 @@ const COMMITTED = {
   check({ bytes: from, count }: Frame, start: number, stride: number, { flags }: CommitItems) {
     const hasMacs = stride > MAC_AT;
     for (let i = 0, at = start; i < count; i++, at += stride) {
-      const given = flags[i]!;
+      const given = flags[i];
       if (
         hasMacs &&
         ((given & CommitFlag.macGiven) !== 0) === isZero(from, at + MAC_AT, at + stride)
@@ -412,8 +412,8 @@ export function encodeHandlesRequest(
   const { count } = handles;
   let at = beginRequest(output, op, requestId, count, count * HANDLE_ITEM_BYTES, noReply);
   for (let i = 0; i < count; i++, at += HANDLE_ITEM_BYTES) {
-    output.view.setUint32(at, handles.slot[i]!, true);
-    output.view.setUint32(at + 4, handles.generation[i]!, true);
+    output.view.setUint32(at, handles.slot[i], true);
+    output.view.setUint32(at + 4, handles.generation[i], true);
   }
 }
 

@@ -61,7 +61,7 @@ export function encodePingRequest(
 export function encodePingReply(output: Output, request: Frame): void {
   const length = request.end - request.body;
   const at = beginReply(output, Op.ping, request.requestId, 0, length);
-  for (let i = 0; i < length; i++) output.bytes[at + i] = request.bytes[request.body + i]!;
+  for (let i = 0; i < length; i++) output.bytes[at + i] = request.bytes[request.body + i];
 }
 
 /** Checks a PING request or reply. Its payload is `bytes[body, end)`. */

@@ -73,8 +73,8 @@ export const u64: ColumnKind<bigint> = {
   writeColumn({ view }, start, stride, column, count) {
     const halves = halvesOf(column, count);
     for (let i = 0, at = start; i < count; i++, at += stride) {
-      view.setUint32(at, halves[2 * i]!, true);
-      view.setUint32(at + 4, halves[2 * i + 1]!, true);
+      view.setUint32(at, halves[2 * i], true);
+      view.setUint32(at + 4, halves[2 * i + 1], true);
     }
   },
   readColumn({ view, count }, start, stride, column) {
@@ -100,7 +100,7 @@ export const size: ColumnKind<number> = {
   read: ({ view }, at) => readSafeU64(view, at) ?? undefined,
   writeColumn({ view }, start, stride, column, count) {
     const sizes = column as Float64Array;
-    for (let i = 0, at = start; i < count; i++, at += stride) writeSafeU64(view, at, sizes[i]!);
+    for (let i = 0, at = start; i < count; i++, at += stride) writeSafeU64(view, at, sizes[i]);
   },
   readColumn({ view, count }, start, stride, column) {
     for (let i = 0, at = start; i < count; i++, at += stride) {
@@ -146,14 +146,14 @@ export function bytes(length: number): ColumnKind<Uint8Array> {
       }
       const into = output.bytes;
       for (let i = 0, at = start, next = 0; i < count; i++, at += stride)
-        for (let k = 0; k < length; k++) into[at + k] = from[next++]!;
+        for (let k = 0; k < length; k++) into[at + k] = from[next++];
     },
     readColumn({ bytes: from, count }, start, stride, column) {
       const into = column as Uint8Array;
       if (stride === length) into.set(from.subarray(start, start + count * length), 0);
       else
         for (let i = 0, at = start, next = 0; i < count; i++, at += stride)
-          for (let k = 0; k < length; k++) into[next++] = from[at + k]!;
+          for (let k = 0; k < length; k++) into[next++] = from[at + k];
       return true;
     },
   };
@@ -171,7 +171,7 @@ export function bits(known: number): ColumnKind<number> {
     },
     writeColumn({ view }, start, stride, column, count) {
       const words = column as Uint32Array;
-      for (let i = 0, at = start; i < count; i++, at += stride) view.setUint32(at, words[i]!, true);
+      for (let i = 0, at = start; i < count; i++, at += stride) view.setUint32(at, words[i], true);
     },
     readColumn({ view, count }, start, stride, column) {
       let undefinedBits = 0;
@@ -300,7 +300,7 @@ export class ColumnFields {
     const columns = items as unknown as Readonly<Record<string, Column>>;
     let at = start;
     for (const { name, kind } of this.#all) {
-      kind.writeColumn(output, at, this.bytes, columns[name]!, items.count);
+      kind.writeColumn(output, at, this.bytes, columns[name], items.count);
       at += kind.bytes;
     }
   }
@@ -310,7 +310,7 @@ export class ColumnFields {
     const columns = into as unknown as Readonly<Record<string, Column>>;
     let at = start;
     for (const { name, kind } of this.#all) {
-      if (!kind.readColumn(frame, at, this.bytes, columns[name]!))
+      if (!kind.readColumn(frame, at, this.bytes, columns[name]))
         return refusalOf(frame, name, kind);
       at += kind.bytes;
     }

@@ -57,7 +57,7 @@ export function localHash(
     });
   const into = { local: new BigUint64Array(1), sequence: new BigUint64Array(1) };
   sequenceHashes(native, words, { blockTokens: words.length, seed, parent: null }, into);
-  return into.local[0]!;
+  return into.local[0];
 }
 
 const pair = new Uint8Array(16);

@@ -99,9 +99,9 @@ const BLOCK_LIST: Codec<Blocks> = {
     writer.array(hashes.length);
     for (let i = 0; i < hashes.length; i++) {
       writer.map(tokenHashes === null ? 1 : 3);
-      writer.raw(BLOCK_HASH).int(hashes[i]!);
+      writer.raw(BLOCK_HASH).int(hashes[i]);
       if (tokenHashes === null) continue;
-      writer.raw(TOKENS_HASH).int(tokenHashes[i]!).raw(MEDIA_INFO);
+      writer.raw(TOKENS_HASH).int(tokenHashes[i]).raw(MEDIA_INFO);
       const own = media?.[i] ?? null;
       if (own === null) writer.nil();
       else MEDIA.write(writer, own);

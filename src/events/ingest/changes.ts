@@ -113,7 +113,7 @@ function joined(blocks: readonly StoredBlock[]): Uint32Array | null {
   const whole = new Uint32Array(count);
   let to = 0;
   for (const { tokens, at = 0, count: own = tokens!.length } of blocks) {
-    for (let i = 0; i < own; i++) whole[to++] = tokens![at + i]!;
+    for (let i = 0; i < own; i++) whole[to++] = tokens![at + i];
   }
   return whole;
 }

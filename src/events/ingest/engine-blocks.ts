@@ -93,7 +93,7 @@ export class EngineBlocks {
       for (const some of this.known.takeAll(BLOCKS_A_STEP)) {
         for (const { sequence, copies } of some) {
           for (const [place, tier] of RESIDENCY_TIERS.entries()) {
-            if (copies[place]! > 0) this.changes.removed(tier, sequence);
+            if (copies[place] > 0) this.changes.removed(tier, sequence);
           }
         }
         yield;
@@ -177,7 +177,7 @@ export class EngineBlocks {
     const plain = isPlain(blocks, start);
     let { parent, before } = place;
     for (const [i, name] of names.entries()) {
-      const block = { sequence: sequence[i]!, parent, before, salt };
+      const block = { sequence: sequence[i], parent, before, salt };
       this.#adopt(name, block);
       const isPerhaps = isAgain && this.known.holds(name, tier);
       if (isPerhaps) this.known.addPerhaps(name);
@@ -189,7 +189,7 @@ export class EngineBlocks {
           tier,
           parent,
           sequence: block.sequence,
-          local: local[i]!,
+          local: local[i],
           tokens: blocks.tokens,
           at: i * blockTokens,
           count: blockTokens,
@@ -278,7 +278,7 @@ export class EngineBlocks {
       if (this.known.get(name) !== null || this.orphans.get(name) !== null) continue;
       const isGone = this.#gone.delete(name) || this.#hasForgottenGone;
       const place = { parent: sequence[i - 1] ?? null, before: names[i - 1] ?? null };
-      const block = { sequence: sequence[i]!, ...place, salt: start.salt };
+      const block = { sequence: sequence[i], ...place, salt: start.salt };
       this.#place(name, isGone ? [0, 0, 0] : [1, 0, 0], block);
     }
     for (const name of names.slice(0, last + 1)) {
@@ -307,7 +307,7 @@ export class EngineBlocks {
     for (const [, block] of this.known.entries()) {
       if (this.changes.blocks >= BLOCKS_A_STEP) yield;
       for (const [place, tier] of RESIDENCY_TIERS.entries()) {
-        if (block.copies[place]! > 0) this.#announce(block, tier);
+        if (block.copies[place] > 0) this.#announce(block, tier);
       }
     }
   }
@@ -349,8 +349,8 @@ export class EngineBlocks {
     const start = { parent: parent.sequence, salt: shareOf(orphan.salt, parent.salt) };
     const blocks = { tokens, loraName, extras: extras === null ? null : [extras] };
     const chain = chainOf(this.#native, blockTokens, blocks, start);
-    const made = { local: chain.local[0]!, tokens, isPlain: isPlain(blocks, start) };
-    const block = { sequence: chain.sequence[0]!, before: orphan.parent, ...start };
+    const made = { local: chain.local[0], tokens, isPlain: isPlain(blocks, start) };
+    const block = { sequence: chain.sequence[0], before: orphan.parent, ...start };
     this.#place(name, copies, block, made);
   }
 
@@ -558,7 +558,7 @@ function chainOf(
       const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
       into.local[i] = localHash(native, own, seed, media);
     }
-    last = sequenceHash(last, into.local[i]!);
+    last = sequenceHash(last, into.local[i]);
     into.sequence[i] = last;
   }
   return into;

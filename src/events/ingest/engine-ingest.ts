@@ -695,7 +695,7 @@ class Replay implements AsyncDisposable {
   #answer(message: ZmtpMessage): void {
     const asking = this.#asking;
     const [number, payload] = message.slice(-2);
-    const isAnswer = message.length >= 3 && message.length <= 4 && message[0]!.length === 0;
+    const isAnswer = message.length >= 3 && message.length <= 4 && message[0].length === 0;
     if (asking === null || !isAnswer || number?.length !== 8 || payload === undefined) return;
     asking.timer[Symbol.dispose]();
     const sequence = sequenceOf(number);

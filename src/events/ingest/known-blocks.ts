@@ -108,7 +108,7 @@ export class KnownBlocks {
 
   holds(name: BlockName, tier: ResidencyTier): boolean {
     const entry = this.#names.find(name);
-    return entry !== NO_ENTRY && this.#copies[placeOf(tier)]!.get(entry) > 0;
+    return entry !== NO_ENTRY && this.#copies[placeOf(tier)].get(entry) > 0;
   }
 
   /**
@@ -131,8 +131,8 @@ export class KnownBlocks {
       this.#deviceCopies += count;
       if (this.#isDoubtful(entry)) this.#doubts--;
     }
-    const copies = this.#copies[place]!.get(entry) + count;
-    this.#copies[place]!.set(entry, copies);
+    const copies = this.#copies[place].get(entry) + count;
+    this.#copies[place].set(entry, copies);
     return copies === count;
   }
 
@@ -178,10 +178,10 @@ export class KnownBlocks {
       if (this.#perhaps.get(entry) === 0) this.#doubts--;
       return "others";
     }
-    const copies = this.#copies[place]!.get(entry);
+    const copies = this.#copies[place].get(entry);
     if (copies === 0) return null;
     if (place === 0) this.#deviceCopies--;
-    this.#copies[place]!.set(entry, copies - 1);
+    this.#copies[place].set(entry, copies - 1);
     if (copies > 1) return "others";
     if (place === 0 && this.#isDoubtful(entry)) this.#doubts++;
     if (this.#copies.every((column) => column.get(entry) === 0)) this.#names.move(entry, FORMER);
@@ -202,7 +202,7 @@ export class KnownBlocks {
     // A damaged file may contain a block twice.
     if (this.#names.find(name) !== NO_ENTRY) return;
     const entry = this.#add(name, block);
-    for (const [place, copies] of block.copies.entries()) this.#copies[place]!.set(entry, copies);
+    for (const [place, copies] of block.copies.entries()) this.#copies[place].set(entry, copies);
     this.#perhaps.set(entry, block.perhaps);
     if (block.copies.every((copies) => copies === 0)) this.#names.move(entry, FORMER);
     this.#deviceCopies += block.copies[0];
@@ -256,7 +256,7 @@ export class KnownBlocks {
   }
 
   #isDoubtful(entry: number): boolean {
-    return this.#perhaps.get(entry) > 0 && this.#copies[0]!.get(entry) === 0;
+    return this.#perhaps.get(entry) > 0 && this.#copies[0].get(entry) === 0;
   }
 
   #lessPerhaps(entry: number): void {

@@ -297,7 +297,7 @@ export class Translator {
     const names: BlockName[] = [];
     while (names.length < count) {
       if (names.length > 0 && names.length % NAMES_A_STEP === 0) yield;
-      names.push(blockNameOf(event.hashes[names.length]!));
+      names.push(blockNameOf(event.hashes[names.length]));
     }
     const before = parent === null ? null : blockNameOf(parent);
     if (before !== null && names.includes(before)) {
@@ -401,7 +401,7 @@ const TIERS: Readonly<Record<string, MediumTier>> = {
  */
 function tierOf(medium: string | null): MediumTier {
   if (medium === null) return "device";
-  return Object.hasOwn(TIERS, medium) ? TIERS[medium]! : "unknown";
+  return Object.hasOwn(TIERS, medium) ? TIERS[medium] : "unknown";
 }
 
 const MAIN_KINDS = ["full_attention", "mla_attention", "sink_full_attention"];

@@ -160,7 +160,7 @@ export class EngineBatches {
   #stored(tier: Tier, blocks: readonly KnownTokens[], events: EngineEvent[]): void {
     let from = 0;
     for (let i = 1; i <= blocks.length; i++) {
-      if (i < blocks.length && blocks[i]!.parent === blocks[i - 1]!.sequence) continue;
+      if (i < blocks.length && blocks[i].parent === blocks[i - 1].sequence) continue;
       events.push(storedEvent(tier, blocks.slice(from, i), this.#blockTokens));
       from = i;
     }
@@ -188,7 +188,7 @@ function storedEvent(tier: Tier, blocks: readonly KnownTokens[], blockTokens: nu
     ...NO_EXTRAS,
     kind: "stored",
     hashes: blocks.map(({ sequence }) => sequence),
-    parent: blocks[0]!.parent,
+    parent: blocks[0].parent,
     tokens,
     blockTokens,
     medium: MEDIA[tier],
@@ -245,7 +245,7 @@ function copyTokens(
   nth: number,
 ): void {
   const to = nth * blockTokens;
-  for (let i = 0; i < blockTokens; i++) into[to + i] = run[at + i]!;
+  for (let i = 0; i < blockTokens; i++) into[to + i] = run[at + i];
 }
 
 /**
@@ -350,7 +350,7 @@ export class TokenTable {
     return {
       sequence: this.#sequences.keyOf(entry),
       parent: this.#hasParent.get(entry) === 0 ? null : this.#parent.get(entry),
-      run: this.#runs[entry]!,
+      run: this.#runs[entry],
       at: this.#at.get(entry),
     };
   }

@@ -70,7 +70,7 @@ export class EngineBlockSet implements PublishedSet {
 
   *slices(): Generator<readonly ResidencyChange[], void> {
     for (const [place, blocks] of this.#tiers.entries()) {
-      const tier = RESIDENCY_TIERS[place]!;
+      const tier = RESIDENCY_TIERS[place];
       let chains = new Chains(tier);
       for (const entry of blocks.hashes.entries()) {
         chains.add(blocks.hashes.keyOf(entry), blocks.parentOf(entry));
@@ -85,12 +85,12 @@ export class EngineBlockSet implements PublishedSet {
   #store(change: ResidencyChange & { kind: "stored" }, published: ResidencyChange[]): void {
     const { tier, hashes } = change;
     const place = RESIDENCY_TIERS.indexOf(tier);
-    const blocks = this.#tiers[place]!;
+    const blocks = this.#tiers[place];
     let { parent } = change;
     let isNews = false;
     for (const hash of hashes) {
       if (blocks.add(hash, parent)) {
-        this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), 1);
+        this.#digests[place].count(Number(hash & LOW), Number(hash >> 32n), 1);
         isNews = true;
       }
       parent = hash;
@@ -109,7 +109,7 @@ export class EngineBlockSet implements PublishedSet {
     this.#forgotten += count;
     let left = count;
     for (const at of [place, 0, 1, 2]) {
-      const oldest = this.#tiers[at]!.takeOldest(left);
+      const oldest = this.#tiers[at].takeOldest(left);
       if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
       this.#gone(at, oldest, published);
       left -= oldest.length;
@@ -118,23 +118,23 @@ export class EngineBlockSet implements PublishedSet {
 
   #remove(tier: ResidencyTier, hashes: BigUint64Array, published: ResidencyChange[]): void {
     const place = RESIDENCY_TIERS.indexOf(tier);
-    const gone = hashes.filter((hash) => this.#tiers[place]!.delete(hash));
+    const gone = hashes.filter((hash) => this.#tiers[place].delete(hash));
     this.#gone(place, gone, published);
   }
 
   /** Appends a `removed` change for blocks that are no longer in the set. */
   #gone(place: number, hashes: BigUint64Array, published: ResidencyChange[]): void {
     for (const hash of hashes) {
-      this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
+      this.#digests[place].count(Number(hash & LOW), Number(hash >> 32n), -1);
     }
     if (hashes.length > 0) {
-      published.push({ kind: "removed", tier: RESIDENCY_TIERS[place]!, hashes });
+      published.push({ kind: "removed", tier: RESIDENCY_TIERS[place], hashes });
     }
   }
 
   #clear(tier: ResidencyTier | null, published: ResidencyChange[]): void {
     for (const [place, blocks] of this.#tiers.entries()) {
-      const name = RESIDENCY_TIERS[place]!;
+      const name = RESIDENCY_TIERS[place];
       if (tier !== null && tier !== name) continue;
       if (place === DEVICE) this.#isDeviceWhole = true;
       this.#gone(place, blocks.takeOldest(blocks.hashes.size), published);
@@ -233,7 +233,7 @@ export function storeBlocks(
     get digests() {
       const { digests } = residency;
       return (["device", "host", "disk"] as const).map((tier, i) =>
-        tiers.includes(tier) ? digests[i]! : NOTHING,
+        tiers.includes(tier) ? digests[i] : NOTHING,
       );
     },
     *slices() {
@@ -254,8 +254,8 @@ export function joinDigests(all: readonly (readonly ResidencyDigest[])[]): Resid
   return [0, 1, 2].map((place) =>
     all.reduce<ResidencyDigest>(
       (sum, digests) => ({
-        blocks: sum.blocks + digests[place]!.blocks,
-        mix: sum.mix ^ digests[place]!.mix,
+        blocks: sum.blocks + digests[place].blocks,
+        mix: sum.mix ^ digests[place].mix,
       }),
       NOTHING,
     ),

@@ -158,7 +158,7 @@ export class ChangeRing {
     this.#blocks += blocksIn(change);
     const { changesMax, blocksMax } = this.#limits;
     while (this.size > 1 && (this.size > changesMax || this.#blocks > blocksMax)) {
-      this.#blocks -= blocksIn(this.#kept[this.#head]!);
+      this.#blocks -= blocksIn(this.#kept[this.#head]);
       this.#head++;
     }
     if (this.#head <= this.#kept.length / 2 || this.#head < 64) return;

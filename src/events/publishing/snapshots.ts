@@ -160,7 +160,7 @@ export class Snapshots {
 export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
   const { id, source, sequence, isDeviceKnown, parts } = snapshot;
   const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
-  return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
+  return { ...of, part, isLast: part === parts.length - 1, runs: parts[part] };
 }
 
 /**
@@ -224,12 +224,12 @@ class SnapshotEdits {
 function* without(run: ResidencyRun, edited: Edited): Generator<ResidencyRun> {
   const { tier, hashes } = run;
   const part = (from: number, end: number): ResidencyRun => {
-    const parent = from === 0 ? run.parent : hashes[from - 1]!;
+    const parent = from === 0 ? run.parent : hashes[from - 1];
     return { tier, parent, hashes: hashes.subarray(from, end) };
   };
   let from = 0;
   for (let at = 0; at < hashes.length; at++) {
-    if (!edited.has(hashes[at]!)) continue;
+    if (!edited.has(hashes[at])) continue;
     if (at > from) yield part(from, at);
     from = at + 1;
   }

@@ -124,7 +124,7 @@ export class ZmqPublisher implements AsyncDisposable {
     if (!isMuch) return;
     let gone = 0;
     while (this.#kept.length - gone > KEPT_BATCHES || this.#bytes > KEPT_BYTES) {
-      this.#bytes -= this.#kept[gone++]!.length;
+      this.#bytes -= this.#kept[gone++].length;
     }
     this.#kept = this.#kept.slice(gone);
     this.#first += gone;

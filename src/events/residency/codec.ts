@@ -57,7 +57,7 @@ const optionalHash = nullable(u64);
 /** A tier, encoded as its index in RESIDENCY_TIERS. */
 const tier: Codec<ResidencyTier> = converted(
   uint(RESIDENCY_TIERS.length - 1),
-  (place) => RESIDENCY_TIERS[place]!,
+  (place) => RESIDENCY_TIERS[place],
   (name) => RESIDENCY_TIERS.indexOf(name),
 );
 

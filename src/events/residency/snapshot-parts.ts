@@ -28,7 +28,7 @@ export function splitChange(
       parts.push({ ...change, hashes });
       continue;
     }
-    const parent = at === 0 ? change.parent : change.hashes[at - 1]!;
+    const parent = at === 0 ? change.parent : change.hashes[at - 1];
     const tokenHashes = change.tokenHashes?.subarray(at, at + blocksMax) ?? null;
     parts.push({ ...change, parent, hashes, tokenHashes });
   }
@@ -84,7 +84,7 @@ export function fitRange(
 ): readonly ResidencyChange[] {
   let [end, bytes] = [from, ANSWER_BYTES];
   while (end < changes.length && end - from < RESIDENCY_LIMITS.packedChangesMax) {
-    bytes += packedBytes(changes[end]!);
+    bytes += packedBytes(changes[end]);
     if (bytes > bytesMax && end > from) break;
     end++;
   }
@@ -109,7 +109,7 @@ export function* snapshotParts(
         [part, left, hasAny] = [[], room, true];
       }
       const hashes = run.hashes.subarray(at, at + Math.floor((left - CHANGE_BYTES) / 8));
-      const parent = at === 0 ? run.parent : run.hashes[at - 1]!;
+      const parent = at === 0 ? run.parent : run.hashes[at - 1];
       part.push({ tier: run.tier, parent, hashes });
       left -= CHANGE_BYTES + hashes.length * 8;
       at += hashes.length;

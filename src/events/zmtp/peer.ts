@@ -352,7 +352,7 @@ class SendQueue {
   /** Writes as much as the socket accepts. Returns false if the socket is closed. */
   drain(): boolean {
     while (this.#first < this.#waiting.length) {
-      const message = this.#waiting[this.#first]!;
+      const message = this.#waiting[this.#first];
       const written = this.#wire.write(message.subarray(this.#sent));
       if (written < 0) return false;
       this.#sent += written;

@@ -94,7 +94,7 @@ export class FrameReader {
       const frame = this.#bodyFrom(chunk, at);
       at += frame.used;
       if (frame.body === null) return null;
-      const flags = this.#head[0]!;
+      const flags = this.#head[0];
       this.#headLength = 0;
       const isCommand = (flags & COMMAND) !== 0;
       if (!take({ isCommand, hasMore: (flags & MORE) !== 0, body: frame.body })) return null;
@@ -104,18 +104,16 @@ export class FrameReader {
   /** Returns how many bytes of the frame's head are still missing. */
   #headMissing(): number {
     if (this.#headLength === 0) return 1;
-    return ((this.#head[0]! & LONG) !== 0 ? 9 : 2) - this.#headLength;
+    return ((this.#head[0] & LONG) !== 0 ? 9 : 2) - this.#headLength;
   }
 
   #headFault(): string | null {
-    const flags = this.#head[0]!;
+    const flags = this.#head[0];
     if ((flags & ~(MORE | LONG | COMMAND)) !== 0) return "frame with unknown flags";
     if ((flags & COMMAND) !== 0 && (flags & MORE) !== 0) return "command in several frames";
     if (this.#headMissing() > 0) return null;
     const isLong = (flags & LONG) !== 0;
-    const length = isLong
-      ? Number(new DataView(this.#head.buffer).getBigUint64(1))
-      : this.#head[1]!;
+    const length = isLong ? Number(new DataView(this.#head.buffer).getBigUint64(1)) : this.#head[1];
     if (length > this.#bytesMax)
       return `frame of ${length} bytes, the maximum is ${this.#bytesMax}`;
     this.#bodyTotal = length;
@@ -233,7 +231,7 @@ function decodeReady(data: Uint8Array): ZmtpCommand {
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
   let [at, socketType] = [0, null as string | null];
   for (let count = 0; at < data.length; count++) {
-    const nameEnd = at + 1 + data[at]!;
+    const nameEnd = at + 1 + data[at];
     if (count === PROPERTIES_MAX || nameEnd === at + 1 || nameEnd + 4 > data.length) {
       return malformed("malformed READY");
     }
@@ -283,7 +281,7 @@ export function encodeGreeting(): Uint8Array {
 export function greetingFault(greeting: Uint8Array, length: number): string | null {
   if (length >= 1 && greeting[0] !== 0xff) return "the peer does not speak ZMTP";
   if (length >= SIGNATURE_BYTES && greeting[9] !== 0x7f) return "the peer does not speak ZMTP 3";
-  if (length > MAJOR_AT && greeting[MAJOR_AT]! < 3) {
+  if (length > MAJOR_AT && greeting[MAJOR_AT] < 3) {
     return `the peer speaks ZMTP ${greeting[MAJOR_AT]}, version 3 is required`;
   }
   if (length < MECHANISM_AT + MECHANISM_BYTES) return null;
@@ -300,5 +298,5 @@ export function greetingFault(greeting: Uint8Array, length: number): string | nu
  * own number.
  */
 export function greetingVersion(greeting: Uint8Array): { major: number; minor: number } {
-  return { major: greeting[MAJOR_AT]!, minor: greeting[MINOR_AT]! };
+  return { major: greeting[MAJOR_AT], minor: greeting[MINOR_AT] };
 }

@@ -216,7 +216,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     const found = this.#find(this.#holders.get(namespace) ?? [], namespace, keys, at);
     // Rotates the result by a byte of the key, so that requests for different blocks spread over
     // the peers.
-    const first = found.length === 0 ? 0 : keys[at + 31]! % found.length;
+    const first = found.length === 0 ? 0 : keys[at + 31] % found.length;
     return first === 0 ? found : [...found.slice(first), ...found.slice(0, first)];
   }
 
@@ -227,11 +227,11 @@ export class Summaries implements BlockHolders, AsyncDisposable {
   #find(holders: Holder[], namespace: string, keys: Uint8Array, at: number): WorkerId[] {
     const found: WorkerId[] = [];
     const look = (index: number) => {
-      const holder = holders[index]!;
+      const holder = holders[index];
       const { worker, filter } = holder;
       if (!filter.mayContain(keys, at)) return;
       if (this.#wrong.has(worker, namespace, keys, at)) return;
-      holders[index] = holders[found.length]!;
+      holders[index] = holders[found.length];
       holders[found.length] = holder;
       found.push(worker);
     };
@@ -242,7 +242,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     for (; end < near; end++) look(end);
     const others = holders.length - near;
     const count = Math.min(others, LOOKED_MAX);
-    const turn = (keys[at + 30]! * 256 + keys[at + 29]!) % (others - count + 1);
+    const turn = (keys[at + 30] * 256 + keys[at + 29]) % (others - count + 1);
     for (let i = 0; i < count && found.length < HOLDERS_MAX; i++) look(near + turn + i);
     return found.slice(0, HOLDERS_MAX);
   }
@@ -349,7 +349,7 @@ export class Summaries implements BlockHolders, AsyncDisposable {
     const most = all.length > PEERS_PER_ROUND ? PEERS_PER_ROUND_OF_MANY : all.length;
     const count = Math.min(most, this.#questionsLeft - peers.size);
     for (let i = 0; i < count; i++) {
-      const peer = all[(this.#turn + i) % all.length]!;
+      const peer = all[(this.#turn + i) % all.length];
       peers.set(peer.worker, peer);
     }
     this.#turn = all.length === 0 ? 0 : (this.#turn + count) % all.length;

@@ -433,7 +433,7 @@ export class Traces {
   list(key: string | null): PullTrace[] {
     const list: PullTrace[] = [];
     for (let i = 1; i <= this.#ring.length; i++) {
-      const { pull } = this.#ring[(this.#next - i) % TRACES_MAX]!;
+      const { pull } = this.#ring[(this.#next - i) % TRACES_MAX];
       if (key === null || pull.key === key) list.push({ ...pull, steps: [...pull.steps] });
     }
     return list;

@@ -72,7 +72,7 @@ export class PeerQueries {
   }
 
   async #ask({ peer, fetches, resolvers, deadlineMs }: HasBatch): Promise<void> {
-    const { namespaceKey } = fetches[0]!;
+    const { namespaceKey } = fetches[0];
     const blocks = fetches.map(({ digest, layer }) => ({ digest, layer }));
     const request: PeerRequest = { op: "has", namespace: namespaceKey, blocks };
     const answer = await this.ask(peer, request, { deadlineMs });
@@ -158,18 +158,18 @@ export async function findNames(
   const ask = async (peer: Peer, places: readonly number[]) => {
     for (let from = 0; from < places.length && !options.signal.aborted; from += NAMES_MAX) {
       const some = places.slice(from, from + NAMES_MAX);
-      const request = { op: "find" as const, names: some.map((place) => names[place]!) };
+      const request = { op: "find" as const, names: some.map((place) => names[place]) };
       const answer = await queries.ask(peer, request, options);
       if (answer?.op !== "find" || answer.found.length !== some.length) return;
       for (const [index, place] of some.entries())
-        for (const one of answer.found[index]!) found[place]!.push({ ...one, worker: peer.worker });
+        for (const one of answer.found[index]) found[place].push({ ...one, worker: peer.worker });
     }
   };
   const named = [...new Set(sources)].flatMap((worker) => peers.get(worker) ?? []);
   const usable = named.filter((peer) => peer.breaker.allows).slice(0, PEERS_MAX);
   const all = names.map((_, place) => place);
   await Promise.all(usable.map((peer) => ask(peer, all)));
-  const left = all.filter((place) => found[place]!.length === 0);
+  const left = all.filter((place) => found[place].length === 0);
   if (left.length === 0) return found;
   const others = peers
     .reachable()

@@ -172,7 +172,7 @@ export class FetchRequest implements RequestHandle {
     this.#context = context;
     this.#scheduler = scheduler;
     this.#attempts = attempts;
-    this.#peer = attempts[0]!.peer;
+    this.#peer = attempts[0].peer;
     for (const attempt of attempts) attempt.request = this;
     this.#monitor = new ProgressMonitor(context.parts.clock, {
       usualMs: (first) => this.#usualMs(first),
@@ -273,7 +273,7 @@ export class FetchRequest implements RequestHandle {
     for (const attempt of attempts)
       attempt.fetch.trace.step("asked", { ...this.#where(path), bytes: attempt.bytes });
     const fault = await connection.pull({
-      namespace: attempts[0]!.fetch.namespaceKey,
+      namespace: attempts[0].fetch.namespaceKey,
       items: attempts.map(({ fetch, bytes, generation, landing }) => ({
         digest: fetch.digest,
         layer: fetch.layer,
@@ -287,7 +287,7 @@ export class FetchRequest implements RequestHandle {
         path.meter.moved(bytes);
         this.#monitor.moved(bytes);
       },
-      onItem: (index, result) => this.#answer(attempts[index]!, result, path),
+      onItem: (index, result) => this.#answer(attempts[index], result, path),
     });
     path.meter.end();
     return fault;

@@ -130,7 +130,7 @@ class RequestQueue {
     const attempts: Attempt[] = [];
     let bytes = 0;
     while (batch.attempts.length > 0 && attempts.length < this.#itemsMax()) {
-      const attempt = batch.attempts[0]!;
+      const attempt = batch.attempts[0];
       if (attempts.length > 0 && bytes + attempt.bytes > REQUEST_BYTES_MAX) break;
       batch.attempts.shift();
       if (attempt.over) continue;
@@ -260,7 +260,7 @@ export class FetchScheduler {
     const kind = outcome === "full" || outcome === "late" ? outcome : "miss";
     const arrivals = came === undefined ? null : shareArrival(came.arrival, waiters.length);
     for (const [index, [call, place]] of waiters.entries())
-      call.deliver(place, arrivals === null ? { kind } : { kind: "ok", arrival: arrivals[index]! });
+      call.deliver(place, arrivals === null ? { kind } : { kind: "ok", arrival: arrivals[index] });
     for (const attempt of [...fetch.attempts]) {
       if (attempt.request === null) attempt.end();
       else attempt.request.reconsider();

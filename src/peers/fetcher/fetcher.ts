@@ -182,7 +182,7 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     const untilMs = clock.monotonicMs() + deadlineMs;
     const fetches = this.#coalesce(namespace, namespaceKey, blocks, options, untilMs);
     call.onLeave = (index, late) => {
-      const fetch = fetches[index]!;
+      const fetch = fetches[index];
       if (fetch.leave(call, index)) this.#scheduler.unwanted(fetch, late);
     };
     for (const [index, fetch] of fetches.entries())
@@ -309,12 +309,12 @@ export class Fetcher implements PeerTier, AsyncDisposable {
     const { deriveKeys } = this.#context.parts;
     const keys = new Uint8Array(blocks.length * KEY_BYTES);
     for (let from = 0; from < blocks.length; ) {
-      const { layer } = blocks[from]!;
+      const { layer } = blocks[from];
       let to = from + 1;
-      while (to < blocks.length && blocks[to]!.layer === layer) to++;
+      while (to < blocks.length && blocks[to].layer === layer) to++;
       const digests = new Uint8Array((to - from) * KEY_BYTES);
       for (let index = from; index < to; index++) {
-        const { digest } = blocks[index]!;
+        const { digest } = blocks[index];
         assert(digest.length === KEY_BYTES, "a digest has 32 bytes");
         digests.set(digest, (index - from) * KEY_BYTES);
       }

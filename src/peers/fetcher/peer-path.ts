@@ -136,7 +136,7 @@ class Latencies {
     const kept = Math.min(this.#count, KEPT);
     if (kept < KNOWN_MIN) return this.#p95;
     const sorted = this.#ring.slice(0, kept).sort();
-    this.#p95 = sorted[Math.min(Math.ceil(kept * QUANTILE), kept) - 1]!;
+    this.#p95 = sorted[Math.min(Math.ceil(kept * QUANTILE), kept) - 1];
     return this.#p95;
   }
 }

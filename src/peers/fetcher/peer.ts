@@ -253,7 +253,7 @@ export class Peer {
     this.#corruptMs.push(nowMs);
     if (this.#corruptMs.length > CORRUPT_MAX) this.#corruptMs.shift();
     const isOften = this.#corruptMs.length === CORRUPT_MAX;
-    if (!isOften || nowMs - this.#corruptMs[0]! > CORRUPT_WITHIN_MS) return;
+    if (!isOften || nowMs - this.#corruptMs[0] > CORRUPT_WITHIN_MS) return;
     // The reply that carried the corrupt block also counts as a success, which would reset the
     // cooldown to its minimum. So corrupt replies are counted separately.
     if (nowMs > this.#corruptUntilMs) this.#corruptTimes = 0;

@@ -45,7 +45,7 @@ export async function readCredentials(
   ]);
   const chain = certificatesIn(files.certFile, certificates.text);
   mustBeAuthorities(files.caFile, authorities.text, wallMs);
-  mustBePair(files, chain[0]!.der, key.text);
+  mustBePair(files, chain[0].der, key.text);
   const credentials = {
     ...name,
     certificates: certificates.text,
@@ -53,7 +53,7 @@ export async function readCredentials(
     authorities: authorities.text,
     notAfterMs: Math.min(...chain.map(({ certificate }) => certificate.notAfterMs)),
   };
-  mustBeOurs(files, credentials, chain[0]!.der, wallMs);
+  mustBeOurs(files, credentials, chain[0].der, wallMs);
   mustServe(files, credentials);
   return { credentials, warnings: warningsOf(files, key.mode, authorities.text) };
 }

@@ -80,7 +80,7 @@ export function oneOf<const T>(values: readonly T[]): Field<T> {
     read(reader, what) {
       const value = values[reader.u8(what)];
       if (value === undefined) reader.fail(`${what}: unknown`);
-      return value ?? values[0]!;
+      return value ?? values[0];
     },
   };
 }

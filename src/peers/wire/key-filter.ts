@@ -80,7 +80,7 @@ export class KeyFilterBuilder {
     const group = groupOf(wordAt(key, 0), this.#groups);
     const low = wordAt(key, 4);
     const high = wordAt(key, 8);
-    for (let i = 0; i < GROUP_WORDS; i++) words[group + i]! |= bitOf(low, high, i);
+    for (let i = 0; i < GROUP_WORDS; i++) words[group + i] |= bitOf(low, high, i);
     this.#keys++;
   }
 
@@ -155,7 +155,7 @@ export class KeyFilter {
     const low = wordAt(key, at + 4);
     const high = wordAt(key, at + 8);
     for (let i = 0; i < GROUP_WORDS; i++) {
-      if ((words[group + i]! & bitOf(low, high, i)) === 0) return false;
+      if ((words[group + i] & bitOf(low, high, i)) === 0) return false;
     }
     return true;
   }
@@ -163,9 +163,7 @@ export class KeyFilter {
 
 /** Reads a 32-bit word of a key as little-endian on every CPU. */
 function wordAt(bytes: Uint8Array, at: number): number {
-  return (
-    (bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24)) >>> 0
-  );
+  return (bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24)) >>> 0;
 }
 
 /**

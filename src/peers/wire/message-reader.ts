@@ -60,7 +60,7 @@ export class MessageReader {
   take(chunk: Uint8Array, at: number): number {
     this.message = null;
     while (this.#lengthBytes < LENGTH_BYTES && at < chunk.length && this.fault === null) {
-      this.#length[this.#lengthBytes++] = chunk[at++]!;
+      this.#length[this.#lengthBytes++] = chunk[at++];
       if (this.#lengthBytes === LENGTH_BYTES) this.#begin();
     }
     if (this.fault !== null) return chunk.length;

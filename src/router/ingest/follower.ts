@@ -435,7 +435,7 @@ export class PendingBatches {
       return false;
     }
     let at = this.#batches.length;
-    while (at > 0 && this.#batches[at - 1]!.firstSequence > batch.firstSequence) at--;
+    while (at > 0 && this.#batches[at - 1].firstSequence > batch.firstSequence) at--;
     const before = this.#batches[at - 1];
     if (before?.firstSequence === batch.firstSequence) {
       if (before.changes.length >= batch.changes.length) return false;

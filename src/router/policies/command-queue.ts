@@ -217,7 +217,7 @@ export class DelayQueue {
   add(dueMs: number, run: () => void): boolean {
     if (this.#tasks.length >= this.#max) return false;
     let at = this.#tasks.length;
-    while (at > 0 && this.#tasks[at - 1]!.dueMs > dueMs) at--;
+    while (at > 0 && this.#tasks[at - 1].dueMs > dueMs) at--;
     this.#tasks.splice(at, 0, { dueMs, run });
     return true;
   }
@@ -227,7 +227,7 @@ export class DelayQueue {
    */
   run(nowMs: number): void {
     let due = 0;
-    while (due < this.#tasks.length && this.#tasks[due]!.dueMs <= nowMs) due++;
+    while (due < this.#tasks.length && this.#tasks[due].dueMs <= nowMs) due++;
     for (const { run } of this.#tasks.splice(0, due)) run();
   }
 }

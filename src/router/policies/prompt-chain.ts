@@ -56,12 +56,12 @@ export class PromptChain {
 
   /** Returns bits 0 to 31 of a block's digest. */
   lo(block: number): number {
-    return this.#words[block * WORDS]!;
+    return this.#words[block * WORDS];
   }
 
   /** Returns bits 32 to 63 of a block's digest. */
   hi(block: number): number {
-    return this.#words[block * WORDS + 1]!;
+    return this.#words[block * WORDS + 1];
   }
 
   has(block: number, lo: number, hi: number): boolean {

@@ -71,7 +71,7 @@ function shapeOf(value: Json, key: string, depth: number): unknown {
   if (depth >= DEPTH_MAX) return "deep";
   if (!Array.isArray(value)) {
     const keys = Object.keys(value).sort();
-    return keys.map((name) => [name, shapeOf(value[name]!, name, depth + 1)]);
+    return keys.map((name) => [name, shapeOf(value[name], name, depth + 1)]);
   }
   const items = value.map((one) => JSON.stringify(shapeOf(one, key, depth + 1)));
   return [...new Set(items)];

@@ -195,7 +195,7 @@ function sourcesOf(
     .sort((a, b) => b.tokens - a.tokens);
   if (others.length === 0) return [];
   const sources = [...new Set(others.map(({ worker }) => worker))].slice(0, SOURCES_MAX);
-  return [{ type: "prefetch", payload: { prefix_tokens: others[0]!.tokens, sources } }];
+  return [{ type: "prefetch", payload: { prefix_tokens: others[0].tokens, sources } }];
 }
 
 /** Returns true if a request has several prompts. Hints can describe only one. */

@@ -125,7 +125,7 @@ export class Relay {
     const { tracker, watch } = this.#options;
     const parts = this.#cutter.push(bytes);
     if (parts.length === 0) return null;
-    const whole = parts.length === 1 ? parts[0]! : Buffer.concat(parts);
+    const whole = parts.length === 1 ? parts[0] : Buffer.concat(parts);
     if (this.#count.addEvents(whole)) tracker.prefilled();
     watch?.add(whole);
     tracker.output(this.#count.tokens);

@@ -130,7 +130,7 @@ export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<
 function append(body: RequestBody, set: Fields): Uint8Array<ArrayBuffer> {
   const { bytes } = body;
   let end = bytes.length - 1;
-  while (BLANK.has(bytes[end]!) && end > 0) end--;
+  while (BLANK.has(bytes[end]) && end > 0) end--;
   if (bytes[end] !== CLOSING_BRACE) {
     return new TextEncoder().encode(stringifyJson({ ...body.fields, ...set }));
   }
@@ -146,7 +146,7 @@ function append(body: RequestBody, set: Fields): Uint8Array<ArrayBuffer> {
 function hasAny(value: Json, names: readonly string[]): boolean {
   if (typeof value !== "object" || value === null) return false;
   if (Array.isArray(value)) return value.some((item) => hasAny(item, names));
-  return Object.keys(value).some((key) => names.includes(key) || hasAny(value[key]!, names));
+  return Object.keys(value).some((key) => names.includes(key) || hasAny(value[key], names));
 }
 
 function without(value: Json, strip: readonly string[]): Json {

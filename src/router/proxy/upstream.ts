@@ -263,7 +263,7 @@ function start(order: UpstreamOrder, agents: Agents | null): ClientRequest {
 
 function pairsOf(raw: readonly string[]): HeaderPairs {
   const pairs: HeaderPairs = [];
-  for (let i = 0; i + 1 < raw.length; i += 2) pairs.push([raw[i]!, raw[i + 1]!]);
+  for (let i = 0; i + 1 < raw.length; i += 2) pairs.push([raw[i], raw[i + 1]]);
   return pairs;
 }
 

@@ -356,7 +356,7 @@ function sourceOf(rank: number, value: unknown, host: string): EventSource[] {
 function reachable(endpoint: unknown, host: string): string | null {
   const match = typeof endpoint === "string" ? TCP.exec(endpoint) : null;
   if (match === null) return null;
-  const reached = `tcp://${ANY_HOSTS.has(match[1]!) ? host : match[1]}:${match[2]}`;
+  const reached = `tcp://${ANY_HOSTS.has(match[1]) ? host : match[1]}:${match[2]}`;
   return parseEndpoint(reached) === null ? null : reached;
 }
 

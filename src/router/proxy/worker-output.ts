@@ -301,7 +301,7 @@ export class EventCutter {
   #endOfEvents(bytes: Uint8Array): number {
     let [end, isEmpty, ended] = [0, this.#isLineEmpty, this.#ended];
     for (let at = 0; at < bytes.length; at++) {
-      const byte = bytes[at]!;
+      const byte = bytes[at];
       if (byte === LF && ended !== "nothing") {
         if (ended === "event") end = at + 1;
         ended = "nothing";

@@ -114,8 +114,8 @@ export class BlockTable extends TableView {
     const node = this.place(source, index, namespace, hasParent, NodeFlag.writing);
     if (isRefusal(node)) return node;
     const { meta } = this.columns;
-    if ((meta[node]! & (Tier.ram | Tier.ssd)) === 0) this.setBytes(node, source.bytes[index]!);
-    meta[node] = meta[node]! | NodeFlag.writing;
+    if ((meta[node] & (Tier.ram | Tier.ssd)) === 0) this.setBytes(node, source.bytes[index]);
+    meta[node] = meta[node] | NodeFlag.writing;
     return node;
   }
 
@@ -133,7 +133,7 @@ export class BlockTable extends TableView {
     const node = this.place(source, index, namespace, hasParent, 0);
     if (isRefusal(node)) return node;
     const { meta, bytes } = this.columns;
-    if ((meta[node]! & LENGTH_KNOWN) === 0) bytes[node] = source.bytes[index]!;
+    if ((meta[node] & LENGTH_KNOWN) === 0) bytes[node] = source.bytes[index];
     if (tier !== Tier.gpu) this.gain(node, tier);
     else if (!this.addGpuHolder(node)) return InsertRefusal.full;
     return node;
@@ -145,8 +145,8 @@ export class BlockTable extends TableView {
    */
   endWrite(node: NodeId): void {
     const { meta } = this.columns;
-    assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends was started");
-    meta[node] = meta[node]! & ~NodeFlag.writing;
+    assert((meta[node] & NodeFlag.writing) !== 0, "a write that ends was started");
+    meta[node] = meta[node] & ~NodeFlag.writing;
     this.vanishIfUnused(node);
   }
 
@@ -175,7 +175,7 @@ export class BlockTable extends TableView {
   addGpuHolder(node: NodeId): boolean {
     const { gpuHolders } = this.columns;
     if (gpuHolders[node] === GPU_HOLDERS_MAX) return false;
-    gpuHolders[node] = gpuHolders[node]! + 1;
+    gpuHolders[node] = gpuHolders[node] + 1;
     this.gain(node, Tier.gpu);
     return true;
   }
@@ -186,8 +186,8 @@ export class BlockTable extends TableView {
    */
   removeGpuHolder(node: NodeId): void {
     const { gpuHolders } = this.columns;
-    assert(gpuHolders[node]! > 0, "a GPU that drops a block had it");
-    gpuHolders[node] = gpuHolders[node]! - 1;
+    assert(gpuHolders[node] > 0, "a GPU that drops a block had it");
+    gpuHolders[node] = gpuHolders[node] - 1;
     if (gpuHolders[node] === 0) this.lose(node, Tier.gpu);
   }
 
@@ -196,14 +196,14 @@ export class BlockTable extends TableView {
    */
   setBytes(node: NodeId, bytes: number): void {
     const { columns } = this;
-    const marks = columns.meta[node]!;
+    const marks = columns.meta[node];
     assert(marks !== 0, "a node to be changed is live");
-    const more = bytes - columns.bytes[node]!;
+    const more = bytes - columns.bytes[node];
     columns.bytes[node] = bytes;
     if (more === 0 || (marks & TIERS_ALL) === 0) return;
     for (const tier of Object.values(Tier)) {
       if ((marks & tier) === 0) continue;
-      columns.residentBytes[tierIndex(tier)] = columns.residentBytes[tierIndex(tier)]! + more;
+      columns.residentBytes[tierIndex(tier)] = columns.residentBytes[tierIndex(tier)] + more;
     }
     for (const list of columns.lists) if (isListed(list, marks)) list.bytes += more;
     columns.keptBytes += keptOnTiers(marks) * more;
@@ -228,7 +228,7 @@ export class BlockTable extends TableView {
     const { macs } = this.columns;
     const to = node * MAC_LENGTH;
     for (let i = 0; i < MAC_LENGTH; i++) {
-      const byte = from[at + i]!;
+      const byte = from[at + i];
       // Skip equal bytes: memory pages that are never written take no physical memory.
       if (macs[to + i] !== byte) macs[to + i] = byte;
     }
@@ -237,7 +237,7 @@ export class BlockTable extends TableView {
   setFlag(node: NodeId, flag: typeof NodeFlag.transient, on: boolean): void {
     const { meta } = this.columns;
     assert(meta[node] !== 0, "a node to be changed is live");
-    meta[node] = on ? meta[node]! | flag : meta[node]! & ~flag;
+    meta[node] = on ? meta[node] | flag : meta[node] & ~flag;
   }
 
   /** Adds a lock to the node. Returns false if the counter is at its maximum (2^32 - 1). */
@@ -273,7 +273,7 @@ export class BlockTable extends TableView {
    */
   markUsed(node: NodeId, tick: number): void {
     const { uses, lastUsed } = this.columns;
-    if (uses[node]! < USES_MAX) uses[node] = uses[node]! + 1;
+    if (uses[node] < USES_MAX) uses[node] = uses[node] + 1;
     lastUsed[node] = tick;
   }
 
@@ -336,7 +336,7 @@ export class BlockTable extends TableView {
     const at = index * KEY_WORDS;
     const hash = byKey.hash(source.keys, at);
     let node = byKey.find(source.keys, at, hash) as NodeId;
-    const marks = columns.meta[node]!;
+    const marks = columns.meta[node];
     if (node !== NO_NODE && marks >>> 16 !== namespace) return InsertRefusal.foreign;
     if ((marks & busyWith) !== 0) return InsertRefusal.busy;
     if (node !== NO_NODE && (!hasParent || columns.parent[node] !== 0)) {
@@ -369,7 +369,7 @@ export class BlockTable extends TableView {
     const parentHash = byKey.hash(source.parentKeys, at);
     let parent = byKey.find(source.parentKeys, at, parentHash) as NodeId;
     const known = parent !== NO_NODE;
-    if (known && columns.meta[parent]! >>> 16 !== namespace) return InsertRefusal.foreign;
+    if (known && columns.meta[parent] >>> 16 !== namespace) return InsertRefusal.foreign;
     if (known && existing !== NO_NODE && this.wouldCycle(existing, parent))
       return InsertRefusal.cycle;
     const wanted = (existing === NO_NODE ? 1 : 0) + (known ? 0 : 1);
@@ -415,7 +415,7 @@ export class BlockTable extends TableView {
     const { columns } = this;
     const node = takeNode(columns, namespace, flags);
     if (node === NO_NODE) return NO_NODE;
-    for (let i = 0; i < KEY_WORDS; i++) columns.keys[node * KEY_WORDS + i] = words[at + i]!;
+    for (let i = 0; i < KEY_WORDS; i++) columns.keys[node * KEY_WORDS + i] = words[at + i];
     if (!this.index.insert(node, hash)) {
       giveNode(columns, node);
       return NO_NODE;
@@ -429,13 +429,13 @@ export class BlockTable extends TableView {
     const { digests, meta } = this.columns;
     const from = index * DIGEST_LENGTH;
     const to = node * DIGEST_LENGTH;
-    for (let i = 0; i < DIGEST_LENGTH; i++) digests[to + i] = source.digests[from + i]!;
-    meta[node] = meta[node]! & ~NodeFlag.ghost;
+    for (let i = 0; i < DIGEST_LENGTH; i++) digests[to + i] = source.digests[from + i];
+    meta[node] = meta[node] & ~NodeFlag.ghost;
   }
 
   private gain(node: NodeId, tier: Tier): void {
     const { columns } = this;
-    const marks = columns.meta[node]!;
+    const marks = columns.meta[node];
     assert(
       marks !== 0 && (marks & NodeFlag.ghost) === 0,
       "a node that becomes resident was inserted",
@@ -443,8 +443,8 @@ export class BlockTable extends TableView {
     if ((marks & tier) !== 0) return;
     columns.meta[node] = marks | tier;
     const at = tierIndex(tier);
-    columns.residentBlocks[at] = columns.residentBlocks[at]! + 1;
-    columns.residentBytes[at] = columns.residentBytes[at]! + columns.bytes[node]!;
+    columns.residentBlocks[at] = columns.residentBlocks[at] + 1;
+    columns.residentBytes[at] = columns.residentBytes[at] + columns.bytes[node];
     enterTier(columns, node, tier);
     residencyChanged(columns, node, marks);
     columns.listeners.onResidency(node, tier, true);
@@ -452,13 +452,13 @@ export class BlockTable extends TableView {
 
   private lose(node: NodeId, tier: Tier): void {
     const { columns } = this;
-    const marks = columns.meta[node]!;
+    const marks = columns.meta[node];
     assert((marks & tier) !== 0, "a node that leaves a tier is resident there");
     leaveTier(columns, node, tier);
     columns.meta[node] = marks & ~tier;
     const at = tierIndex(tier);
-    columns.residentBlocks[at] = columns.residentBlocks[at]! - 1;
-    columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
+    columns.residentBlocks[at] = columns.residentBlocks[at] - 1;
+    columns.residentBytes[at] = columns.residentBytes[at] - columns.bytes[node];
     residencyChanged(columns, node, marks);
     columns.listeners.onResidency(node, tier, false);
     this.vanishIfUnused(node);
@@ -467,14 +467,14 @@ export class BlockTable extends TableView {
   private hold(node: NodeId, counter: Uint32Array): boolean {
     assert(this.columns.meta[node] !== 0, "a node that is locked or pinned is live");
     if (counter[node] === COUNTER_MAX) return false;
-    counter[node] = counter[node]! + 1;
+    counter[node] = counter[node] + 1;
     return true;
   }
 
   /** Decrements the node's lock or pin counter. Returns true if the counter is zero now. */
   private decrement(node: NodeId, counter: Uint32Array): boolean {
-    assert(counter[node]! > 0, "a node that is unlocked or unpinned has a lock or pin");
-    counter[node] = counter[node]! - 1;
+    assert(counter[node] > 0, "a node that is unlocked or unpinned has a lock or pin");
+    counter[node] = counter[node] - 1;
     return counter[node] === 0;
   }
 
@@ -484,10 +484,10 @@ export class BlockTable extends TableView {
     const { meta, parent, firstChild, locks, pins } = columns;
     const held = TIERS_ALL | NodeFlag.writing;
     let step: number = node;
-    while (step !== 0 && (meta[step]! & held) === 0) {
+    while (step !== 0 && (meta[step] & held) === 0) {
       if (firstChild[step] !== 0 || locks[step] !== 0 || pins[step] !== 0) return;
-      const above = parent[step]!;
-      for (let i = 0; i < this.walks.length; i++) this.walks[i]!.skip(step);
+      const above = parent[step];
+      for (let i = 0; i < this.walks.length; i++) this.walks[i].skip(step);
       this.hashes.removeNode(step);
       this.pageKeys.removeNode(step);
       this.index.remove(step);

@@ -100,11 +100,11 @@ export class ExtentLists {
   }
 
   slotBytesOf(extent: number): number {
-    return this.classBytes[this.classOf[extent]!]!;
+    return this.classBytes[this.classOf[extent]];
   }
 
   usedBytesOf(extent: number): number {
-    return this.classOf[extent] === -1 ? 0 : this.used[extent]! * this.slotBytesOf(extent);
+    return this.classOf[extent] === -1 ? 0 : this.used[extent] * this.slotBytesOf(extent);
   }
 
   /**
@@ -117,7 +117,7 @@ export class ExtentLists {
     const to = zone === ANY_ZONE ? zones : zone + 1;
     for (let eighth = EIGHTHS - 1; eighth >= 0; eighth--) {
       for (let at = from; at < to; at++) {
-        const head = heads[this.firstList(sizeClass, at) + eighth]!;
+        const head = heads[this.firstList(sizeClass, at) + eighth];
         if (head !== -1) return head;
       }
     }
@@ -127,10 +127,10 @@ export class ExtentLists {
   assign(extent: number, sizeClass: number, slots: number): void {
     this.classOf[extent] = sizeClass;
     this.capacity[extent] = slots;
-    this.classExtents[sizeClass] = this.classExtents[sizeClass]! + 1;
-    this.classSlots[sizeClass] = this.classSlots[sizeClass]! + slots;
+    this.classExtents[sizeClass] = this.classExtents[sizeClass] + 1;
+    this.classSlots[sizeClass] = this.classSlots[sizeClass] + slots;
     this.assigned++;
-    this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]!));
+    this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]));
   }
 
   /**
@@ -138,20 +138,20 @@ export class ExtentLists {
    * chain.
    */
   addFresh(extent: number, slot: number): void {
-    assert(this.fresh[extent]! < this.capacity[extent]!, "an extent with a free slot has room");
-    this.fresh[extent] = this.fresh[extent]! + 1;
+    assert(this.fresh[extent] < this.capacity[extent], "an extent with a free slot has room");
+    this.fresh[extent] = this.fresh[extent] + 1;
     if (this.eldest[extent] === 0) this.eldest[extent] = slot;
     this.newest[extent] = slot;
   }
 
   changeUsed(extent: number, by: number): void {
-    const sizeClass = this.classOf[extent]!;
-    const used = this.used[extent]! + by;
+    const sizeClass = this.classOf[extent];
+    const used = this.used[extent] + by;
     this.used[extent] = used;
-    this.classUsed[sizeClass] = this.classUsed[sizeClass]! + by;
-    const slots = this.capacity[extent]!;
+    this.classUsed[sizeClass] = this.classUsed[sizeClass] + by;
+    const slots = this.capacity[extent];
     const eighth = Math.floor((used * EIGHTHS) / slots);
-    const first = this.firstList(sizeClass, this.zoneOf[extent]!);
+    const first = this.firstList(sizeClass, this.zoneOf[extent]);
     const list = used === slots ? IN_NO_LIST : first + eighth;
     if (list === this.listOf[extent]) return;
     this.leave(extent);
@@ -160,10 +160,10 @@ export class ExtentLists {
 
   /** Removes an extent without slots in use from its class and adds it to the returned extents. */
   giveBack(extent: number): void {
-    const sizeClass = this.classOf[extent]!;
+    const sizeClass = this.classOf[extent];
     this.leave(extent);
-    this.classExtents[sizeClass] = this.classExtents[sizeClass]! - 1;
-    this.classSlots[sizeClass] = this.classSlots[sizeClass]! - this.capacity[extent]!;
+    this.classExtents[sizeClass] = this.classExtents[sizeClass] - 1;
+    this.classSlots[sizeClass] = this.classSlots[sizeClass] - this.capacity[extent];
     this.classOf[extent] = -1;
     this.capacity[extent] = 0;
     this.fresh[extent] = 0;
@@ -171,8 +171,8 @@ export class ExtentLists {
     this.newest[extent] = 0;
     this.eldest[extent] = 0;
     this.assigned--;
-    const zone = this.zoneOf[extent]!;
-    this.next[extent] = this.firstReturned[zone]!;
+    const zone = this.zoneOf[extent];
+    this.next[extent] = this.firstReturned[zone];
     this.firstReturned[zone] = extent;
   }
 
@@ -182,14 +182,14 @@ export class ExtentLists {
    */
   takeReturned(unfit: number, zone: number): number {
     const { next } = this;
-    const first = this.firstReturned[zone]!;
+    const first = this.firstReturned[zone];
     if (first === -1) return -1;
     if (first !== unfit) {
-      this.firstReturned[zone] = next[first]!;
+      this.firstReturned[zone] = next[first];
       return first;
     }
-    const second = next[first]!;
-    if (second !== -1) next[first] = next[second]!;
+    const second = next[first];
+    if (second !== -1) next[first] = next[second];
     return second;
   }
 
@@ -198,10 +198,10 @@ export class ExtentLists {
     for (let i = 0; i < CLASSES_MAX; i++) {
       if (this.classExtents[i] === 0) continue;
       rows.push({
-        slotBytes: this.classBytes[i]!,
-        extents: this.classExtents[i]!,
-        slots: this.classSlots[i]!,
-        used: this.classUsed[i]!,
+        slotBytes: this.classBytes[i],
+        extents: this.classExtents[i],
+        slots: this.classSlots[i],
+        used: this.classUsed[i],
       });
     }
     return rows.sort((a, b) => a.slotBytes - b.slotBytes);
@@ -216,7 +216,7 @@ export class ExtentLists {
   }
 
   private enter(extent: number, list: number): void {
-    const head = this.heads[list]!;
+    const head = this.heads[list];
     this.next[extent] = head;
     this.prev[extent] = -1;
     if (head !== -1) this.prev[head] = extent;
@@ -225,10 +225,10 @@ export class ExtentLists {
   }
 
   private leave(extent: number): void {
-    const list = this.listOf[extent]!;
+    const list = this.listOf[extent];
     if (list === IN_NO_LIST) return;
-    const next = this.next[extent]!;
-    const prev = this.prev[extent]!;
+    const next = this.next[extent];
+    const prev = this.prev[extent];
     if (next !== -1) this.prev[next] = prev;
     if (prev !== -1) this.next[prev] = next;
     else this.heads[list] = next;

@@ -34,7 +34,7 @@ function keyedHash(
   let v3 = seedHi ^ 0x74656462;
   const rounds = count + 3;
   for (let i = 0; i < rounds; i++) {
-    const word = i < count ? words[at + i]! | 0 : 0;
+    const word = i < count ? words[at + i] | 0 : 0;
     v3 ^= word;
     if (i === count) v2 ^= 0xff;
     v0 = (v0 + v1) | 0;
@@ -109,19 +109,19 @@ export class HashIndex {
     const { entries, mask, idMask, width, words: own, probesMax } = this;
     const tag = hash & ~idMask;
     for (let step = from; step < probesMax; step++) {
-      const entry = entries[(hash + step) & mask]!;
+      const entry = entries[(hash + step) & mask];
       if (entry === 0) return -1;
       if ((entry & ~idMask) !== tag) continue;
       const start = (entry & idMask) * width;
       let differing = 0;
-      for (let i = 0; i < width; i++) differing |= own[start + i]! ^ words[at + i]!;
+      for (let i = 0; i < width; i++) differing |= own[start + i] ^ words[at + i];
       if (differing === 0) return step;
     }
     return -1;
   }
 
   idAt(hash: number, step: number): number {
-    return this.entries[(hash + step) & this.mask]! & this.idMask;
+    return this.entries[(hash + step) & this.mask] & this.idMask;
   }
 
   /**
@@ -143,15 +143,15 @@ export class HashIndex {
   remove(id: number): void {
     const { entries, mask, idMask, width, words } = this;
     let hole = this.hash(words, id * width) & mask;
-    while ((entries[hole]! & idMask) !== id) {
+    while ((entries[hole] & idMask) !== id) {
       assert(entries[hole] !== 0, "an id to be removed stands in its index");
       hole = (hole + 1) & mask;
     }
     for (let place = (hole + 1) & mask; entries[place] !== 0; place = (place + 1) & mask) {
-      const home = this.hash(words, (entries[place]! & idMask) * width);
+      const home = this.hash(words, (entries[place] & idMask) * width);
       // Move the entry into the hole unless its home position is after the hole.
       if (((place - home) & mask) < ((place - hole) & mask)) continue;
-      entries[hole] = entries[place]!;
+      entries[hole] = entries[place];
       hole = place;
     }
     entries[hole] = 0;
@@ -198,13 +198,13 @@ export class AliasIndex {
     if (sharing >= NODES_PER_ALIAS_MAX || this.namesOf(node) >= ALIASES_PER_NODE_MAX) return "full";
     const entry = this.take();
     if (entry === 0) return "full";
-    for (let i = 0; i < this.width; i++) this.words[entry * this.width + i] = name[i]!;
+    for (let i = 0; i < this.width; i++) this.words[entry * this.width + i] = name[i];
     if (!this.index.insert(entry, hash)) {
       this.give(entry);
       return "full";
     }
     this.nodes[entry] = node;
-    this.nextOfNode[entry] = this.firstOfNode[node]!;
+    this.nextOfNode[entry] = this.firstOfNode[node];
     this.firstOfNode[node] = entry;
     return "added";
   }
@@ -212,7 +212,7 @@ export class AliasIndex {
   /** Returns the aliases of the node as bytes, each word in little-endian order. */
   namesGivenTo(node: number): Uint8Array[] {
     const names: Uint8Array[] = [];
-    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+    for (let entry = this.firstOfNode[node]; entry !== 0; entry = this.nextOfNode[entry]) {
       const words = this.words.slice(entry * this.width, (entry + 1) * this.width);
       names.push(new Uint8Array(words.buffer));
     }
@@ -225,10 +225,10 @@ export class AliasIndex {
    */
   readStarts(node: number, into: Uint32Array, at: number, max: number): number {
     let names = 0;
-    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+    for (let entry = this.firstOfNode[node]; entry !== 0; entry = this.nextOfNode[entry]) {
       if (names === max) break;
-      into[at + names * 2] = this.words[entry * this.width]!;
-      into[at + names * 2 + 1] = this.words[entry * this.width + 1]!;
+      into[at + names * 2] = this.words[entry * this.width];
+      into[at + names * 2 + 1] = this.words[entry * this.width + 1];
       names++;
     }
     return names;
@@ -236,12 +236,12 @@ export class AliasIndex {
 
   /** Removes all aliases of the node. */
   removeNode(node: number): void {
-    let entry = this.firstOfNode[node]!;
+    let entry = this.firstOfNode[node];
     // Write nothing for a node without aliases, so that its memory page is never touched.
     if (entry === 0) return;
     this.firstOfNode[node] = 0;
     while (entry !== 0) {
-      const next = this.nextOfNode[entry]!;
+      const next = this.nextOfNode[entry];
       this.index.remove(entry);
       this.give(entry);
       entry = next;
@@ -253,7 +253,7 @@ export class AliasIndex {
     let found = 0;
     for (let step = this.step(name, hash, -1); step >= 0; step = this.step(name, hash, step)) {
       if (found === out.length) break;
-      out[found++] = this.nodes[this.index.idAt(hash, step)]!;
+      out[found++] = this.nodes[this.index.idAt(hash, step)];
     }
     return found;
   }
@@ -264,13 +264,13 @@ export class AliasIndex {
 
   private namesOf(node: number): number {
     let names = 0;
-    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) names++;
+    for (let entry = this.firstOfNode[node]; entry !== 0; entry = this.nextOfNode[entry]) names++;
     return names;
   }
 
   private take(): number {
     let entry = this.firstFree;
-    if (entry !== 0) this.firstFree = this.nextOfNode[entry]!;
+    if (entry !== 0) this.firstFree = this.nextOfNode[entry];
     else if (this.highest === this.entriesMax) return 0;
     else entry = ++this.highest;
     this.count++;
@@ -291,6 +291,6 @@ export function wordsOfBytes(bytes: Uint8Array, at: number, into: Uint32Array): 
   for (let word = 0; word < 8; word++) {
     const from = at + word * 4;
     into[word] =
-      bytes[from]! | (bytes[from + 1]! << 8) | (bytes[from + 2]! << 16) | (bytes[from + 3]! << 24);
+      bytes[from] | (bytes[from + 1] << 8) | (bytes[from + 2] << 16) | (bytes[from + 3] << 24);
   }
 }

@@ -160,7 +160,7 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners) {
 export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags: number): NodeId {
   let node = columns.firstFree;
   if (node !== 0) {
-    columns.firstFree = columns.nextSibling[node]!;
+    columns.firstFree = columns.nextSibling[node];
     columns.nextSibling[node] = 0;
   } else {
     if (columns.highest === columns.nodesMax) return NO_NODE;
@@ -174,7 +174,7 @@ export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags:
 /** Frees a node. It must be in no list and have no parent, children, locks or pins. */
 export function giveNode(columns: NodeColumns, node: number): void {
   columns.meta[node] = 0;
-  columns.generation[node] = columns.generation[node]! + 1;
+  columns.generation[node] = columns.generation[node] + 1;
   columns.layer[node] = 0;
   columns.bytes[node] = 0;
   columns.slot[node] = 0;

@@ -18,13 +18,13 @@ import { type NodeColumns, NodeFlag, type RecencyList, Tier } from "./node-colum
 
 function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead: number): void {
   const { newer, older } = list;
-  const behind = older[ahead]!;
+  const behind = older[ahead];
   newer[node] = ahead;
   older[node] = behind;
   older[ahead] = node;
   newer[behind] = node;
   list.blocks++;
-  list.bytes += columns.bytes[node]!;
+  list.bytes += columns.bytes[node];
 }
 
 export function linkNewest(columns: NodeColumns, list: RecencyList, node: number): void {
@@ -33,12 +33,12 @@ export function linkNewest(columns: NodeColumns, list: RecencyList, node: number
 
 export function unlink(columns: NodeColumns, list: RecencyList, node: number): void {
   const { newer, older } = list;
-  const ahead = newer[node]!;
-  const behind = older[node]!;
+  const ahead = newer[node];
+  const behind = older[node];
   older[ahead] = behind;
   newer[behind] = ahead;
   list.blocks--;
-  list.bytes -= columns.bytes[node]!;
+  list.bytes -= columns.bytes[node];
 }
 
 /** Returns whether a node with these flags must not be evicted from the list's tier. */
@@ -53,8 +53,8 @@ export function isListed(list: RecencyList, marks: number): boolean {
 
 function nearestListed(columns: NodeColumns, list: RecencyList, node: number): number {
   const { meta, parent } = columns;
-  for (let step = parent[node]!; step !== 0; step = parent[step]!) {
-    const marks = meta[step]!;
+  for (let step = parent[node]; step !== 0; step = parent[step]) {
+    const marks = meta[step];
     if (isListed(list, marks)) return step;
     if (isGuarded(list, marks)) return 0;
   }
@@ -65,8 +65,8 @@ function nearestListed(columns: NodeColumns, list: RecencyList, node: number): n
 export function enterTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
-    const list = lists[i]!;
-    if (list.tier !== tier || isGuarded(list, columns.meta[node]!)) continue;
+    const list = lists[i];
+    if (list.tier !== tier || isGuarded(list, columns.meta[node])) continue;
     linkBehind(columns, list, node, nearestListed(columns, list, node));
   }
 }
@@ -78,19 +78,19 @@ export function enterTier(columns: NodeColumns, node: number, tier: number): voi
 export function leaveTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
-    const list = lists[i]!;
-    if (list.tier === tier && isListed(list, columns.meta[node]!)) unlink(columns, list, node);
+    const list = lists[i];
+    if (list.tier === tier && isListed(list, columns.meta[node])) unlink(columns, list, node);
   }
 }
 
 /** Makes the node and then each of its ancestors the newest of its lists. */
 export function touchPath(columns: NodeColumns, node: number): void {
   const { meta, parent, lists } = columns;
-  for (let step = node; step !== 0; step = parent[step]!) {
-    const marks = meta[step]!;
+  for (let step = node; step !== 0; step = parent[step]) {
+    const marks = meta[step];
     if ((marks & NodeFlag.ramProtected) !== 0) return;
     for (let i = 0; i < lists.length; i++) {
-      const list = lists[i]!;
+      const list = lists[i];
       if (isListed(list, marks)) moveToNewest(list, step);
     }
   }
@@ -98,10 +98,10 @@ export function touchPath(columns: NodeColumns, node: number): void {
 
 function moveToNewest(list: RecencyList, node: number): void {
   const { newer, older } = list;
-  const ahead = newer[node]!;
+  const ahead = newer[node];
   if (ahead === 0) return;
-  const behind = older[node]!;
-  const newest = older[0]!;
+  const behind = older[node];
+  const newest = older[0];
   older[ahead] = behind;
   newer[behind] = ahead;
   newer[node] = 0;
@@ -130,15 +130,15 @@ function moveToNewest(list: RecencyList, node: number): void {
 export function protect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, ramList, ssdList } = columns;
   let step = node;
-  while ((meta[step]! & NodeFlag.ramProtected) === 0) {
-    const marks = meta[step]!;
+  while ((meta[step] & NodeFlag.ramProtected) === 0) {
+    const marks = meta[step];
     meta[step] = marks | NodeFlag.ramProtected;
     if (isListed(ramList, marks)) unlink(columns, ramList, step);
     if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
     columns.listeners.onProtection(step as NodeId, true);
-    step = parent[step]!;
+    step = parent[step];
     if (step === 0) return;
-    protectedChildren[step] = protectedChildren[step]! + 1;
+    protectedChildren[step] = protectedChildren[step] + 1;
   }
 }
 
@@ -149,16 +149,16 @@ export function protect(columns: NodeColumns, node: number): void {
 export function unprotect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
   let step = node;
-  while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step]!)) {
-    if ((meta[step]! & NodeFlag.ramProtected) === 0) return;
-    const marks = meta[step]! & ~NodeFlag.ramProtected;
+  while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step])) {
+    if ((meta[step] & NodeFlag.ramProtected) === 0) return;
+    const marks = meta[step] & ~NodeFlag.ramProtected;
     meta[step] = marks;
     if (isListed(ramList, marks)) linkNewest(columns, ramList, step);
     if (isListed(ssdList, marks)) linkNewest(columns, ssdList, step);
     columns.listeners.onProtection(step as NodeId, false);
-    step = parent[step]!;
+    step = parent[step];
     if (step === 0) return;
-    protectedChildren[step] = protectedChildren[step]! - 1;
+    protectedChildren[step] = protectedChildren[step] - 1;
   }
 }
 
@@ -166,14 +166,14 @@ export function unprotect(columns: NodeColumns, node: number): void {
 export function keep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, ssdList } = columns;
   let step = node;
-  while ((meta[step]! & NodeFlag.kept) === 0) {
-    const marks = meta[step]!;
+  while ((meta[step] & NodeFlag.kept) === 0) {
+    const marks = meta[step];
     meta[step] = marks | NodeFlag.kept;
     if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
     residencyChanged(columns, step, marks);
-    step = parent[step]!;
+    step = parent[step];
     if (step === 0) return;
-    keptChildren[step] = keptChildren[step]! + 1;
+    keptChildren[step] = keptChildren[step] + 1;
   }
 }
 
@@ -185,13 +185,13 @@ export function unkeep(columns: NodeColumns, node: number): void {
   const { meta, parent, keptChildren, pins, ssdList } = columns;
   let step = node;
   while (pins[step] === 0 && keptChildren[step] === 0) {
-    const before = meta[step]!;
+    const before = meta[step];
     meta[step] = before & ~NodeFlag.kept;
     if (isListed(ssdList, before & ~NodeFlag.kept)) linkNewest(columns, ssdList, step);
     residencyChanged(columns, step, before);
-    step = parent[step]!;
+    step = parent[step];
     if (step === 0) return;
-    keptChildren[step] = keptChildren[step]! - 1;
+    keptChildren[step] = keptChildren[step] - 1;
   }
 }
 
@@ -200,13 +200,13 @@ export function unkeep(columns: NodeColumns, node: number): void {
  * together with its subtree.
  */
 export function protectParent(columns: NodeColumns, node: number, parent: number): void {
-  const marks = columns.meta[node]!;
+  const marks = columns.meta[node];
   if ((marks & NodeFlag.kept) !== 0) {
-    columns.keptChildren[parent] = columns.keptChildren[parent]! + 1;
+    columns.keptChildren[parent] = columns.keptChildren[parent] + 1;
     keep(columns, parent);
   }
   if ((marks & NodeFlag.ramProtected) !== 0) {
-    columns.protectedChildren[parent] = columns.protectedChildren[parent]! + 1;
+    columns.protectedChildren[parent] = columns.protectedChildren[parent] + 1;
     protect(columns, parent);
   }
 }
@@ -217,12 +217,12 @@ export function protectParent(columns: NodeColumns, node: number, parent: number
  */
 export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
   const { meta, bytes } = columns;
-  const now = meta[node]!;
+  const now = meta[node];
   if (((before | now) & NodeFlag.kept) === 0) return;
-  columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node]!;
+  columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node];
   const is = isInRamAlone(now);
   if (is === isInRamAlone(before)) return;
-  columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node]!;
+  columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node];
   if (!is) {
     unprotect(columns, node);
     return;

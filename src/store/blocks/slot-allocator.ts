@@ -148,7 +148,7 @@ export class SlotAllocator {
     }
     if (extent < 0) return NO_SLOT;
 
-    let slot = extents.firstFree[extent]!;
+    let slot = extents.firstFree[extent];
     if (slot !== NO_SLOT) extents.firstFree[extent] = records.linkOf(slot);
     else slot = this.takeFresh(extent, slotBytes);
     return this.handOut(slot, extent, slotBytes);
@@ -173,7 +173,7 @@ export class SlotAllocator {
     records.setGeneration(slot, this.lastGeneration);
     records.setState(slot, SlotState.reserved);
     extents.changeUsed(extent, 1);
-    extents.unmovable[extent] = extents.unmovable[extent]! + 1;
+    extents.unmovable[extent] = extents.unmovable[extent] + 1;
     this.usedSlots++;
     this.usedBytes += slotBytes;
     return slot;
@@ -319,7 +319,7 @@ export class SlotAllocator {
   nextUsedSlot(extent: number, slot: number): number {
     const { extents, records } = this;
     if (extents.classOf[extent] === -1) return NO_SLOT;
-    let next = slot === NO_SLOT ? extents.newest[extent]! : records.nextOf(slot);
+    let next = slot === NO_SLOT ? extents.newest[extent] : records.nextOf(slot);
     while (next !== NO_SLOT && this.stateOf(next) === SlotState.free) next = records.nextOf(next);
     return next;
   }
@@ -370,7 +370,7 @@ export class SlotAllocator {
       if (!this.openNext(number, unit)) return null;
       let next = number * layout.extentBytes;
       for (const entry of entries) {
-        for (; next < layout.offsets[entry]!; next += unit) spare.push(this.takeNext(number, unit));
+        for (; next < layout.offsets[entry]; next += unit) spare.push(this.takeNext(number, unit));
         restored[entry] = this.takeNext(number, unit);
         next += unit;
       }
@@ -391,8 +391,8 @@ export class SlotAllocator {
     const extents = new Map<number, Extent>();
     let end = 0;
     for (let i = 0; i < offsets.length; i++) {
-      const offset = offsets[i]!;
-      const slotBytes = this.slotBytesFor(bytes[i]!);
+      const offset = offsets[i];
+      const slotBytes = this.slotBytesFor(bytes[i]);
       const number = Math.floor(offset / extentBytes);
       const extent = extents.get(number) ?? { slotBytes, entries: [] };
       const inExtent = offset - number * extentBytes;
@@ -414,7 +414,7 @@ export class SlotAllocator {
   private openNext(extent: number, slotBytes: number): boolean {
     const sizeClass = this.extents.classFor(slotBytes);
     if (sizeClass < 0 || extent >= this.extentCount) return false;
-    const zone = this.extents.zoneOf[extent]!;
+    const zone = this.extents.zoneOf[extent];
     assert(this.unopened[zone] === extent, "the extents of a zone are opened in their order");
     this.unopened[zone] = extent + 1;
     this.extents.assign(extent, sizeClass, this.capacity(extent, slotBytes));
@@ -455,8 +455,8 @@ export class SlotAllocator {
       if (returned >= 0) return returned;
     }
     for (let at = from; at < to; at++) {
-      const fresh = this.unopened[at]!;
-      if (fresh >= Math.min(this.zoneStop[at]!, this.openCount()) || fresh === unfit) continue;
+      const fresh = this.unopened[at];
+      if (fresh >= Math.min(this.zoneStop[at], this.openCount()) || fresh === unfit) continue;
       this.unopened[at] = fresh + 1;
       return fresh;
     }
@@ -466,8 +466,8 @@ export class SlotAllocator {
   /** Creates the record of the next slot of the extent that was never handed out. */
   private takeFresh(extent: number, slotBytes: number): number {
     const { extents, records, limits } = this;
-    const offset = extent * this.extentBytes + extents.fresh[extent]! * slotBytes;
-    const slot = records.take(offset / limits.granule, extents.newest[extent]!);
+    const offset = extent * this.extentBytes + extents.fresh[extent] * slotBytes;
+    const slot = records.take(offset / limits.granule, extents.newest[extent]);
     extents.addFresh(extent, slot);
     return slot;
   }
@@ -480,20 +480,20 @@ export class SlotAllocator {
   private changeUnmovable(slot: number, by: number): void {
     const { unmovable } = this.extents;
     const extent = this.extentOf(slot);
-    unmovable[extent] = unmovable[extent]! + by;
+    unmovable[extent] = unmovable[extent] + by;
   }
 
   private free(slot: number): void {
     const { extents, records } = this;
     const extent = this.extentOf(slot);
     records.setState(slot, SlotState.free);
-    records.setLink(slot, extents.firstFree[extent]!);
+    records.setLink(slot, extents.firstFree[extent]);
     extents.firstFree[extent] = slot;
     this.usedSlots--;
     this.usedBytes -= extents.slotBytesOf(extent);
     extents.changeUsed(extent, -1);
     if (extents.used[extent] !== 0) return;
-    records.give(extents.newest[extent]!, extents.eldest[extent]!);
+    records.give(extents.newest[extent], extents.eldest[extent]);
     extents.giveBack(extent);
   }
 }
@@ -556,11 +556,11 @@ class SlotRecords {
   }
 
   nextOf(slot: number): number {
-    return this.words[slot * WORDS + NEXT]!;
+    return this.words[slot * WORDS + NEXT];
   }
 
   placeOf(slot: number): number {
-    return this.words[slot * WORDS + PLACE]! & PLACE_MASK;
+    return this.words[slot * WORDS + PLACE] & PLACE_MASK;
   }
 
   /** Returns the state of a slot; `free` for a number that no slot has. */
@@ -573,7 +573,7 @@ class SlotRecords {
   }
 
   generationOf(slot: number): number {
-    return this.words[slot * WORDS + GENERATION]! >>> 0;
+    return this.words[slot * WORDS + GENERATION] >>> 0;
   }
 
   setGeneration(slot: number, generation: number): void {
@@ -582,7 +582,7 @@ class SlotRecords {
 
   /** Returns the node of a slot in use; for a free slot, the next free slot of its extent. */
   linkOf(slot: number): number {
-    return this.words[slot * WORDS + NODE]!;
+    return this.words[slot * WORDS + NODE];
   }
 
   setLink(slot: number, to: number): void {
@@ -590,11 +590,11 @@ class SlotRecords {
   }
 
   referencesOf(slot: number): number {
-    return this.references[slot]!;
+    return this.references[slot];
   }
 
   changeReferences(slot: number, by: number): void {
-    this.references[slot] = this.references[slot]! + by;
+    this.references[slot] = this.references[slot] + by;
   }
 }
 

@@ -106,28 +106,28 @@ export class TableView {
 
   /** Returns the generation of the node, which changes each time its id is reused. */
   generationOf(node: NodeId): number {
-    return this.columns.generation[node]!;
+    return this.columns.generation[node];
   }
 
   namespaceOf(node: NodeId): NamespaceIndex {
-    return (this.columns.meta[node]! >>> 16) as NamespaceIndex;
+    return (this.columns.meta[node] >>> 16) as NamespaceIndex;
   }
 
   layerOf(node: NodeId): number {
-    return this.columns.layer[node]!;
+    return this.columns.layer[node];
   }
 
   /** Copies the eight words of the node's key to `into[at]`. */
   readKey(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
-    for (let i = 0; i < KEY_WORDS; i++) into[at + i] = keys[node * KEY_WORDS + i]!;
+    for (let i = 0; i < KEY_WORDS; i++) into[at + i] = keys[node * KEY_WORDS + i];
   }
 
   /** Copies the first two words of the node's key to `into[at]`. */
   readKeyStart(node: NodeId, into: Uint32Array, at: number): void {
     const { keys } = this.columns;
-    into[at] = keys[node * KEY_WORDS]!;
-    into[at + 1] = keys[node * KEY_WORDS + 1]!;
+    into[at] = keys[node * KEY_WORDS];
+    into[at + 1] = keys[node * KEY_WORDS + 1];
   }
 
   /**
@@ -138,7 +138,7 @@ export class TableView {
     const { digests } = this.columns;
     const from = node * DIGEST_LENGTH;
     if (this.isGhost(node)) into.fill(0, at, at + DIGEST_LENGTH);
-    else for (let i = 0; i < DIGEST_LENGTH; i++) into[at + i] = digests[from + i]!;
+    else for (let i = 0; i < DIGEST_LENGTH; i++) into[at + i] = digests[from + i];
   }
 
   /**
@@ -153,16 +153,16 @@ export class TableView {
 
   /** Returns the sum of the bits of all tiers on which the block is resident. */
   residencyOf(node: NodeId): number {
-    return this.columns.meta[node]! & TIERS_ALL;
+    return this.columns.meta[node] & TIERS_ALL;
   }
 
   isResident(node: NodeId, tier: Tier): boolean {
-    return (this.columns.meta[node]! & tier) !== 0;
+    return (this.columns.meta[node] & tier) !== 0;
   }
 
   /** Returns whether the node has any of the `NodeFlag`s in `mask`. */
   hasFlag(node: NodeId, mask: number): boolean {
-    return (this.columns.meta[node]! & mask) !== 0;
+    return (this.columns.meta[node] & mask) !== 0;
   }
 
   isGhost(node: NodeId): boolean {
@@ -179,7 +179,7 @@ export class TableView {
    * on SSD.
    */
   isProtected(node: NodeId, tier: RecencyTier): boolean {
-    return isGuarded(this.list(tier), this.columns.meta[node]!);
+    return isGuarded(this.list(tier), this.columns.meta[node]);
   }
 
   /**
@@ -191,34 +191,34 @@ export class TableView {
   }
 
   locksOf(node: NodeId): number {
-    return this.columns.locks[node]!;
+    return this.columns.locks[node];
   }
 
   pinsOf(node: NodeId): number {
-    return this.columns.pins[node]!;
+    return this.columns.pins[node];
   }
 
   /** Returns the length of the block in bytes; 0 if unknown. */
   bytesOf(node: NodeId): number {
-    return this.columns.bytes[node]!;
+    return this.columns.bytes[node];
   }
 
   /** Returns the block's slot in the RAM arena; 0 if it has none. */
   slotOf(node: NodeId): number {
-    return this.columns.slot[node]!;
+    return this.columns.slot[node];
   }
 
   slotGenerationOf(node: NodeId): number {
-    return this.columns.slotGeneration[node]!;
+    return this.columns.slotGeneration[node];
   }
 
   /** Returns the low 32 bits of the payload checksum. */
   checksumLoOf(node: NodeId): number {
-    return this.columns.checksum[node * 2]!;
+    return this.columns.checksum[node * 2];
   }
 
   checksumHiOf(node: NodeId): number {
-    return this.columns.checksum[node * 2 + 1]!;
+    return this.columns.checksum[node * 2 + 1];
   }
 
   /** Returns the payload checksum: XXH3-64 of the block's bytes when it was committed. */
@@ -238,17 +238,17 @@ export class TableView {
     const { macs } = this.columns;
     const from = node * MAC_LENGTH;
     // Copy byte by byte, because a subarray per block would be garbage to collect.
-    for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
+    for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i];
   }
 
   /** Returns the number of uses of the block, at most `USES_MAX`. */
   usesOf(node: NodeId): number {
-    return this.columns.uses[node]!;
+    return this.columns.uses[node];
   }
 
   /** Returns the time of the latest use of the block, in the unit of `markUsed`. */
   lastUsedOf(node: NodeId): number {
-    return this.columns.lastUsed[node]!;
+    return this.columns.lastUsed[node];
   }
 
   parentOf(node: NodeId): NodeId {
@@ -281,7 +281,7 @@ export class TableView {
     const { meta } = this.columns;
     let below = successor(this.columns, node, node);
     for (let looks = 0; below !== 0; looks++) {
-      if (looks === LEAF_LOOKS || (meta[below]! & tier) !== 0) return false;
+      if (looks === LEAF_LOOKS || (meta[below] & tier) !== 0) return false;
       below = successor(this.columns, below, node);
     }
     return true;
@@ -310,7 +310,7 @@ export class TableView {
     const { meta, highest } = this.columns;
     const last = Math.min(highest, end - 1);
     for (let next = node + 1; next <= last; next++) {
-      if ((meta[next]! & tiers) !== 0) return next as NodeId;
+      if ((meta[next] & tiers) !== 0) return next as NodeId;
     }
     return NO_NODE;
   }
@@ -344,11 +344,11 @@ export class TableView {
   }
 
   residentBlocks(tier: Tier): number {
-    return this.columns.residentBlocks[tierIndex(tier)]!;
+    return this.columns.residentBlocks[tierIndex(tier)];
   }
 
   residentBytes(tier: Tier): number {
-    return this.columns.residentBytes[tierIndex(tier)]!;
+    return this.columns.residentBytes[tierIndex(tier)];
   }
 
   /** Returns the number of blocks that are resident and not protected on the tier. */
@@ -430,7 +430,7 @@ class BatchLookup {
       const size = Math.min(CHUNK, count - from);
       this.fetch(words, from, size);
       for (let i = 0; i < size; i++) {
-        out[from + i] = index.find(words, (from + i) * KEY_WORDS, hashes[i]!);
+        out[from + i] = index.find(words, (from + i) * KEY_WORDS, hashes[i]);
       }
     }
   }
@@ -450,7 +450,7 @@ class BatchLookup {
       this.fetch(words, from, size);
       for (let i = 0; i < size; i++) {
         // For a key that is not found `find` returns 0, and `meta[0]` is zero: not resident.
-        const marks = meta[index.find(words, (from + i) * KEY_WORDS, hashes[i]!)]!;
+        const marks = meta[index.find(words, (from + i) * KEY_WORDS, hashes[i])];
         const tiers = marks & tierMask;
         if (tiers === 0 || marks >>> 16 !== namespace) return from + i;
         best[from + i] = tiers & -tiers;
@@ -465,11 +465,11 @@ class BatchLookup {
     const { entries, mask, idMask } = index;
     const { keys, meta } = this.columns;
     for (let i = 0; i < size; i++) hashes[i] = index.hash(words, (from + i) * KEY_WORDS);
-    for (let i = 0; i < size; i++) fetched[i] = entries[hashes[i]! & mask]! & idMask;
+    for (let i = 0; i < size; i++) fetched[i] = entries[hashes[i] & mask] & idMask;
     // Store the result so that the compiler does not remove the loads.
     for (let i = 0; i < size; i++) {
-      const likely = fetched[i]!;
-      fetched[i] = keys[likely * KEY_WORDS]! ^ meta[likely]!;
+      const likely = fetched[i];
+      fetched[i] = keys[likely * KEY_WORDS] ^ meta[likely];
     }
   }
 }

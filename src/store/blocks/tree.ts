@@ -4,7 +4,7 @@ import type { NodeColumns } from "./node-columns.ts";
 /** Links a node that has no parent under `parent`, as its first child. */
 export function linkChild(columns: NodeColumns, node: number, parent: number): void {
   const { firstChild, nextSibling, prevSibling } = columns;
-  const next = firstChild[parent]!;
+  const next = firstChild[parent];
   columns.parent[node] = parent;
   nextSibling[node] = next;
   if (next !== 0) prevSibling[next] = node;
@@ -14,11 +14,11 @@ export function linkChild(columns: NodeColumns, node: number, parent: number): v
 /** Unlinks a node from its parent, if it has one. */
 export function unlinkChild(columns: NodeColumns, node: number): void {
   const { firstChild, nextSibling, prevSibling, parent } = columns;
-  const next = nextSibling[node]!;
-  const prev = prevSibling[node]!;
+  const next = nextSibling[node];
+  const prev = prevSibling[node];
   if (next !== 0) prevSibling[next] = prev;
   if (prev !== 0) nextSibling[prev] = next;
-  else if (parent[node] !== 0) firstChild[parent[node]!] = next;
+  else if (parent[node] !== 0) firstChild[parent[node]] = next;
   parent[node] = 0;
   nextSibling[node] = 0;
   prevSibling[node] = 0;
@@ -27,7 +27,7 @@ export function unlinkChild(columns: NodeColumns, node: number): void {
 /** Returns whether `node` is `below` or one of its ancestors. */
 export function isOnPath(columns: NodeColumns, node: number, below: number): boolean {
   const { parent } = columns;
-  for (let step = below; step !== 0; step = parent[step]!) if (step === node) return true;
+  for (let step = below; step !== 0; step = parent[step]) if (step === node) return true;
   return false;
 }
 
@@ -37,9 +37,9 @@ export function isOnPath(columns: NodeColumns, node: number, below: number): boo
  */
 export function successor(columns: NodeColumns, node: number, root: number): number {
   const { firstChild, nextSibling, parent } = columns;
-  if (firstChild[node] !== 0) return firstChild[node]!;
-  for (let step = node; step !== root && step !== 0; step = parent[step]!) {
-    if (nextSibling[step] !== 0) return nextSibling[step]!;
+  if (firstChild[node] !== 0) return firstChild[node];
+  for (let step = node; step !== root && step !== 0; step = parent[step]) {
+    if (nextSibling[step] !== 0) return nextSibling[step];
   }
   return 0;
 }
@@ -72,7 +72,7 @@ export class LeafWalk implements Disposable {
     this.columns = columns;
     this.root = root;
     this.open = open;
-    this.at = columns.firstChild[root]!;
+    this.at = columns.firstChild[root];
     open.push(this);
   }
 
@@ -88,7 +88,7 @@ export class LeafWalk implements Disposable {
     const { firstChild } = this.columns;
     for (let links = 0; this.at !== 0 && links < LINKS_AT_ONCE; links++) {
       const node = this.at;
-      const below = this.descends ? firstChild[node]! : 0;
+      const below = this.descends ? firstChild[node] : 0;
       if (below === 0) {
         this.leave(node);
         return node as NodeId;
@@ -101,9 +101,9 @@ export class LeafWalk implements Disposable {
   /** Moves from the node to the next child of its parent, or to the parent after the last child. */
   private leave(node: number): void {
     const { nextSibling, parent } = this.columns;
-    const sibling = nextSibling[node]!;
+    const sibling = nextSibling[node];
     this.descends = sibling !== 0;
-    const at = sibling === 0 ? parent[node]! : sibling;
+    const at = sibling === 0 ? parent[node] : sibling;
     this.at = at === this.root ? 0 : at;
   }
 

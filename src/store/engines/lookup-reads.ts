@@ -53,7 +53,7 @@ export class LookupReads {
   }
 
   isFetching(rank: number, i: number): boolean {
-    return this.#fetching[rank]!.has(i);
+    return this.#fetching[rank].has(i);
   }
 
   /**
@@ -72,7 +72,7 @@ export class LookupReads {
 
   /** Queues a fetch of block `i` of this rank, which a peer announced. */
   addFetch(rank: number, i: number): void {
-    this.#places[rank]!.push(i);
+    this.#places[rank].push(i);
   }
 
   /** Starts the queued reads and fetches. `ms`: milliseconds until the deadline of the fetches. */
@@ -128,8 +128,8 @@ export class LookupReads {
     notCome: () => void,
   ): Promise<void> {
     const { store, ranks, layer, keep, changed } = this.#parts;
-    const fetching = this.#fetching[rank]!;
-    const { namespace, digests, keys } = ranks[rank]!;
+    const fetching = this.#fetching[rank];
+    const { namespace, digests, keys } = ranks[rank];
     const blocks = places.map((i) => ({
       digest: digests.slice(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)),
       key: keys.slice(KEY_WORDS * i, KEY_WORDS * (i + 1)),

@@ -187,7 +187,7 @@ export class Lookup {
       const rest = { keys: keys.subarray(KEY_WORDS * from), count: run };
       run = matchBlocks(this.#parts.store, namespace, rest, tiers, scratch);
       for (let i = 0; i < run; i++) {
-        if (scratch[i]! > this.#best[from + i]!) this.#best[from + i] = scratch[i]!;
+        if (scratch[i] > this.#best[from + i]) this.#best[from + i] = scratch[i];
       }
     }
     this.#leading = from + run;
@@ -243,7 +243,7 @@ export class Lookup {
     if (source === null || reads === null || this.#leading === count) return;
     const isWanted = (at: number, i: number) => {
       if (reads.isFetching(at, i)) return false;
-      const node = this.#blocks.nodeOf(ranks[at]!, i);
+      const node = this.#blocks.nodeOf(ranks[at], i);
       return node === NO_NODE || !this.#blocks.isHere(node);
     };
     const come = (places: number[][] | null) => {

@@ -63,7 +63,7 @@ export class LookupSource {
   /** Returns whether a valid reply of the peer promises block `i`. */
   promises(rank: number, i: number): boolean {
     const now = this.#store.clock.monotonicMs();
-    return i < this.#comingTo[rank]! && now - this.#promisedMs < VALID_MS;
+    return i < this.#comingTo[rank] && now - this.#promisedMs < VALID_MS;
   }
 
   /** Reports that a block that the peer has did not arrive. Delays the next query. */
@@ -108,7 +108,7 @@ export class LookupSource {
     const wanted: number[] = [];
     for (let i = from; i < end; i++) if (isWanted(rank, i)) wanted.push(i);
     if (wanted.length === 0) return [];
-    const { namespace, digests } = this.#ranks[rank]!;
+    const { namespace, digests } = this.#ranks[rank];
     const blocks = wanted.map((i) => ({
       digest: digests.slice(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)),
       layer: this.#layer,
@@ -120,7 +120,7 @@ export class LookupSource {
     if (has < 0) has = said.length;
     let comes = said.indexOf("absent");
     if (comes < 0) comes = said.length;
-    this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
+    this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1] + 1;
     const now = clock.monotonicMs();
     if (comes > 0) [this.#promisedMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
     // If the next block is being fetched, the reply is about later blocks and says nothing about

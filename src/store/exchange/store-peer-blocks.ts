@@ -218,10 +218,10 @@ export class StorePeerBlocks {
     const copies: BlockCopies[] = [];
     while (copies.length < blocks.length) {
       const from = copies.length;
-      batch.layer = blocks[from]!.layer >>> 0;
+      batch.layer = blocks[from].layer >>> 0;
       batch.count = 0;
       for (let i = from; i < blocks.length && batch.count < AT_ONCE; i++) {
-        const { digest, layer } = blocks[i]!;
+        const { digest, layer } = blocks[i];
         if (layer >>> 0 !== batch.layer) break;
         assert(digest.length === DIGEST_BYTES, "a digest has 32 bytes");
         batch.digests.set(digest, batch.count++ * DIGEST_BYTES);

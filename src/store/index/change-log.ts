@@ -204,7 +204,7 @@ export class ChangeLog {
     const known = this.#places.get(key);
     if (known !== undefined) {
       const number = Math.floor(known / BATCH_ROWS);
-      const chunk = this.#chunks[number - this.#chunks[0]!.number]!;
+      const chunk = this.#chunks[number - this.#chunks[0].number];
       return { chunk, row: known % BATCH_ROWS, isNew: false };
     }
     if (this.#rows >= rowsMax) return null;

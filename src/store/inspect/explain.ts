@@ -168,7 +168,7 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
     if (from > 0) await explainer.slices.turn();
     const part = explainer.names.resolve(names.slice(from, from + AT_ONCE), true);
     for (let i = 0; i < part.count; i++) {
-      const nodes = Array.from(part.nodes.subarray(part.from[i]!, part.from[i + 1]!)) as NodeId[];
+      const nodes = Array.from(part.nodes.subarray(part.from[i], part.from[i + 1])) as NodeId[];
       found.push(nodes.flatMap((node) => look(explainer, node) ?? []));
     }
   }
@@ -176,10 +176,10 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   const inRun = ({ namespace }: Found) => run === null || run.has(namespace);
   const blocks = names.map((name, i) => ({
     name: `${name.given}`,
-    tier: bestTier(found[i]!.filter(inRun)) as HitLabel | null,
+    tier: bestTier(found[i].filter(inRun)) as HitLabel | null,
   }));
   if (leading === names.length) return { leading, blocks, miss: null };
-  const why = whyMissing(explainer, names[leading]!, found[leading]!, inRun);
+  const why = whyMissing(explainer, names[leading], found[leading], inRun);
   const rest = names.slice(leading);
   // Engine hashes cannot be looked up in other namespaces, where the same hash may mean another
   // block.
@@ -302,16 +302,16 @@ function elsewhereThan(
 ): Pick<Explanation, "peers"> {
   const { peers } = store;
   if (peers === null || namespace === null || wanted.length === 0) return {};
-  const layer = wanted[0]!.layer;
+  const layer = wanted[0].layer;
   const other = wanted.findIndex((one) => one.layer !== layer);
   const count = Math.min(ASKED_MAX, other < 0 ? wanted.length : other);
   const batch = createAddressBatch(count);
   batch.count = count;
   batch.layer = layer;
-  for (let i = 0; i < count; i++) batch.digests.set(wanted[i]!.digest, i * DIGEST_BYTES);
+  for (let i = 0; i < count; i++) batch.digests.set(wanted[i].digest, i * DIGEST_BYTES);
   store.deriveKeys(batch, false);
   const promised = peers.promising(namespace, batch.keys, 0, count);
-  for (let i = from; i < from + promised; i++) blocks[i]!.tier ??= "peer";
+  for (let i = from; i < from + promised; i++) blocks[i].tier ??= "peer";
   const rest = wanted.slice(promised, promised + PRICED_MAX);
   const whyNot = rest.length === 0 ? null : (pulls?.whyNot(namespace, rest) ?? null);
   return { peers: { promised, whyNot } };

@@ -154,8 +154,7 @@ export class TreeWalk {
    */
   resume(position: WalkPosition): void {
     const table = this.#table;
-    const isThere = (at: number): boolean =>
-      table.isLive(position[at] as NodeId, position[at + 1]!);
+    const isThere = (at: number): boolean => table.isLive(position[at] as NodeId, position[at + 1]);
     this.#root = (position[0] ?? NO_NODE) as NodeId;
     const wasAt = this.#node;
     this.#node = NO_NODE;

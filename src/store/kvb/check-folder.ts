@@ -275,11 +275,11 @@ class Walk {
    */
   *#block(files: SoundFile[]): Generator<Finding> {
     const { index, tally } = this.#check;
-    const { digest, layer } = files[0]!.header;
+    const { digest, layer } = files[0].header;
     const row = index?.find(digest, layer) ?? null;
     if (row !== null) this.#seenRows.add(row.rowId);
     files.sort((a, b) => a.name.variant - b.name.variant);
-    const kept = files.find((file) => fits(file, row)) ?? files[0]!;
+    const kept = files.find((file) => fits(file, row)) ?? files[0];
     for (const file of files) {
       if (file !== kept) yield this.#finding("duplicate", file.path, `same block as ${kept.path}`);
     }

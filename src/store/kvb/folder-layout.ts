@@ -73,5 +73,5 @@ export function parseBlockName(name: string): BlockName | null {
   if (layer > LAYER_ALL || (layer === LAYER_ALL && match[2] !== "all")) return null;
   const variant = match[3] === undefined ? 0 : Number(match[3]);
   if (variant > VARIANT_MAX) return null;
-  return { keyPrefix: match[1]!, layer, variant };
+  return { keyPrefix: match[1], layer, variant };
 }

@@ -113,7 +113,7 @@ class Scratch {
   isReservedClear(): boolean {
     const words = this.#reserved;
     let set = 0;
-    for (let i = 0; i < words.length; i++) set |= words[i]!;
+    for (let i = 0; i < words.length; i++) set |= words[i];
     return set === 0;
   }
 

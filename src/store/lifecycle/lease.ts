@@ -148,8 +148,8 @@ class Leaving {
     const { table } = this.#context.store;
     let at: number | undefined = from;
     while (at !== undefined) {
-      const node = this.#nodes[at]!;
-      if (!table.isLive(node, this.#born[at]!)) {
+      const node = this.#nodes[at];
+      if (!table.isLive(node, this.#born[at])) {
         this.#results[at] ??= { ...MISSING, digest: null, layer: LAYER_ALL };
         return;
       }
@@ -183,7 +183,7 @@ class Leaving {
     const stuck = new Set(this.#files.filter((file) => file !== null));
     for (const file of stuck) if ((await ssd!.orHung(file)) === true) stuck.delete(file);
     return this.#results.map((result, at) => {
-      const file = this.#files[at]!;
+      const file = this.#files[at];
       if (result.outcome !== "done") return result;
       if (file !== null && stuck.has(file)) return { ...result, ...STUCK_ON_SSD };
       return this.isDurable ? result : { ...result, ...NOT_DURABLE };

@@ -99,7 +99,7 @@ export class NamedBlocks {
   ) {
     const { table } = context.store;
     const found = context.names.resolve(names);
-    const total = found.from[found.count]!;
+    const total = found.from[found.count];
     const places = new Map<number, number>();
     this.#context = context;
     this.#count = found.count;
@@ -122,12 +122,12 @@ export class NamedBlocks {
 
   /** Returns whether the node at this index of `nodes` still belongs to the named block. */
   isLive(place: number): boolean {
-    return this.#context.store.table.isLive(this.nodes[place]!, this.#generations[place]!);
+    return this.#context.store.table.isLive(this.nodes[place], this.#generations[place]);
   }
 
   /** Returns whether the node at this index still belongs to the named block and is on the tier. */
   isOn(place: number, tier: Tier): boolean {
-    return this.isLive(place) && this.#context.store.table.isResident(this.nodes[place]!, tier);
+    return this.isLive(place) && this.#context.store.table.isResident(this.nodes[place], tier);
   }
 
   /**
@@ -137,10 +137,10 @@ export class NamedBlocks {
     const results: BlockResult[] = [];
     for (let i = 0; i < this.#count; i++) {
       let worst: BlockResult | null = null;
-      for (let k = this.#from[i]!; k < this.#from[i + 1]!; k++) {
-        const place = this.#of[k]!;
+      for (let k = this.#from[i]; k < this.#from[i + 1]; k++) {
+        const place = this.#of[k];
         if (place < 0) continue;
-        worst = worst === null ? byNode[place]! : worseOf(worst, byNode[place]!);
+        worst = worst === null ? byNode[place] : worseOf(worst, byNode[place]);
       }
       results.push(worst ?? MISSING);
     }

@@ -42,7 +42,7 @@ export async function pause(
   // Lock the blocks while others are written. Go from last to first, since a lock also protects
   // ancestors.
   for (let at = results.length - 1; at >= 0; at--) {
-    if (results[at] === DONE && !table.lock(blocks.nodes[at]!)) results[at] = LOCKS_FULL;
+    if (results[at] === DONE && !table.lock(blocks.nodes[at])) results[at] = LOCKS_FULL;
   }
   const locked = blocks.nodes.filter((_, at) => results[at] === DONE);
   let held: Leased;
@@ -116,7 +116,7 @@ async function lease(
   let next = 0;
   for (const at of results.keys()) {
     if (!wanted(at)) continue;
-    const result = added.results[next++]!;
+    const result = added.results[next++];
     // A block that the lease contains already is in the requested state.
     results[at] = result.outcome === "rejected" ? result : DONE;
   }
@@ -147,7 +147,7 @@ async function leaveRam(
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
     if (!blocks.isLive(at)) continue;
     // Try the ancestors as well: a name list may contain a parent after its child.
-    let node = blocks.nodes[at]!;
+    let node = blocks.nodes[at];
     while (node !== NO_NODE && paused.has(node) && mayGo(node)) {
       const parent = table.parentOf(node);
       ram.drop(node, EVICTED);

@@ -81,11 +81,11 @@ function placed(
   added: AddedPin,
   at: number,
 ): BlockResult {
-  const result = added.results[at]!;
+  const result = added.results[at];
   if (result.outcome !== "done") return result;
   if (store.ssd === null || blocks.isOn(at, Tier.ssd)) return DONE;
   const isTransient =
-    blocks.isLive(at) && store.table.hasFlag(blocks.nodes[at]!, NodeFlag.transient);
+    blocks.isLive(at) && store.table.hasFlag(blocks.nodes[at], NodeFlag.transient);
   return isTransient ? RAM_ONLY : COPY_OUTSTANDING;
 }
 

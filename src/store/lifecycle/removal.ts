@@ -282,7 +282,7 @@ export async function prune(
   for (let pass = 1; stop === null && pass <= PASSES; pass++) {
     pruning.remaining.begin(pass < PASSES);
     for (const [i, anchor] of anchors.entries()) {
-      if (!table.isLive(anchor, born[i]!)) continue;
+      if (!table.isLive(anchor, born[i])) continue;
       stop ??= await pruning.walk(anchor);
     }
     if (!(await pruning.remaining.cancelledAreOver())) break;

@@ -48,7 +48,7 @@ export class NameResolver {
     let at = 0;
     for (let i = 0; i < count; i++) {
       this.#from[i] = at;
-      at = this.#enter(names[i]!, i, at, ghosts);
+      at = this.#enter(names[i], i, at, ghosts);
     }
     this.#from[count] = at;
     return { count, nodes: this.#nodes, from: this.#from };
@@ -57,7 +57,7 @@ export class NameResolver {
   /** Returns the nodes of one name. */
   resolveOne(name: BlockName, ghosts = false): NodeId[] {
     const { nodes, from } = this.resolve([name], ghosts);
-    return Array.from(nodes.subarray(0, from[1]!)) as NodeId[];
+    return Array.from(nodes.subarray(0, from[1])) as NodeId[];
   }
 
   /**
@@ -72,12 +72,12 @@ export class NameResolver {
       batch.count = places.length;
       this.#store.deriveKeys(batch, false);
       for (let i = 0; i < places.length; i++) {
-        this.#byDigest[places[i]!] = table.find(batch.keys, i * 8);
+        this.#byDigest[places[i]] = table.find(batch.keys, i * 8);
       }
       places.length = 0;
     };
     for (let i = 0; i < names.length; i++) {
-      const name = names[i]!;
+      const name = names[i];
       if (name.kind !== "key") continue;
       const layer = name.layer >>> 0;
       if (places.length === DERIVED_AT_ONCE || (places.length > 0 && layer !== batch.layer)) find();
@@ -97,7 +97,7 @@ export class NameResolver {
     // A name with a layer can only be a digest; only names without one are looked up as page keys.
     else if (name.layer === LAYER_ALL) count = table.nodesOfSha256(name.bytes, 0, found);
     if (count === 0 && name.kind === "key" && this.#byDigest[i] !== NO_NODE) {
-      found[0] = this.#byDigest[i]!;
+      found[0] = this.#byDigest[i];
       count = 1;
     }
     if (at + count > this.#nodes.length) {

@@ -58,7 +58,7 @@ export async function markTransient(
   const slices = new Slices(context.clock);
   for (const [at, result] of marked.entries()) {
     // Keep the copy of a block that was pinned meanwhile.
-    const node = blocks.nodes[at]!;
+    const node = blocks.nodes[at];
     if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(node)) continue;
     // The block may have left RAM since it was marked, so that the copy on SSD is the only one.
     if (isBelowOnly(node) && !grant.mayPurge) {
@@ -90,7 +90,7 @@ export async function purgeTransient(
   const results: BlockResult[] = [];
   // Go backwards: names list parents before children, and children must be removed first.
   for (let at = blocks.nodes.length - 1; at >= 0; at--) {
-    const node = blocks.nodes[at]!;
+    const node = blocks.nodes[at];
     // If the block was marked while it was being written, its write was cancelled but may not have
     // ended.
     if (blocks.isLive(at) && ssd?.writer.isQueued(node)) {
@@ -112,7 +112,7 @@ function purgeOne(
   work: (Promise<unknown> | null)[],
 ): BlockResult {
   const { table } = context.store;
-  const node = blocks.nodes[at]!;
+  const node = blocks.nodes[at];
   if (!blocks.isLive(at)) return MISSING;
   if (!table.hasFlag(node, NodeFlag.transient)) return NOT_TRANSIENT;
   if ((table.residencyOf(node) & OUR_TIERS) === 0) return { outcome: "held", by: BY_GPU };

@@ -40,13 +40,13 @@ export async function warm(
   if (options.target === "gpu") {
     for (const i of results.keys()) if (onGpu[i]) results[i] = ALREADY;
     const isHere = ({ outcome }: BlockResult) => outcome === "done" || outcome === "already";
-    const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]!));
+    const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]));
     const came = await offer(
       context,
-      places.map((i) => names[i]!),
+      places.map((i) => names[i]),
       signal,
     );
-    for (const [k, i] of places.entries()) results[i] = came[k]!;
+    for (const [k, i] of places.entries()) results[i] = came[k];
   }
   return reportOf(results, { bytes: warming.bytes });
 }
@@ -107,7 +107,7 @@ class Warming {
   /** Returns the bytes of a block that has to be read; null if its result is already known. */
   #wants(at: number): number | null {
     const { table, ssd, slots } = this.#context.store;
-    const node = this.#blocks.nodes[at]!;
+    const node = this.#blocks.nodes[at];
     const bytes = this.#blocks.isLive(at) ? table.bytesOf(node) : 0;
     const known = (result: BlockResult) => {
       this.#results[at] = result;
@@ -124,7 +124,7 @@ class Warming {
 
   async #load(at: number, bytes: number): Promise<void> {
     const { table, ssd, ram } = this.#context.store;
-    const node = this.#blocks.nodes[at]!;
+    const node = this.#blocks.nodes[at];
     // The block may have been removed or loaded while this command waited.
     if (this.#blocks.isOn(at, Tier.ram)) this.#results[at] = ALREADY;
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
@@ -156,9 +156,9 @@ class Warming {
         for (const i of some) results[i] = instead ?? STALLED;
         continue;
       }
-      const wanted = some.map((i) => names[i]!);
+      const wanted = some.map((i) => names[i]);
       const pulled = await peers.pull(wanted, this.#options.sources, this.#signal);
-      for (const [k, i] of some.entries()) results[i] = this.#pulled(names[i]!, pulled[k]);
+      for (const [k, i] of some.entries()) results[i] = this.#pulled(names[i], pulled[k]);
       const came = wanted.filter((_, k) => pulled[k]?.outcome === "done");
       this.#countPulled(came);
       isStalled = came.length === 0 && pulled.some(({ outcome }) => outcome === "deferred");
@@ -212,7 +212,7 @@ async function offer(
   );
   const places = [...results.keys()].filter((at) => results[at] === NO_SINK);
   if (gpuSink !== null && places.length > 0) {
-    const blocks = places.map((at) => offeredOf(table, wanted.nodes[at]!));
+    const blocks = places.map((at) => offeredOf(table, wanted.nodes[at]));
     const answers = await gpuSink.offer(blocks, signal);
     for (const [k, at] of places.entries()) results[at] = answers[k] ?? NO_SINK;
   }

@@ -23,8 +23,8 @@ export class MinHeap<T> {
     let at = items.push(item) - 1;
     while (at > 0) {
       const above = (at - 1) >> 1;
-      if (!this.#isBefore(item, items[above]!)) break;
-      items[at] = items[above]!;
+      if (!this.#isBefore(item, items[above])) break;
+      items[at] = items[above];
       at = above;
     }
     items[at] = item;
@@ -49,14 +49,14 @@ export class MinHeap<T> {
 
   #sink(from: number): void {
     const items = this.#items;
-    const item = items[from]!;
+    const item = items[from];
     let at = from;
     for (;;) {
       let below = at * 2 + 1;
       if (below >= items.length) break;
-      if (below + 1 < items.length && this.#isBefore(items[below + 1]!, items[below]!)) below++;
-      if (!this.#isBefore(items[below]!, item)) break;
-      items[at] = items[below]!;
+      if (below + 1 < items.length && this.#isBefore(items[below + 1], items[below])) below++;
+      if (!this.#isBefore(items[below], item)) break;
+      items[at] = items[below];
       at = below;
     }
     items[at] = item;

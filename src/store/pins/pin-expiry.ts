@@ -178,7 +178,7 @@ export class EndingPins {
       }
     }
     this.#pinTable.drop(pin);
-    then({ info, nodes: nodes.filter((node, at) => table.isLive(node, born[at]!)) });
+    then({ info, nodes: nodes.filter((node, at) => table.isLive(node, born[at])) });
     return true;
   }
 }
@@ -275,7 +275,7 @@ export class ExpiredLeases implements AsyncDisposable {
   async #purge(expired: ExpiredLease): Promise<void> {
     const { table, purge, onReported, onPurged } = this.#parts;
     const { ended, born } = expired;
-    const nodes = ended.nodes.filter((node, at) => table.isLive(node, born[at]!));
+    const nodes = ended.nodes.filter((node, at) => table.isLive(node, born[at]));
     let [purged, isDurable, failure]: [number, boolean, string | null] = [0, false, null];
     try {
       ({ purged, isDurable } = await purge({ ...ended, nodes }));

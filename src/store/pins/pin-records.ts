@@ -30,7 +30,7 @@ export class PinRecords {
 
   /** Marks the pin's row as changed. Call after a change of its deadline or its first part. */
   change(pin: Pin): void {
-    this.changePart(pin, pin.nodes.parts[0]!);
+    this.changePart(pin, pin.nodes.parts[0]);
   }
 
   changePart(pin: Pin, part: PinPart): void {

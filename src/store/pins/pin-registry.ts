@@ -514,10 +514,10 @@ async function inSlices<Result extends SliceResult>(
   for (let from = 0; from < nodes.length; from += PIN_BLOCKS_PER_CALL) {
     if (from > 0) await yieldToLoop();
     const slice = nodes.slice(from, from + PIN_BLOCKS_PER_CALL);
-    const isThere = slice.map((node, at) => table.isLive(node, born[from + at]!));
+    const isThere = slice.map((node, at) => table.isLive(node, born[from + at]));
     const done = work(slice.filter((_, at) => isThere[at]));
     let next = 0;
-    for (const is of isThere) results.push(is ? done.results[next++]! : MISSING);
+    for (const is of isThere) results.push(is ? done.results[next++] : MISSING);
     if (answer === null || !anyRejected(answer) || anyRejected(done)) answer = done;
   }
   return { ...answer!, results };

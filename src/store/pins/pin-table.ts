@@ -81,11 +81,11 @@ export class PinTable {
     let [low, high] = [0, this.#ids.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.#ids[middle]! > after) high = middle;
+      if (this.#ids[middle] > after) high = middle;
       else low = middle + 1;
     }
     for (; low < this.#ids.length; low++) {
-      const pin = this.#pins.get(this.#ids[low]!);
+      const pin = this.#pins.get(this.#ids[low]);
       if (pin !== undefined && !pin.ended) yield pin;
     }
   }
@@ -337,7 +337,7 @@ class PinnedBlocks {
   part(number: number): PinPart {
     while (this.#parts.length <= number)
       this.#parts.push({ number: this.#parts.length, nodes: new Set() });
-    return this.#parts[number]!;
+    return this.#parts[number];
   }
 
   /**

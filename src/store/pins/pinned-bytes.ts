@@ -46,7 +46,7 @@ export class PinnedBytes {
    * subtracted, even if the size changes.
    */
   bytesOf(node: NodeId): number {
-    return this.#bytes[node]!;
+    return this.#bytes[node];
   }
 
   /**
@@ -60,12 +60,12 @@ export class PinnedBytes {
   remove(node: NodeId, isSoft: boolean): void {
     const [counts, parent] = [isSoft ? this.#soft : this.#hard, this.#parent];
     for (let step: number = node; step !== 0; ) {
-      assert(counts[step]! > 0, "a pin that ends was counted");
+      assert(counts[step] > 0, "a pin that ends was counted");
       const before = this.#softOnlyOf(step);
-      counts[step] = counts[step]! - 1;
+      counts[step] = counts[step] - 1;
       this.#softOnlyBytes += this.#softOnlyOf(step) - before;
       if (counts[step] !== 0) return;
-      const above = parent[step]!;
+      const above = parent[step];
       if (this.#hard[step] === 0 && this.#soft[step] === 0) {
         parent[step] = 0;
         this.#bytes[step] = 0;
@@ -77,11 +77,11 @@ export class PinnedBytes {
   add(node: number, isSoft: boolean): void {
     const [counts, parent] = [isSoft ? this.#soft : this.#hard, this.#parent];
     const others = isSoft ? this.#hard : this.#soft;
-    for (let step = node; step !== 0; step = parent[step]!) {
+    for (let step = node; step !== 0; step = parent[step]) {
       if (counts[step] === 0 && others[step] === 0) this.#enter(step);
       else if (parent[step] === 0) this.#adopt(step);
       const before = this.#softOnlyOf(step);
-      counts[step] = counts[step]! + 1;
+      counts[step] = counts[step] + 1;
       this.#softOnlyBytes += this.#softOnlyOf(step) - before;
       if (counts[step] !== 1) return;
     }
@@ -105,7 +105,7 @@ export class PinnedBytes {
   }
 
   #softOnlyOf(node: number): number {
-    return this.#hard[node] === 0 && this.#soft[node] !== 0 ? this.#bytes[node]! : 0;
+    return this.#hard[node] === 0 && this.#soft[node] !== 0 ? this.#bytes[node] : 0;
   }
 }
 
@@ -364,7 +364,7 @@ function removeFromStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin):
   assert(stack[at] === pin, "a pin that leaves a block was on it");
   if (at === stack.length - 1) stack.pop();
   else stack.splice(at, 1);
-  if (stack.length === 1) stacks.set(node, stack[0]!);
+  if (stack.length === 1) stacks.set(node, stack[0]);
   return false;
 }
 
@@ -382,13 +382,13 @@ function endsBefore(a: Pin, b: Pin): boolean {
 function placeInStack(stack: readonly Pin[], pin: Pin): number {
   let high = stack.length;
   // Fast path: the pin is usually the newest of those without a deadline.
-  const last = stack[high - 1]!;
+  const last = stack[high - 1];
   if (last === pin) return high - 1;
   if (endsBefore(pin, last)) return high;
   let low = 0;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (endsBefore(pin, stack[middle]!)) low = middle + 1;
+    if (endsBefore(pin, stack[middle])) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -80,9 +80,9 @@ class HearthOrder implements VictimOrder {
     const leaves = this.#leaves;
     if (!leaves.isResident(id)) return;
     this.#wasFull = true;
-    const segment = leaves.segmentOf[id]!;
+    const segment = leaves.segmentOf[id];
     const { blocks, gone } = this.#segments;
-    if (gone[segment]! < 0xffff) gone[segment] = gone[segment]! + 1;
+    if (gone[segment] < 0xffff) gone[segment] = gone[segment] + 1;
     if (blocks[segment] === 1 && !this.#isOfRequest(segment)) {
       this.#experience.leaveGhost(segment, this.#view.fingerprintOf(id), this.#now);
     }
@@ -122,17 +122,17 @@ class HearthOrder implements VictimOrder {
    * the time of the last use while the order behaves like LRU.
    */
   #keyOf(segment: number): number {
-    const tick = this.#segments.tick[segment]!;
+    const tick = this.#segments.tick[segment];
     const { guard, model } = this.#experience;
     if (!guard.isBeaten) return Math.min(KEY_MAX, Math.max(0, tick - this.#eldest));
-    const kind = this.#segments.kind[segment]!;
+    const kind = this.#segments.kind[segment];
     return model.worthBits(kind, ageStep(this.#now - tick)) >>> WORTH_SHIFT;
   }
 
   #say(ids: ArrayLike<NodeId>, stored: boolean): void {
     let from = 0;
     for (let at = 1; at <= ids.length; at++) {
-      if (at < ids.length && this.#view.parentOf(ids[at]!) === ids[at - 1]) continue;
+      if (at < ids.length && this.#view.parentOf(ids[at]) === ids[at - 1]) continue;
       this.#piece(ids, from, at, stored);
       from = at;
     }
@@ -140,12 +140,12 @@ class HearthOrder implements VictimOrder {
 
   #piece(ids: ArrayLike<NodeId>, from: number, to: number, stored: boolean): void {
     const leaves = this.#leaves;
-    const parent = this.#view.parentOf(ids[from]!);
+    const parent = this.#view.parentOf(ids[from]);
     if (!this.#isOpen || parent === NO_NODE || parent !== leaves.spared) this.#begin();
     this.#experience.used(to - from);
     const before = leaves.spared;
     for (let at = from; at < to; at++) {
-      const id = ids[at]!;
+      const id = ids[at];
       if (leaves.isResident(id)) this.#useAgain(id);
       else if (stored) this.#store(id);
       else continue;
@@ -175,12 +175,12 @@ class HearthOrder implements VictimOrder {
   }
 
   #useAgain(id: NodeId): void {
-    const segment = this.#leaves.segmentOf[id]!;
+    const segment = this.#leaves.segmentOf[id];
     if (this.#isOfRequest(segment)) return;
     const { kind, tick, size, blocks } = this.#segments;
-    const age = this.#now - tick[segment]!;
-    this.#experience.cameBack(kind[segment]!, age, size[segment]!, 1);
-    this.#isKnown(kind[segment]!, age);
+    const age = this.#now - tick[segment];
+    this.#experience.cameBack(kind[segment], age, size[segment], 1);
+    this.#isKnown(kind[segment], age);
     if (this.#leaves.childrenOf(id) >= CHILDREN_OF_A_START) this.#turn = 0;
     this.#leaves.unlist(id);
     this.#join(id, this.#known);
@@ -218,7 +218,7 @@ class HearthOrder implements VictimOrder {
     while (above !== NO_NODE && this.#leaves.isResident(above)) {
       if (this.#leaves.segmentOf[above] !== this.#fresh) return;
       this.#join(above, this.#known);
-      blocks[this.#fresh] = blocks[this.#fresh]! - 1;
+      blocks[this.#fresh] = blocks[this.#fresh] - 1;
       above = this.#view.parentOf(above);
     }
   }
@@ -230,12 +230,12 @@ class HearthOrder implements VictimOrder {
   #join(id: number, segment: number): void {
     const { blocks } = this.#segments;
     this.#leaves.segmentOf[id] = segment;
-    blocks[segment] = blocks[segment]! + 1;
+    blocks[segment] = blocks[segment] + 1;
   }
 
   #leaveSegment(segment: number): void {
     const { blocks } = this.#segments;
-    blocks[segment] = blocks[segment]! - 1;
+    blocks[segment] = blocks[segment] - 1;
     if (blocks[segment] === 0 && !this.#isOfRequest(segment)) this.#segments.close(segment);
   }
 
@@ -246,7 +246,7 @@ class HearthOrder implements VictimOrder {
     const end = this.#leaves.spared;
     this.#leaves.spared = NO_NODE;
     if (end !== NO_NODE) {
-      const before = this.#leaves.segmentOf[end]!;
+      const before = this.#leaves.segmentOf[end];
       const kind = useKind(Part.last, this.#turn, this.#gap, this.#added);
       this.#leaves.unlist(end);
       this.#join(end, this.#segments.open(kind, this.#now));
@@ -316,12 +316,12 @@ class Leaves {
   }
 
   isResident(id: number): boolean {
-    return (this.#state[id]! & RESIDENT) !== 0;
+    return (this.#state[id] & RESIDENT) !== 0;
   }
 
   /** Returns whether the block can be evicted. True for listed leaves and for the spared one. */
   isLeaf(id: number): boolean {
-    const state = this.#state[id]!;
+    const state = this.#state[id];
     if ((state & LISTED) !== 0) return true;
     return (state & (RESIDENT | PROTECTED)) === RESIDENT && this.#nextOrChildren[id] === 0;
   }
@@ -331,12 +331,12 @@ class Leaves {
    * leaf.
    */
   childrenOf(id: number): number {
-    return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
+    return (this.#state[id] & LISTED) !== 0 ? 0 : this.#nextOrChildren[id];
   }
 
   /** Adds a block that has become resident. */
   enter(id: NodeId): void {
-    this.#state[id] = this.#state[id]! | RESIDENT;
+    this.#state[id] = this.#state[id] | RESIDENT;
     this.resident++;
     this.#count(id);
   }
@@ -344,18 +344,18 @@ class Leaves {
   /** Removes a block that has left the tier. */
   leave(id: NodeId): void {
     this.unlist(id);
-    this.#state[id] = this.#state[id]! & ~RESIDENT;
+    this.#state[id] = this.#state[id] & ~RESIDENT;
     this.resident--;
     if (this.#nextOrChildren[id] === 0) this.#uncount(id);
   }
 
   protect(id: NodeId): void {
     this.unlist(id);
-    this.#state[id] = this.#state[id]! | PROTECTED;
+    this.#state[id] = this.#state[id] | PROTECTED;
   }
 
   unprotect(id: NodeId): void {
-    this.#state[id] = this.#state[id]! & ~PROTECTED;
+    this.#state[id] = this.#state[id] & ~PROTECTED;
     this.list(id);
   }
 
@@ -364,38 +364,38 @@ class Leaves {
    * changes.
    */
   list(id: number): void {
-    if ((this.#state[id]! & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
-    const segment = this.segmentOf[id]!;
+    if ((this.#state[id] & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
+    const segment = this.segmentOf[id];
     const { leaf } = this.#segments;
-    const next = leaf[segment]!;
+    const next = leaf[segment];
     this.#nextOrChildren[id] = next;
     this.#previous[id] = 0;
     if (next !== 0) this.#previous[next] = id;
     leaf[segment] = id;
-    this.#state[id] = this.#state[id]! | LISTED;
+    this.#state[id] = this.#state[id] | LISTED;
     this.#offer(segment);
   }
 
   unlist(id: number): void {
-    if ((this.#state[id]! & LISTED) === 0) return;
-    const next = this.#nextOrChildren[id]!;
-    const previous = this.#previous[id]!;
+    if ((this.#state[id] & LISTED) === 0) return;
+    const next = this.#nextOrChildren[id];
+    const previous = this.#previous[id];
     if (previous !== 0) this.#nextOrChildren[previous] = next;
-    else this.#segments.leaf[this.segmentOf[id]!] = next;
+    else this.#segments.leaf[this.segmentOf[id]] = next;
     if (next !== 0) this.#previous[next] = previous;
     this.#nextOrChildren[id] = 0;
-    this.#state[id] = this.#state[id]! & ~LISTED;
+    this.#state[id] = this.#state[id] & ~LISTED;
   }
 
   /** Counts a block that is resident, or has resident descendants, at its ancestors. */
   #count(from: NodeId): void {
     let id = from;
-    while ((this.#state[id]! & COUNTED) === 0) {
+    while ((this.#state[id] & COUNTED) === 0) {
       const parent = this.#view.parentOf(id);
       if (parent === NO_NODE) return;
-      this.#state[id] = this.#state[id]! | COUNTED;
+      this.#state[id] = this.#state[id] | COUNTED;
       this.unlist(parent);
-      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! + 1;
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent] + 1;
       id = parent;
     }
   }
@@ -403,12 +403,12 @@ class Leaves {
   /** Reverts `#count` when neither the block nor a descendant is resident. */
   #uncount(from: NodeId): void {
     let id = from;
-    while ((this.#state[id]! & COUNTED) !== 0) {
-      this.#state[id] = this.#state[id]! & ~COUNTED;
+    while ((this.#state[id] & COUNTED) !== 0) {
+      this.#state[id] = this.#state[id] & ~COUNTED;
       const parent = this.#view.parentOf(id);
-      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! - 1;
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent] - 1;
       if (this.#nextOrChildren[parent] !== 0) return;
-      if ((this.#state[parent]! & RESIDENT) !== 0) {
+      if ((this.#state[parent] & RESIDENT) !== 0) {
         this.list(parent);
         return;
       }
@@ -456,7 +456,7 @@ class VictimQueue {
     const { leaf } = this.#segments;
     while (this.#queue.length > 0) {
       const segment = this.#queue.at(-1)!;
-      if (leaf[segment] !== 0) return leaf[segment]!;
+      if (leaf[segment] !== 0) return leaf[segment];
       this.#queue.pop();
       this.#segments.setQueued(segment, false);
     }
@@ -473,8 +473,8 @@ class VictimQueue {
     this.#segments.setQueued(segment, true);
     let at = this.#queue.length;
     this.#queue.push(segment);
-    for (; at > 0 && this.#keyOf(this.#queue[at - 1]!) < key; at--) {
-      this.#queue[at] = this.#queue[at - 1]!;
+    for (; at > 0 && this.#keyOf(this.#queue[at - 1]) < key; at--) {
+      this.#queue[at] = this.#queue[at - 1];
       this.#steps--;
     }
     this.#queue[at] = segment;
@@ -501,9 +501,9 @@ class VictimQueue {
     const wanted = Math.max(BLOCKS_MIN, resident * SHARE);
     let blocks = 0;
     for (let at = 0; at < sorted.length && blocks < wanted; at++) {
-      const segment = sorted[at]! % ORDER;
-      this.#highestKey = Math.floor(sorted[at]! / ORDER);
-      blocks += segments.blocks[segment]!;
+      const segment = sorted[at] % ORDER;
+      this.#highestKey = Math.floor(sorted[at] / ORDER);
+      blocks += segments.blocks[segment];
       segments.setQueued(segment, true);
       this.#queue.push(segment);
     }

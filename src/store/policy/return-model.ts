@@ -55,7 +55,7 @@ export class ReturnModel {
   /** Records that `weight` blocks of a kind were used again at this age step. */
   returned(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
-    this.#returned[at] = this.#returned[at]! + weight;
+    this.#returned[at] = this.#returned[at] + weight;
   }
 
   /**
@@ -64,14 +64,14 @@ export class ReturnModel {
    */
   lost(kind: number, step: number, weight: number): void {
     const at = kind * AGES + step;
-    this.#lost[at] = this.#lost[at]! + weight;
+    this.#lost[at] = this.#lost[at] + weight;
   }
 
   /** Halves the weight of all earlier observations. */
   fade(): void {
     for (let at = 0; at < KINDS * AGES; at++) {
-      this.#returned[at] = this.#returned[at]! / 2;
-      this.#lost[at] = this.#lost[at]! / 2;
+      this.#returned[at] = this.#returned[at] / 2;
+      this.#lost[at] = this.#lost[at] / 2;
     }
   }
 
@@ -94,7 +94,7 @@ export class ReturnModel {
    */
   worthBits(kind: number, step: number): number {
     if (this.#isFitted[kind] === 0) this.#fitKind(kind);
-    return this.#worthBits[kind * AGES + step]!;
+    return this.#worthBits[kind * AGES + step];
   }
 
   #count(): void {
@@ -103,8 +103,8 @@ export class ReturnModel {
     for (let kind = 0; kind < KINDS; kind++) {
       let older = 0;
       for (let at = (kind + 1) * AGES - 1; at >= kind * AGES; at--) {
-        const back = this.#returned[at]!;
-        const away = this.#lost[at]! + this.waiting[at]!;
+        const back = this.#returned[at];
+        const away = this.#lost[at] + this.waiting[at];
         // Count blocks that left within the age step for half of it.
         could[at] = older + back + away / 2;
         did[at] = back;
@@ -124,20 +124,20 @@ export class ReturnModel {
     for (let kind = 0; kind < KINDS; kind++) {
       if (this.#seen[kind] === 0) continue;
       for (let step = 0; step < AGES; step++) {
-        const own = SHAPE_OF[kind]! * AGES + step;
+        const own = SHAPE_OF[kind] * AGES + step;
         const all = SHAPES * AGES + step;
-        could[own] = could[own]! + this.#could[kind * AGES + step]!;
-        did[own] = did[own]! + this.#did[kind * AGES + step]!;
-        could[all] = could[all]! + this.#could[kind * AGES + step]!;
-        did[all] = did[all]! + this.#did[kind * AGES + step]!;
+        could[own] = could[own] + this.#could[kind * AGES + step];
+        did[own] = did[own] + this.#did[kind * AGES + step];
+        could[all] = could[all] + this.#could[kind * AGES + step];
+        did[all] = did[all] + this.#did[kind * AGES + step];
       }
     }
     for (let step = 0; step < AGES; step++) {
       const all = SHAPES * AGES + step;
-      const guess = (FIRST_GUESS * AGE_WIDTH[step]!) / AGE_FROM[step + 1]!;
-      const mean = (did[all]! + FOR_ALL * guess) / (could[all]! + FOR_ALL);
+      const guess = (FIRST_GUESS * AGE_WIDTH[step]) / AGE_FROM[step + 1];
+      const mean = (did[all] + FOR_ALL * guess) / (could[all] + FOR_ALL);
       for (let at = step; at < SHAPES * AGES; at += AGES) {
-        shape[at] = (did[at]! + FOR_SHAPE * mean) / (could[at]! + FOR_SHAPE);
+        shape[at] = (did[at] + FOR_SHAPE * mean) / (could[at] + FOR_SHAPE);
       }
     }
   }
@@ -148,11 +148,11 @@ export class ReturnModel {
     const expected = new Float64Array(KINDS);
     for (let kind = 0; kind < KINDS; kind++) {
       if (this.#seen[kind] === 0) continue;
-      const shape = SHAPE_OF[kind]! * AGES;
+      const shape = SHAPE_OF[kind] * AGES;
       for (let step = 0; step < AGES; step++) {
-        observed[kind] = observed[kind]! + this.#did[kind * AGES + step]!;
+        observed[kind] = observed[kind] + this.#did[kind * AGES + step];
         expected[kind] =
-          expected[kind]! + this.#could[kind * AGES + step]! * this.#shape[shape + step]!;
+          expected[kind] + this.#could[kind * AGES + step] * this.#shape[shape + step];
       }
     }
     const factor = this.#factor.fill(1);
@@ -160,22 +160,22 @@ export class ReturnModel {
       for (const level of TRAITS) fitTrait(level, observed, expected, factor);
     }
     for (let kind = 0; kind < KINDS; kind++) {
-      const own = expected[kind]! * factor[kind]!;
-      factor[kind] = (factor[kind]! * (observed[kind]! + FOR_TRAIT)) / (own + FOR_TRAIT);
+      const own = expected[kind] * factor[kind];
+      factor[kind] = (factor[kind] * (observed[kind] + FOR_TRAIT)) / (own + FOR_TRAIT);
     }
   }
 
   #fitKind(kind: number): void {
     this.#isFitted[kind] = 1;
-    const factor = this.#factor[kind]!;
+    const factor = this.#factor[kind];
     const steps = this.#steps;
     const chance = this.#chance;
     const from = kind * AGES;
-    const shape = SHAPE_OF[kind]! * AGES;
+    const shape = SHAPE_OF[kind] * AGES;
     for (let step = 0; step < steps; step++) {
-      const guess = Math.min(LIKELY_MAX, factor * this.#shape[shape + step]!);
-      const did = this.#did[from + step]! + FOR_KIND * guess;
-      chance[step] = did / (this.#could[from + step]! + FOR_KIND);
+      const guess = Math.min(LIKELY_MAX, factor * this.#shape[shape + step]);
+      const did = this.#did[from + step] + FOR_KIND * guess;
+      chance[step] = did / (this.#could[from + step] + FOR_KIND);
     }
     for (let age = 0; age < steps; age++) {
       this.#worth[from + age] = bestRate(chance, age, steps);
@@ -197,13 +197,13 @@ function fitTrait(
   const did = new Float64Array(LEVELS).fill(FOR_TRAIT);
   const should = new Float64Array(LEVELS).fill(FOR_TRAIT);
   for (let kind = 0; kind < KINDS; kind++) {
-    const at = level[kind]!;
-    did[at] = did[at]! + observed[kind]!;
-    should[at] = should[at]! + expected[kind]! * factor[kind]!;
+    const at = level[kind];
+    did[at] = did[at] + observed[kind];
+    should[at] = should[at] + expected[kind] * factor[kind];
   }
   for (let kind = 0; kind < KINDS; kind++) {
-    const at = level[kind]!;
-    factor[kind] = (factor[kind]! * did[at]!) / should[at]!;
+    const at = level[kind];
+    factor[kind] = (factor[kind] * did[at]) / should[at];
   }
 }
 
@@ -214,8 +214,8 @@ function bestRate(chance: Float64Array, from: number, steps: number): number {
   let time = 0;
   let best = 0;
   for (let step = from; step < steps && left > FEW_LEFT; step++) {
-    const back = left * chance[step]!;
-    time += AGE_WIDTH[step]! * (left - back / 2);
+    const back = left * chance[step];
+    time += AGE_WIDTH[step] * (left - back / 2);
     hits += back;
     left -= back;
     if (hits > best * time) best = hits / time;
@@ -228,10 +228,10 @@ function bestRate(chance: Float64Array, from: number, steps: number): number {
  * request have the same age.
  */
 function smooth(table: Float64Array, from: number): void {
-  let before = table[from]!;
+  let before = table[from];
   for (let at = from; at < from + AGES; at++) {
-    const own = table[at]!;
-    const after = at + 1 < from + AGES ? table[at + 1]! : own;
+    const own = table[at];
+    const after = at + 1 < from + AGES ? table[at + 1] : own;
     table[at] = before / 4 + own / 2 + after / 4;
     before = own;
   }
@@ -263,5 +263,5 @@ export const AGE_FROM: Float64Array = Float64Array.from({ length: AGES + 1 }, (_
 /** Number of different ages in each step. */
 export const AGE_WIDTH: Float64Array = Float64Array.from(
   { length: AGES },
-  (_, step) => AGE_FROM[step + 1]! - AGE_FROM[step]!,
+  (_, step) => AGE_FROM[step + 1] - AGE_FROM[step],
 );

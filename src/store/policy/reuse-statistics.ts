@@ -50,7 +50,7 @@ export class ReuseStatistics {
    * their last use, which was of this kind.
    */
   cameBack(kind: number, age: number, size: number, blocks: number): void {
-    const weight = WEIGHT_OF_SIZE[size]!;
+    const weight = WEIGHT_OF_SIZE[size];
     this.model.returned(kind, ageStep(age), blocks * weight);
     this.guard.returned(age, blocks, blocks * weight * weight);
   }
@@ -62,7 +62,7 @@ export class ReuseStatistics {
   awaitRest(segment: number, now: number): void {
     const { gone, kind, tick, size } = this.#segments;
     if (gone[segment] === 0) return;
-    this.#await(gone[segment]!, kind[segment]!, tick[segment]!, size[segment]!, now);
+    this.#await(gone[segment], kind[segment], tick[segment], size[segment], now);
   }
 
   /** Stops expecting evicted blocks to be stored. */
@@ -98,10 +98,10 @@ export class ReuseStatistics {
 
   #meet(at: number, now: number): { kind: number; age: number } {
     const ghosts = this.#ghosts;
-    const kind = ghosts.kind[at]!;
-    const size = ghosts.size[at]!;
-    const blocks = ghosts.blocks[at]!;
-    const tick = ghosts.tick[at]!;
+    const kind = ghosts.kind[at];
+    const size = ghosts.size[at];
+    const blocks = ghosts.blocks[at];
+    const tick = ghosts.tick[at];
     const age = now - tick;
     ghosts.remove(at);
     const isLast = partOf(kind) === Part.last;
@@ -113,18 +113,18 @@ export class ReuseStatistics {
   /** Records an evicted segment as a ghost. Call when its last resident block was evicted. */
   leaveGhost(segment: number, fingerprint: number, now: number): void {
     const { tick, kind, size, gone } = this.#segments;
-    const isLast = partOf(kind[segment]!) === Part.last;
+    const isLast = partOf(kind[segment]) === Part.last;
     if (isLast && (fingerprint >>> 24) % LAST_BLOCKS_A_GHOST !== 0) return;
     const ghosts = this.#ghosts;
     const at = ghosts.placeFor(fingerprint);
-    const lost = ghosts.blocks[at]!;
-    if (lost !== 0) this.#lose(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, lost);
-    const blocks = isLast ? LAST_BLOCKS_A_GHOST : gone[segment]!;
-    ghosts.put(at, fingerprint, tick[segment]!, kind[segment]!, size[segment]!, blocks);
+    const lost = ghosts.blocks[at];
+    if (lost !== 0) this.#lose(ghosts.kind[at], now - ghosts.tick[at], ghosts.size[at], lost);
+    const blocks = isLast ? LAST_BLOCKS_A_GHOST : gone[segment];
+    ghosts.put(at, fingerprint, tick[segment], kind[segment], size[segment], blocks);
   }
 
   #lose(kind: number, age: number, size: number, blocks: number): void {
-    this.model.lost(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
+    this.model.lost(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]);
   }
 
   /** Counts blocks that were used. */
@@ -153,12 +153,12 @@ export class ReuseStatistics {
     const { tick, kind, size, blocks, gone, end } = this.#segments;
     for (let at = 1; at < end; at++) {
       if (!this.#segments.isOpen(at)) continue;
-      this.#waits(kind[at]!, now - tick[at]!, size[at]!, blocks[at]! + gone[at]!);
+      this.#waits(kind[at], now - tick[at], size[at], blocks[at] + gone[at]);
     }
     const ghosts = this.#ghosts;
     for (let at = 0; at < ghosts.blocks.length; at++) {
-      const n = ghosts.blocks[at]!;
-      if (n !== 0) this.#waits(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, n);
+      const n = ghosts.blocks[at];
+      if (n !== 0) this.#waits(ghosts.kind[at], now - ghosts.tick[at], ghosts.size[at], n);
     }
     this.model.fit(now);
     if (resident > 0) this.guard.look(this.#blocksAt, resident);
@@ -168,8 +168,8 @@ export class ReuseStatistics {
     const step = ageStep(age);
     const at = kind * AGES + step;
     const { waiting } = this.model;
-    waiting[at] = waiting[at]! + blocks * WEIGHT_OF_SIZE[size]!;
-    this.#blocksAt[step] = this.#blocksAt[step]! + blocks;
+    waiting[at] = waiting[at] + blocks * WEIGHT_OF_SIZE[size];
+    this.#blocksAt[step] = this.#blocksAt[step] + blocks;
   }
 }
 
@@ -213,7 +213,7 @@ class Ghosts {
     let place = from;
     for (let at = from; at < from + WAYS; at++) {
       if (this.blocks[at] === 0) return at;
-      if (this.tick[at]! < this.tick[place]!) place = at;
+      if (this.tick[at] < this.tick[place]) place = at;
     }
     return place;
   }
@@ -281,11 +281,11 @@ class LruGuard {
   look(blocksAt: Float64Array, resident: number): void {
     let younger = 0;
     let step = 0;
-    while (step < AGES && younger + blocksAt[step]! < resident) younger += blocksAt[step++]!;
+    while (step < AGES && younger + blocksAt[step] < resident) younger += blocksAt[step++];
     this.#evictsAt =
       step === AGES
         ? Number.POSITIVE_INFINITY
-        : AGE_FROM[step]! + (AGE_WIDTH[step]! * (resident - younger)) / blocksAt[step]!;
+        : AGE_FROM[step] + (AGE_WIDTH[step] * (resident - younger)) / blocksAt[step];
     const share = this.#missed / (this.#returned + DOUBT);
     this.#isBeaten = this.#isBeaten
       ? share > STILL_MISSED_SHARE

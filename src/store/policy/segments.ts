@@ -35,11 +35,11 @@ export class Segments {
   }
 
   isOpen(segment: number): boolean {
-    return (this.#marks[segment]! & OPEN) !== 0;
+    return (this.#marks[segment] & OPEN) !== 0;
   }
 
   isQueued(segment: number): boolean {
-    return (this.#marks[segment]! & QUEUED) !== 0;
+    return (this.#marks[segment] & QUEUED) !== 0;
   }
 
   /**
@@ -69,7 +69,7 @@ export class Segments {
   eldest(now: number): number {
     const { tick, leaf, end } = this;
     let eldest = now;
-    for (let at = 1; at < end; at++) if (leaf[at] !== 0 && tick[at]! < eldest) eldest = tick[at]!;
+    for (let at = 1; at < end; at++) if (leaf[at] !== 0 && tick[at] < eldest) eldest = tick[at];
     return eldest;
   }
 
@@ -86,14 +86,14 @@ export class Segments {
 
   /** Closes a segment that has no blocks left. Its number is not reused while it is queued. */
   close(segment: number): void {
-    this.#marks[segment] = this.#marks[segment]! & ~OPEN;
+    this.#marks[segment] = this.#marks[segment] & ~OPEN;
     if (this.#marks[segment] === 0) this.#free.push(segment);
   }
 
   setQueued(segment: number, queued: boolean): void {
-    if (queued) this.#marks[segment] = this.#marks[segment]! | QUEUED;
+    if (queued) this.#marks[segment] = this.#marks[segment] | QUEUED;
     else {
-      this.#marks[segment] = this.#marks[segment]! & ~QUEUED;
+      this.#marks[segment] = this.#marks[segment] & ~QUEUED;
       if (this.#marks[segment] === 0) this.#free.push(segment);
     }
   }
@@ -101,7 +101,7 @@ export class Segments {
   /** Sets kind and size of a segment. Call when the segment is complete. */
   seal(segment: number, kind: number): void {
     this.kind[segment] = kind;
-    const blocks = this.blocks[segment]!;
+    const blocks = this.blocks[segment];
     this.size[segment] = blocks < 2 ? 0 : Math.round(2 * Math.log2(blocks));
   }
 }

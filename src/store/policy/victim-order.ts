@@ -69,8 +69,8 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
   const state = new Uint8Array(idsMax + 1);
 
   function unlink(id: number): void {
-    older[newer[id]!] = older[id]!;
-    newer[older[id]!] = newer[id]!;
+    older[newer[id]] = older[id];
+    newer[older[id]] = newer[id];
   }
 
   /**
@@ -78,7 +78,7 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
    * predecessor the newest.
    */
   function linkNewest(id: number): void {
-    const newest = older[0]!;
+    const newest = older[0];
     newer[newest] = id;
     older[id] = newest;
     newer[id] = 0;
@@ -96,7 +96,7 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
   function refresh(ids: ArrayLike<NodeId>): void {
     let below: NodeId = NO_NODE;
     for (let i = ids.length - 1; i >= 0; i--) {
-      const id = ids[i]!;
+      const id = ids[i];
       // Skip a node whose child was refreshed just before: one walk covers the whole chain.
       if (below === NO_NODE || view.parentOf(below) !== id) refreshPath(id);
       below = id;
@@ -108,26 +108,26 @@ export function createLruOrder(view: OrderView, idsMax: number): VictimOrder {
     used: refresh,
     stored(ids) {
       for (let i = 0; i < ids.length; i++) {
-        const id = ids[i]!;
-        if ((state[id]! & RESIDENT) !== 0) continue;
-        state[id] = state[id]! | RESIDENT;
+        const id = ids[i];
+        if ((state[id] & RESIDENT) !== 0) continue;
+        state[id] = state[id] | RESIDENT;
         if (state[id] === RESIDENT) linkNewest(id);
       }
       refresh(ids);
     },
     removed(id) {
       if (state[id] === RESIDENT) unlink(id);
-      state[id] = state[id]! & ~RESIDENT;
+      state[id] = state[id] & ~RESIDENT;
     },
     protect(id) {
       if (state[id] === RESIDENT) unlink(id);
-      state[id] = state[id]! | PROTECTED;
+      state[id] = state[id] | PROTECTED;
     },
     unprotect(id) {
       if (state[id] === (RESIDENT | PROTECTED)) linkNewest(id);
-      state[id] = state[id]! & ~PROTECTED;
+      state[id] = state[id] & ~PROTECTED;
     },
-    victim: () => newer[0]! as NodeId,
+    victim: () => newer[0] as NodeId,
   };
 }
 
@@ -149,7 +149,7 @@ export function createOrder(policy: PolicyName, table: BlockTable): VictimOrder 
     parentOf: (node: NodeId) => table.parentOf(node),
     fingerprintOf(node: NodeId) {
       table.readKey(node, key, 0);
-      return key[0]!;
+      return key[0];
     },
   };
   return ORDERS[policy](view, table.nodesMax);

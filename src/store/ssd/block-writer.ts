@@ -183,7 +183,7 @@ export class BlockWriter {
         this.giveUpWaiting();
         return;
       }
-      const write = this.#waiting[0]!;
+      const write = this.#waiting[0];
       const room = write.cancelled
         ? ({ kind: "never" } as const)
         : this.#room.reserve(this.#parts.table.bytesOf(write.node), this.#soonRunning);

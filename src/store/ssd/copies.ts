@@ -109,14 +109,14 @@ export class Copies {
     const wanted = [...nodes, ...this.#pendingAncestors(nodes)];
     const generations = wanted.map((node) => table.generationOf(node));
     const isThere = (i: number) =>
-      table.isLive(wanted[i]!, generations[i]!) && table.isResident(wanted[i]!, Tier.ssd);
+      table.isLive(wanted[i], generations[i]) && table.isResident(wanted[i], Tier.ssd);
     const aborted = Promise.withResolvers<false>();
     const onAbort = () => aborted.resolve(false);
     signal?.addEventListener("abort", onAbort);
     if (signal?.aborted === true) onAbort();
     const wait: Wait = (work) => Promise.race([this.#orHung(work), aborted.promise]);
     for (let i = 0; i < wanted.length && signal?.aborted !== true; i++) {
-      if (!isThere(i)) await this.#queue(wanted[i]!, generations[i]!, wait);
+      if (!isThere(i)) await this.#queue(wanted[i], generations[i], wait);
       if (i % LOOKS_A_SLICE === LOOKS_A_SLICE - 1) await yieldToLoop();
     }
     const queued = wanted.filter((node, i) => !isThere(i) && writer.isQueued(node));

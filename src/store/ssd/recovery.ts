@@ -127,7 +127,7 @@ export class Recovery {
     }
     leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
     for (let i = 0; i < leaves.length; i++) {
-      table.touchPath(leaves[i]!);
+      table.touchPath(leaves[i]);
       if (i % TOUCHES_A_SLICE === 0) await yieldToLoop();
     }
   }
@@ -180,10 +180,10 @@ export class Recovery {
     const { buffer, byteOffset } = batch.keyBytes;
     const keys = new DataView(buffer, byteOffset);
     for (let i = 0; i < count; i++) {
-      batch.bytes[i] = rows.bytes[i]!;
-      const variant = rows.variants[i]!;
+      batch.bytes[i] = rows.bytes[i];
+      const variant = rows.variants[i];
       const [high, low] = [keys.getUint32(i * 32), keys.getUint32(i * 32 + 4)];
-      const wanted = fileBytesOf(rows.bytes[i]!);
+      const wanted = fileBytesOf(rows.bytes[i]);
       const isUnseen =
         this.#unseen.size > 0 && this.#unseen.has(shardOf(prefixAt(batch.keyBytes, i)));
       const found = isUnseen ? wanted : this.#files.take(high, low, layer, variant);
@@ -191,10 +191,10 @@ export class Recovery {
       const entered =
         right &&
         this.#enter(namespace, batch, i, {
-          checksum: rows.checksums[i]!,
+          checksum: rows.checksums[i],
           variant,
-          lastSeen: rows.lastSeen[i]!,
-          uses: rows.uses[i]!,
+          lastSeen: rows.lastSeen[i],
+          uses: rows.uses[i],
         });
       if (entered) continue;
       this.#report.rowsDropped++;
@@ -230,7 +230,7 @@ export class Recovery {
     const { table, files, nowSeconds } = this.#parts;
     if (namespace === null) return false;
     const known = table.find(batch.keys, i * 8);
-    if (known !== NO_NODE && !this.#fits(known, batch.bytes[i]!, row.checksum)) return false;
+    if (known !== NO_NODE && !this.#fits(known, batch.bytes[i], row.checksum)) return false;
     const parent = hasParent(batch, i);
     let node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
     for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
@@ -244,9 +244,9 @@ export class Recovery {
     const [uses, lastUsed] = [table.usesOf(node), table.lastUsedOf(node)];
     table.setUses(node, Math.max(uses, row.uses), Math.max(lastUsed, lastSeen));
     files.setVariant(node, row.variant);
-    this.#room.found(batch.bytes[i]!);
+    this.#room.found(batch.bytes[i]);
     this.#report.blocks++;
-    this.#report.bytes += batch.bytes[i]!;
+    this.#report.bytes += batch.bytes[i];
     return true;
   }
 
@@ -437,13 +437,13 @@ class FileCatalogue {
   take(high: number, low: number, layer: number, variant: number): number | null {
     const mask = this.#places.length - 1;
     for (let at = mix(low, layer, variant) & mask; ; at = (at + 1) & mask) {
-      const place = this.#places[at]!;
+      const place = this.#places[at];
       if (place === FREE) return null;
       const entry = place - 1;
       if (!this.#is(entry, low, high, layer, variant)) continue;
       if (this.#taken[entry] === 1) return null;
       this.#taken[entry] = 1;
-      return this.#words[entry * WORDS + 4]! * PAGE;
+      return this.#words[entry * WORDS + 4] * PAGE;
     }
   }
 
@@ -459,10 +459,10 @@ class FileCatalogue {
     for (let entry = 0; entry < this.#count; entry++) {
       if (this.#taken[entry] === 1) continue;
       const at = entry * WORDS;
-      const low = this.#words[at]!.toString(16).padStart(8, "0");
-      const keyPrefix = this.#words[at + 1]!.toString(16).padStart(8, "0") + low;
-      const name = { keyPrefix, layer: this.#words[at + 2]!, variant: this.#words[at + 3]! };
-      yield { name, fileBytes: this.#words[at + 4]! * PAGE };
+      const low = this.#words[at].toString(16).padStart(8, "0");
+      const keyPrefix = this.#words[at + 1].toString(16).padStart(8, "0") + low;
+      const name = { keyPrefix, layer: this.#words[at + 2], variant: this.#words[at + 3] };
+      yield { name, fileBytes: this.#words[at + 4] * PAGE };
     }
   }
 
@@ -470,7 +470,7 @@ class FileCatalogue {
     const at = entry * WORDS;
     const words = this.#words;
     const mask = this.#places.length - 1;
-    let place = mix(words[at]!, words[at + 2]!, words[at + 3]!) & mask;
+    let place = mix(words[at], words[at + 2], words[at + 3]) & mask;
     while (this.#places[place] !== FREE) place = (place + 1) & mask;
     this.#places[place] = entry + 1;
   }

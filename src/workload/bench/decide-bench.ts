@@ -119,9 +119,9 @@ function makeSessions(random: Random, promptTokens: number): Uint32Array[] {
 
 /** Returns the prompt of a conversation's next turn: the stored tokens with a different end. */
 function promptOf(sessions: readonly Uint32Array[], random: Random, number: number): Uint32Array {
-  const tokens = sessions[random.u32() % sessions.length]!.slice();
+  const tokens = sessions[random.u32() % sessions.length].slice();
   const from = Math.floor(tokens.length * 0.9);
-  for (let at = from; at < tokens.length; at++) tokens[at] = (tokens[at]! + number + SLICE) >>> 0;
+  for (let at = from; at < tokens.length; at++) tokens[at] = (tokens[at] + number + SLICE) >>> 0;
   return tokens;
 }
 
@@ -146,7 +146,7 @@ function fill(
   for (const tokens of sessions) {
     const hashes = hasher.tokens(tokens, blockTokens, salt);
     for (const share of [1, 0.5, 0.1]) {
-      const target = targets[random.u32() % targets.length]!;
+      const target = targets[random.u32() % targets.length];
       store(target, hashes.slice(0, Math.ceil(hashes.length * share)));
     }
   }

@@ -109,7 +109,7 @@ export async function benchEngine(native: Native, options: EngineBenchOptions) {
 }
 
 function ratesOfMacs({ verified, mac, putMac }: Rates) {
-  const ratios = mac.map((rate, round) => rate / verified[round]!);
+  const ratios = mac.map((rate, round) => rate / verified[round]);
   return { copy_out_mac_gbps: gbps(mac), put_mac_gbps: gbps(putMac), mac_ratio: gbps(ratios) };
 }
 
@@ -357,8 +357,8 @@ function createEngineProbe(
     for (let i = 0; i < handles.count; i++) {
       if (handles.outcome[i] !== Outcome.ok) continue;
       const next = written.count++;
-      written.slot[next] = handles.slot[i]!;
-      written.generation[next] = handles.generation[i]!;
+      written.slot[next] = handles.slot[i];
+      written.generation[next] = handles.generation[i];
       const source = {
         bytes: privateSource.bytes,
         address: privateSource.address + i * blockBytes,
@@ -366,7 +366,7 @@ function createEngineProbe(
       written.flags[next] = CommitFlag.checksumGiven | (macs === null ? 0 : CommitFlag.macGiven);
       written.checksum[next] =
         macs === null
-          ? arena.copyIn(handles.offset[i]!, source, blockBytes, true)
+          ? arena.copyIn(handles.offset[i], source, blockBytes, true)
           : macs.copyIn(blockAt(i), source, macAt(written, next));
     }
     return { committed: client.commit(written) };
@@ -375,14 +375,14 @@ function createEngineProbe(
   /** Returns block `i` of `blocks`, in the slot that `handles` names. */
   function blockAt(i: number): MacBlock {
     const digest = blocks.digests.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
-    const offset = handles.offset[i]!;
+    const offset = handles.offset[i];
     return { region: arena, offset, bytes: blockBytes, digest, layer: LAYER_ALL };
   }
 
   /** Copies block `i` out. Returns false if the copy differs from the written bytes. */
   function copyOne(i: number, verified: boolean): boolean {
     if (verified && macs !== null) return macs.copyOut(blockAt(i), target, macAt(handles, i));
-    const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
+    const sum = arena.copyOut(handles.offset[i], target, blockBytes, verified);
     return !verified || sum === handles.checksum[i];
   }
 

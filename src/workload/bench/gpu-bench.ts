@@ -172,7 +172,7 @@ class GpuCopies implements AsyncDisposable {
   }
 
   get device(): GpuDevice {
-    return this.gpus.devices()[this.#memory.device]!;
+    return this.gpus.devices()[this.#memory.device];
   }
 
   /** CUDA version of the driver, such as `12.8`. */

@@ -76,8 +76,8 @@ export function benchIndex(options: IndexBenchOptions = {}) {
      */
     bytes_per_block: rounded(bytesPerBlock, 1),
     /** Median time of one call that finds 64 keys of one path, all resident, in microseconds. */
-    match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
-    match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    match_64_p50_us: rounded(matchesNs[Math.floor(matchesNs.length / 2)] / 1000, 2),
+    match_64_p99_us: rounded(matchesNs[Math.floor(matchesNs.length * 0.99)] / 1000, 2),
     /**
      * Blocks reserved, named, written and committed per second: all changes that the RAM tier makes
      * to these records.
@@ -182,11 +182,11 @@ function insertChain(bench: Bench): NodeId {
     const node = table.insertWriting(source, i, NAMESPACE, i > 0 || source.rooted);
     assert(!isRefusal(node), "the table has room");
     table.lock(node);
-    const slot = slots.reserve(source.bytes[i]!);
+    const slot = slots.reserve(source.bytes[i]);
     assert(slot !== NO_SLOT, "the arena has room");
     slots.setNode(slot, node);
     table.setSlot(node, slot, slots.generationOf(slot));
-    table.addAlias(node, source.aliases[i * 2]!, source.aliases[i * 2 + 1]!);
+    table.addAlias(node, source.aliases[i * 2], source.aliases[i * 2 + 1]);
     last = node;
   }
   for (let i = 0; i < source.count; i++) {
@@ -236,7 +236,7 @@ function measureMatches(bench: Bench): Float64Array {
   const times = new Float64Array(MATCHES);
   for (let match = 0; match < MATCHES; match++) {
     const start = Bun.nanoseconds();
-    const leading = table.matchLeading(keys[match]!, MATCH_KEYS, NAMESPACE, Tier.ram, best);
+    const leading = table.matchLeading(keys[match], MATCH_KEYS, NAMESPACE, Tier.ram, best);
     times[match] = Bun.nanoseconds() - start;
     assert(leading === MATCH_KEYS, "all keys are resident");
   }

@@ -89,7 +89,7 @@ export async function loadHttp(options: HttpLoadOptions) {
   const one = (at: number) =>
     converse({
       ...{ clock, hostname, port: Number(port), isOver },
-      request: () => requests[(next++ + at) % requests.length]!,
+      request: () => requests[(next++ + at) % requests.length],
       onAnswer: (tookMs) => void taken.push(tookMs),
     });
   await Promise.all(Array.from({ length: connections }, (_, at) => one(at)));

@@ -203,9 +203,9 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
     limit_gbps: limitGbps === null ? null : rounded(limitGbps),
     ratio: limitGbps === null ? null : rounded(restoreGbps / limitGbps),
     /** Other blocks stored between pin and restore. */
-    flood_blocks: samples[0]!.floodBlocks,
+    flood_blocks: samples[0].floodBlocks,
     /** Blocks the agent holds, on all its tiers together. */
-    capacity_blocks: samples[0]!.capacityBlocks,
+    capacity_blocks: samples[0].capacityBlocks,
   };
 }
 

@@ -106,11 +106,11 @@ export class PinEngine implements AsyncDisposable {
    * stored.
    */
   async store(of: Conversation, own: boolean): Promise<void> {
-    if (!own) this.#gpu.fill(0, this.#options.blockBytes, of.hashes[0]!);
+    if (!own) this.#gpu.fill(0, this.#options.blockBytes, of.hashes[0]);
     let before: Promise<void> = Promise.resolve();
     const untilMs = systemClock.monotonicMs() + TIMEOUT_MS;
     for (let at = 0, turn = 0; at < of.count; turn++) {
-      const batch = this.#stored[turn % 2]!;
+      const batch = this.#stored[turn % 2];
       const count = Math.min(STORED_AT_ONCE, of.count - at);
       const { taken, committed } = await this.#storeSome(of, at, count, own, batch);
       await before;
@@ -141,8 +141,8 @@ export class PinEngine implements AsyncDisposable {
 
   #copyIn(of: Conversation, index: number, own: boolean, handles: HandleBatch, i: number): void {
     const { blockBytes } = this.#options;
-    if (own) this.#gpu.fill(0, blockBytes, of.hashes[index]!);
-    const offset = handles.offset[i]!;
+    if (own) this.#gpu.fill(0, blockBytes, of.hashes[index]);
+    const offset = handles.offset[i];
     handles.checksum[i] = this.#client.arena.copyIn(offset, this.#gpuView, blockBytes, true);
     handles.flags[i] = CommitFlag.checksumGiven;
   }
@@ -152,7 +152,7 @@ export class PinEngine implements AsyncDisposable {
     into.bytes.fill(this.#options.blockBytes, 0, count);
     into.flags.fill(BlockFlag.aliasGiven, 0, count);
     for (let i = 0; i < count; i++) {
-      const hash = of.hashes[from + i]!;
+      const hash = of.hashes[from + i];
       into.aliasLo[i] = Number(hash & 0xffff_ffffn);
       into.aliasHi[i] = Number(hash >> 32n);
     }
@@ -209,7 +209,7 @@ export class PinEngine implements AsyncDisposable {
       await Promise.resolve();
       for (let i = 0; i < handles.count; i++) {
         if (handles.outcome[i] !== Outcome.ok) continue;
-        arena.copyOut(handles.offset[i]!, this.#staging, blockBytes, false);
+        arena.copyOut(handles.offset[i], this.#staging, blockBytes, false);
         present++;
       }
       this.#release(handles);
@@ -218,7 +218,7 @@ export class PinEngine implements AsyncDisposable {
   }
 
   async #acquire(of: Conversation, from: number, turn: number): Promise<HandleBatch> {
-    const { blocks, handles } = this.#read[turn % 2]!;
+    const { blocks, handles } = this.#read[turn % 2];
     this.#nameDigests(of, from, Math.min(AT_ONCE, of.count - from), blocks);
     const options = { tiers: 0, deadlineMs: TIMEOUT_MS, stopAtMiss: false };
     await this.#client.acquire(blocks, options, handles);
@@ -230,8 +230,8 @@ export class PinEngine implements AsyncDisposable {
     let held = 0;
     for (let i = 0; i < handles.count; i++) {
       if (handles.outcome[i] !== Outcome.ok) continue;
-      handles.slot[held] = handles.slot[i]!;
-      handles.generation[held] = handles.generation[i]!;
+      handles.slot[held] = handles.slot[i];
+      handles.generation[held] = handles.generation[i];
       held++;
     }
     handles.count = held;
@@ -246,7 +246,7 @@ export class PinEngine implements AsyncDisposable {
       const handles = await this.#acquire(of, at, 0);
       for (let i = 0; i < handles.count; i++) {
         if (handles.outcome[i] !== Outcome.ok || handles.bytes[i] !== blockBytes) wrong++;
-        else if (!this.#isRight(handles, i, of.hashes[at + i]!)) wrong++;
+        else if (!this.#isRight(handles, i, of.hashes[at + i])) wrong++;
       }
       this.#release(handles);
     }
@@ -255,7 +255,7 @@ export class PinEngine implements AsyncDisposable {
 
   #isRight(handles: HandleBatch, i: number, seed: bigint): boolean {
     const { blockBytes } = this.#options;
-    const offset = handles.offset[i]!;
+    const offset = handles.offset[i];
     const checksum = this.#client.arena.copyOut(offset, this.#gpuView, blockBytes, true);
     return checksum === handles.checksum[i] && this.#gpu.firstWrong(0, blockBytes, seed) === null;
   }

@@ -47,7 +47,7 @@ const lru: LabPolicy = ({ blocks, distinct }, capacity) => {
   return {
     serve(from, to) {
       const hits = lists.leading(blocks, from, to);
-      for (let at = to - 1; at >= from; at--) use(blocks[at]!);
+      for (let at = to - 1; at >= from; at--) use(blocks[at]);
       return hits;
     },
   };
@@ -77,15 +77,15 @@ const best: LabPolicy = (trace, capacity) => {
   return {
     serve(from, to) {
       let miss = from;
-      while (miss < to && present[blocks[miss]!] === 1) miss++;
+      while (miss < to && present[blocks[miss]] === 1) miss++;
       for (let at = from; at < to; at++) {
-        const block = blocks[at]!;
+        const block = blocks[at];
         if (present[block] === 1) {
           positions.remove(at);
           present[block] = 0;
           size--;
         }
-        const next = nextUse[at]!;
+        const next = nextUse[at];
         if (next === NEVER) continue;
         positions.add(next);
         present[block] = 1;
@@ -94,7 +94,7 @@ const best: LabPolicy = (trace, capacity) => {
       while (size > capacity) {
         const farthest = positions.last();
         positions.remove(farthest);
-        present[blocks[farthest]!] = 0;
+        present[blocks[farthest]] = 0;
         size--;
       }
       return miss - from;
@@ -238,8 +238,8 @@ class OrderedCache implements LabCache {
     this.#parentOf = new Uint32Array(capacity + 1);
     for (let id = capacity; id > 0; id--) this.#free.push(id);
     const view = {
-      parentOf: (id: NodeId) => this.#parentOf[id]! as NodeId,
-      fingerprintOf: (id: NodeId) => fingerprint(this.#blockOf[id]!),
+      parentOf: (id: NodeId) => this.#parentOf[id] as NodeId,
+      fingerprintOf: (id: NodeId) => fingerprint(this.#blockOf[id]),
     };
     this.#order = create(view, capacity);
   }
@@ -247,15 +247,15 @@ class OrderedCache implements LabCache {
   serve(from: number, to: number): number {
     const { blocks } = this.#trace;
     let miss = from;
-    while (miss < to && this.#idOf[blocks[miss]!] !== 0) miss++;
+    while (miss < to && this.#idOf[blocks[miss]] !== 0) miss++;
     for (let at = from; at < miss; ) {
       const ids: NodeId[] = [];
       const end = Math.min(miss, at + FRAME_BLOCKS);
-      for (; at < end; at++) ids.push(this.#idOf[blocks[at]!]! as NodeId);
+      for (; at < end; at++) ids.push(this.#idOf[blocks[at]] as NodeId);
       this.#order.used(ids);
     }
     for (let at = miss; at < to; at += FRAME_BLOCKS) {
-      const parent = at === from ? NO_NODE : (this.#idOf[blocks[at - 1]!]! as NodeId);
+      const parent = at === from ? NO_NODE : (this.#idOf[blocks[at - 1]] as NodeId);
       if (!this.#store(blocks.subarray(at, Math.min(to, at + FRAME_BLOCKS)), parent)) break;
     }
     return miss - from;
@@ -285,7 +285,7 @@ class OrderedCache implements LabCache {
     const victim = this.#order.victim();
     if (victim === NO_NODE) return victim;
     this.#order.removed(victim);
-    this.#idOf[this.#blockOf[victim]!] = 0;
+    this.#idOf[this.#blockOf[victim]] = 0;
     return victim;
   }
 }
@@ -306,8 +306,8 @@ function nextUses({ blocks, distinct }: FlatTrace): Uint32Array {
   const following = new Uint32Array(distinct).fill(NEVER);
   const next = new Uint32Array(blocks.length);
   for (let at = blocks.length - 1; at >= 0; at--) {
-    const block = blocks[at]!;
-    next[at] = following[block]!;
+    const block = blocks[at];
+    next[at] = following[block];
     following[block] = at;
   }
   return next;
@@ -329,7 +329,7 @@ function createPositions(below: number) {
     add(position: number) {
       let at = position;
       for (const words of levels) {
-        const before = words[at >>> 5]!;
+        const before = words[at >>> 5];
         words[at >>> 5] = before | (1 << (at & 31));
         if (before !== 0) return;
         at >>>= 5;
@@ -338,7 +338,7 @@ function createPositions(below: number) {
     remove(position: number) {
       let at = position;
       for (const words of levels) {
-        const left = words[at >>> 5]! & ~(1 << (at & 31));
+        const left = words[at >>> 5] & ~(1 << (at & 31));
         words[at >>> 5] = left;
         if (left !== 0) return;
         at >>>= 5;
@@ -348,7 +348,7 @@ function createPositions(below: number) {
     last() {
       let at = 0;
       for (let level = levels.length - 1; level >= 0; level--)
-        at = at * 32 + 31 - Math.clz32(levels[level]![at]!);
+        at = at * 32 + 31 - Math.clz32(levels[level][at]);
       return at;
     },
   };
@@ -371,20 +371,20 @@ export function createLists(items: number, lists: number) {
   return {
     has: (item: number) => next[item] !== NONE,
     /** The item appended to `list` longest ago; only for a list that is not empty. */
-    first: (list: number) => next[items + list]!,
+    first: (list: number) => next[items + list],
     isEmpty: (list: number) => next[items + list] === items + list,
     /** Puts an item that is in no list at the end of one. */
     append(list: number, item: number) {
       const head = items + list;
-      const last = previous[head]!;
+      const last = previous[head];
       next[last] = item;
       previous[item] = last;
       next[item] = head;
       previous[head] = item;
     },
     remove(item: number) {
-      const before = previous[item]!;
-      const after = next[item]!;
+      const before = previous[item];
+      const after = next[item];
       next[before] = after;
       previous[after] = before;
       next[item] = NONE;
@@ -392,7 +392,7 @@ export function createLists(items: number, lists: number) {
     /** How many of `items[from .. to)` are in a list, up to the first that is not. */
     leading(of: Uint32Array, from: number, to: number) {
       let at = from;
-      while (at < to && next[of[at]!] !== NONE) at++;
+      while (at < to && next[of[at]] !== NONE) at++;
       return at - from;
     },
   };

@@ -109,7 +109,7 @@ async function lookUp(options: PrefixBenchOptions, prompts: readonly BigUint64Ar
   const ns: number[] = [];
   let targets = 0;
   for (let i = 0; i < lookups; i++) {
-    prompt.set(prompts[randomBelow(random, prompts.length)]!);
+    prompt.set(prompts[randomBelow(random, prompts.length)]);
     const started = Bun.nanoseconds();
     const found = index.match(prompt);
     ns.push(Bun.nanoseconds() - started);
@@ -130,7 +130,7 @@ async function lookUpMany(options: PrefixBenchOptions, prompts: readonly BigUint
   const ns: number[] = [];
   for (let done = 0; done < lookups; done += batch) {
     for (let i = 0; i < batch; i++) {
-      hashes.set(prompts[randomBelow(random, prompts.length)]!, i * promptBlocks);
+      hashes.set(prompts[randomBelow(random, prompts.length)], i * promptBlocks);
     }
     const started = Bun.nanoseconds();
     index.matchMany(hashes, ends);
@@ -171,7 +171,7 @@ async function chainsOf(trace: Trace, parts: number): Promise<Chain[]> {
     if (blocks.length === 0) continue;
     const chain = new Uint32Array(blocks.length * parts);
     for (let i = 0; i < chain.length; i++) {
-      chain[i] = blocks[Math.floor(i / parts)]! * parts + (i % parts);
+      chain[i] = blocks[Math.floor(i / parts)] * parts + (i % parts);
     }
     chains.push(chain);
   }
@@ -242,10 +242,10 @@ class Fleet {
     const served: Served = { stores: [], prompts: [], heldBlocks: 0 };
     let heldBlocks = 0;
     for (const chain of chains) {
-      const topic = chain.find((id) => !shared.has(id)) ?? chain[0]!;
+      const topic = chain.find((id) => !shared.has(id)) ?? chain[0];
       const home = homes.get(topic) ?? randomBelow(random, workers);
       homes.set(topic, home);
-      const prompt = BigUint64Array.from(chain, (id) => hashes[id]!);
+      const prompt = BigUint64Array.from(chain, (id) => hashes[id]);
       served.prompts.push(prompt);
       const strays = randomBelow(random, STRAYS) === 0;
       for (const worker of strays ? [home, randomBelow(random, workers)] : [home]) {
@@ -279,7 +279,7 @@ class Fleet {
 }
 
 function storeOf(worker: number, prompt: BigUint64Array, from: number): IndexChange {
-  const parent = from === 0 ? null : prompt[from - 1]!;
+  const parent = from === 0 ? null : prompt[from - 1];
   const hashes = prompt.slice(from);
   const change = { kind: "stored", tier: "device", parent, hashes, tokenHashes: null } as const;
   return { target: worker as TargetId, change };

@@ -149,7 +149,7 @@ const orNull = (values: number[]) => (values.length === 0 ? null : gbps(values))
  * the same time.
  */
 function ratio(over: number[], under: number[]): number {
-  return rounded(median(over.map((value, round) => value / under[round]!)));
+  return rounded(median(over.map((value, round) => value / under[round])));
 }
 
 function ratioOrNull(over: number[], under: number[]): number | null {

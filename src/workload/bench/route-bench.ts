@@ -152,7 +152,7 @@ async function simulate(
   for (const [number, request] of trace.requests.entries()) {
     clock.moveTo(request.arrivalMs);
     const hashes = hashesOf(trace, request);
-    const worker = workers[place(request, hashes, number)]!;
+    const worker = workers[place(request, hashes, number)];
     const served = worker.cache.serve(request.blocks);
     const hitTokens = count(tally, trace, request, served.hits);
     worker.promptTokens += request.inputTokens;
@@ -265,7 +265,7 @@ async function readRequests(trace: Trace, signal?: AbortSignal): Promise<Simulat
   });
   const requests = seen.map((request, at) => ({
     ...request,
-    blocks: blocks.subarray(at === 0 ? 0 : ends[at - 1]!, ends[at]!),
+    blocks: blocks.subarray(at === 0 ? 0 : ends[at - 1], ends[at]),
   }));
   const hashes = new BigUint64Array(distinct);
   for (let block = 0; block < distinct; block++) hashes[block] = mixHash(BigInt(block + 1));
@@ -280,12 +280,12 @@ async function readRequests(trace: Trace, signal?: AbortSignal): Promise<Simulat
 function spread(requests: readonly SimulatedRequest[]): readonly SimulatedRequest[] {
   const even: SimulatedRequest[] = [];
   for (let from = 0; from < requests.length; ) {
-    const { arrivalMs } = requests[from]!;
+    const { arrivalMs } = requests[from];
     let to = from + 1;
-    while (to < requests.length && requests[to]!.arrivalMs === arrivalMs) to++;
+    while (to < requests.length && requests[to].arrivalMs === arrivalMs) to++;
     const stepMs = ((requests[to]?.arrivalMs ?? arrivalMs) - arrivalMs) / (to - from);
     for (let at = from; at < to; at++) {
-      even.push({ ...requests[at]!, arrivalMs: arrivalMs + stepMs * (at - from) });
+      even.push({ ...requests[at], arrivalMs: arrivalMs + stepMs * (at - from) });
     }
     from = to;
   }
@@ -308,7 +308,7 @@ function longestPrefix(workers: readonly SimulatedWorker[]): (request: Simulated
     for (const [place, worker] of workers.entries()) {
       if (worker.promptTokens > most) continue;
       const hits = worker.cache.leading(blocks);
-      const isLess = best >= 0 && worker.promptTokens < workers[best]!.promptTokens;
+      const isLess = best >= 0 && worker.promptTokens < workers[best].promptTokens;
       if (hits > bestHits || (hits === bestHits && isLess)) [best, bestHits] = [place, hits];
     }
     assigned += inputTokens;

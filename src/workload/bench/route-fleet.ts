@@ -48,7 +48,7 @@ export function makeWorkers(
 }
 
 export function hashesOf(trace: SimulatedTrace, request: SimulatedRequest): BigUint64Array {
-  return BigUint64Array.from(request.blocks, (block) => trace.hashes[block]!);
+  return BigUint64Array.from(request.blocks, (block) => trace.hashes[block]);
 }
 
 /** Applies the changes caused by serving a prompt to the index, as the worker's events would. */
@@ -61,15 +61,15 @@ export function tell(
 ): void {
   const changes: IndexChange[] = [];
   if (evicted.length > 0) {
-    const gone = BigUint64Array.from(evicted, (block) => trace.hashes[block]!);
+    const gone = BigUint64Array.from(evicted, (block) => trace.hashes[block]);
     changes.push({ target: id, change: { kind: "removed", tier: "device", hashes: gone } });
   }
   for (let from = 0; from < stored.length; ) {
     let to = from + 1;
-    while (to < stored.length && stored[to] === stored[to - 1]! + 1) to++;
-    const first = stored[from]!;
-    const run = hashes.slice(first, stored[to - 1]! + 1);
-    const parent = first === 0 ? null : hashes[first - 1]!;
+    while (to < stored.length && stored[to] === stored[to - 1] + 1) to++;
+    const first = stored[from];
+    const run = hashes.slice(first, stored[to - 1] + 1);
+    const parent = first === 0 ? null : hashes[first - 1];
     const change = {
       kind: "stored",
       tier: "device",
@@ -127,7 +127,7 @@ export class LeafLru {
     const stored: number[] = [];
     const evicted: number[] = [];
     for (let at = blocks.length - 1; at >= 0; at--) {
-      const block = blocks[at]!;
+      const block = blocks[at];
       if (lists.has(block)) lists.remove(block);
       else {
         stored.push(at);
@@ -144,7 +144,7 @@ export class LeafLru {
       /** Leading blocks that were there. */
       hits,
       /** Places in the prompt, rising. */
-      stored: stored.reverse().filter((at) => lists.has(blocks[at]!)),
+      stored: stored.reverse().filter((at) => lists.has(blocks[at])),
       evicted: evicted.filter((block) => !lists.has(block)),
     };
   }

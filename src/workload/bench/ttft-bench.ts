@@ -158,7 +158,7 @@ function restoredOf(samples: readonly Measured[], prefillMs: number) {
     /** The time of the prefill over it. */
     ratio: prefillMs / ms,
     /** 10^9 bytes a second from the first request to the last layer. */
-    gbps: samples[0]!.bytes / loadMs / 1e6,
+    gbps: samples[0].bytes / loadMs / 1e6,
     /** Logits are those of the cache that never left the device, bit by bit, in every sample. */
     identical: samples.every(({ identical }) => identical),
   };

@@ -111,7 +111,7 @@ export class MockEngine implements AsyncDisposable {
       this.#digests = new Uint8Array(new ArrayBuffer(length * 2 * DIGEST_BYTES));
     }
     const ids = new DataView(this.#ids.buffer);
-    for (let i = 0; i < length; i++) ids.setUint32(i * 8, blocks[i]!, true);
+    for (let i = 0; i < length; i++) ids.setUint32(i * 8, blocks[i], true);
     const items = this.#ids.subarray(0, length * 8);
     this.#native.chainDigests(this.#options.namespaceKey, items, 8, this.#digests);
   }
@@ -147,13 +147,13 @@ export class MockEngine implements AsyncDisposable {
   /** Copies a block out and verifies it. Returns false if the bytes differ from those committed. */
   #readBlock(index: number, at: number): boolean {
     const { handles } = this.#batches;
-    const bytes = handles.bytes[at]!;
+    const bytes = handles.bytes[at];
     if (bytes !== this.#options.blockBytes) {
       this.#tally.wrongBytes += Math.max(1, bytes);
       return true;
     }
     const start = Bun.nanoseconds();
-    const checksum = this.#client.arena.copyOut(handles.offset[at]!, this.#gpuView, bytes, true);
+    const checksum = this.#client.arena.copyOut(handles.offset[at], this.#gpuView, bytes, true);
     this.#tally.getNs += Bun.nanoseconds() - start;
     this.#tally.getBytes += bytes;
     const wrongAt = this.#gpu.firstWrong(0, bytes, this.#seed(index));
@@ -179,7 +179,7 @@ export class MockEngine implements AsyncDisposable {
     while (done < count && handles.outcome[done] !== Outcome.full) done++;
     for (let i = 0; i < count; i++) {
       if (handles.outcome[i] === Outcome.ok) spentNs += this.#writeBlock(from + i, i);
-      else if (i < done) this.#tally.countRefused(handles.outcome[i]!);
+      else if (i < done) this.#tally.countRefused(handles.outcome[i]);
     }
     start = Bun.nanoseconds();
     if (written.count > 0) await this.#client.commit(written);
@@ -206,15 +206,15 @@ export class MockEngine implements AsyncDisposable {
   #writeBlock(index: number, at: number): number {
     const { handles, written } = this.#batches;
     const { blockBytes } = this.#options;
-    assert(handles.bytes[at]! >= blockBytes, "a slot has room for the block");
+    assert(handles.bytes[at] >= blockBytes, "a slot has room for the block");
     this.#gpu.fill(0, blockBytes, this.#seed(index));
     const start = Bun.nanoseconds();
-    const offset = handles.offset[at]!;
+    const offset = handles.offset[at];
     const checksum = this.#client.arena.copyIn(offset, this.#gpuView, blockBytes, true);
     const spent = Bun.nanoseconds() - start;
     const next = written.count++;
-    written.slot[next] = handles.slot[at]!;
-    written.generation[next] = handles.generation[at]!;
+    written.slot[next] = handles.slot[at];
+    written.generation[next] = handles.generation[at];
     written.checksum[next] = checksum;
     written.flags[next] = 1;
     return spent;

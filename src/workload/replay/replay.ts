@@ -124,7 +124,7 @@ export class Durations {
     if (this.#seen++ % this.#stride !== 0) return;
     this.#kept.push(ns);
     if (this.#kept.length < KEPT_MAX) return;
-    for (let i = 0; i * 2 < KEPT_MAX; i++) this.#kept[i] = this.#kept[i * 2]!;
+    for (let i = 0; i * 2 < KEPT_MAX; i++) this.#kept[i] = this.#kept[i * 2];
     this.#kept.length = KEPT_MAX / 2;
     this.#stride *= 2;
   }
@@ -134,7 +134,7 @@ export class Durations {
     if (this.#kept.length === 0) return 0;
     const sorted = [...this.#kept].sort((a, b) => a - b);
     const at = Math.min(sorted.length - 1, Math.floor(sorted.length * quantile));
-    return sorted[at]! / 1_000;
+    return sorted[at] / 1_000;
   }
 }
 

@@ -41,7 +41,7 @@ export function createPrefixIds(base = 0) {
       const ids = new Uint32Array(names.length);
       let parent = 0;
       for (let i = 0; i < names.length; i++) {
-        const name = names[i]!;
+        const name = names[i];
         const small = typeof name === "number" && name < DIRECT_MAX;
         let id = (small ? direct[name] : sparse.get(name)) ?? 0;
         if (id === 0) id = add(name, parent);

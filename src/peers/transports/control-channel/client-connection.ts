@@ -440,7 +440,7 @@ export abstract class ClientPull {
     const wrong = this.#open.take(part);
     if (wrong !== null) return wrong;
     this.#moved();
-    const item = this.all[part.index]!;
+    const item = this.all[part.index];
     if (part.kind === "refusal") this.refuse(item, part.refusal);
     else item.header = part.header;
     return null;

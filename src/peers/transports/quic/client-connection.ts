@@ -250,7 +250,7 @@ class PullSink implements Sink {
       return null;
     }
     const { header } = part;
-    const place = this.#region.span(this.#pull.items[index]!.offset, header.bytes);
+    const place = this.#region.span(this.#pull.items[index].offset, header.bytes);
     this.#coming = { index, header, place, bytes: 0, reported: 0 };
     return null;
   }
@@ -272,7 +272,7 @@ class PullSink implements Sink {
     this.pause();
     this.#coming = null;
     const { index, header } = coming;
-    const checksum = this.#region.checksum(this.#pull.items[index]!.offset, header.bytes);
+    const checksum = this.#region.checksum(this.#pull.items[index].offset, header.bytes);
     this.#pull.onItem(index, { kind: "came", header, checksum });
   }
 }

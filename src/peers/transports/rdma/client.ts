@@ -54,7 +54,7 @@ export class RdmaPull extends ClientPull {
     }
     const wrong = this.take(part);
     if (wrong !== null) return wrong;
-    this.#read(this.all[index]!, header, rail, window);
+    this.#read(this.all[index], header, rail, window);
     return null;
   }
 
@@ -161,7 +161,7 @@ export class RdmaClient implements ClientPayload<RdmaMessage, RdmaPull>, Writers
     offset: number,
     bytes: number,
   ): { readonly writer: number; readonly done: Promise<RdmaRead> } {
-    const connection = this.#connections[rail]!;
+    const connection = this.#connections[rail];
     const writer = this.#nextWriter++;
     const { token, done } = connection.read(window, offset, bytes);
     const reading: Reading = { connection, token, grace: null };

@@ -71,7 +71,7 @@ function isMapped(gid: Uint8Array): boolean {
 
 function bitsAlike(a: Uint8Array, b: Uint8Array): number {
   const at = a.findIndex((byte, index) => byte !== b[index]);
-  return at < 0 ? 8 * a.length : 8 * at + Math.clz32((a[at]! ^ b[at]!) << 24);
+  return at < 0 ? 8 * a.length : 8 * at + Math.clz32((a[at] ^ b[at]) << 24);
 }
 
 /** Queue pair created for a port of the peer. `rail`: index of that port in the peer's list. */
@@ -120,10 +120,10 @@ export class RailConnections {
    * Creates queue pairs for those that a server has created, and connects them. Throws NativeError.
    */
   connect(offered: readonly RdmaPort[], pairs: readonly PairedRail[]): RdmaQueuePair[] {
-    const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail]!.index })));
+    const made = this.#make(pairs.map(({ rail }) => ({ rail, port: offered[rail].index })));
     try {
       for (const [index, { connection }] of made.entries())
-        connection.connect(pairs[index]!.address);
+        connection.connect(pairs[index].address);
     } catch (thrown) {
       for (const { connection } of made) void connection[Symbol.asyncDispose]();
       throw thrown;

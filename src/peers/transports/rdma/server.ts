@@ -83,7 +83,7 @@ export class RdmaServedPull extends ServedPull<RdmaMessage> {
       return;
     }
     const rail = this.#nextRail++ % this.#connections.length;
-    const connection = this.#connections[rail]!;
+    const connection = this.#connections[rail];
     const { token, lent } = connection.lend(offset, header.bytes);
     const exposure: Exposure = {
       connection,
@@ -277,8 +277,7 @@ export class RdmaServer implements ServerPayload<RdmaMessage, RdmaServedPull> {
     if (this.#isJoined) return "second join";
     if (addresses.length !== connections.length) return "joined with other rails than chosen";
     try {
-      for (const [index, connection] of connections.entries())
-        connection.connect(addresses[index]!);
+      for (const [index, connection] of connections.entries()) connection.connect(addresses[index]);
       this.#isJoined = true;
       this.#context.opened();
     } catch (thrown) {

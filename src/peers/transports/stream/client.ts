@@ -58,7 +58,7 @@ export class StreamPull extends ClientPull {
     const wrong = this.take(part);
     if (wrong !== null) return wrong;
     if (part.kind === "refusal") return sent ? "payload for a refused block" : null;
-    const item = this.all[part.index]!;
+    const item = this.all[part.index];
     const { header } = part;
     if (!sent) {
       this.retire(item, () => this.#goOn(item, header.bytes));
@@ -84,7 +84,7 @@ export class StreamPull extends ClientPull {
 
   #received(item: RequestedItem, received: Received): void {
     if (received.ok || received.fault === "full") {
-      const coming = this.#coming[item.index]!;
+      const coming = this.#coming[item.index];
       coming.hasNoRoom = !received.ok;
       coming.checksum = received.ok ? received.checksum : null;
       if (item.header !== null) this.#finishIfWhole(item, item.header);
@@ -96,13 +96,13 @@ export class StreamPull extends ClientPull {
   }
 
   #goOn(item: RequestedItem, bytes: number): void {
-    this.#coming[item.index]!.hasNoRoom = false;
+    this.#coming[item.index].hasNoRoom = false;
     const transfer = this.#receive(item, bytes);
     this.#lanes.channel.send({ kind: "go", id: this.#id, index: item.index, transfer });
   }
 
   #finishIfWhole(item: RequestedItem, header: FrameHeader): void {
-    const { hasNoRoom, checksum } = this.#coming[item.index]!;
+    const { hasNoRoom, checksum } = this.#coming[item.index];
     if (hasNoRoom) this.finish(item, OVERLOADED);
     else if (checksum !== null) this.came(item, header, checksum);
   }

@@ -86,7 +86,7 @@ export class StreamServedPull extends ServedPull<StreamMessage> {
     const body = this.frame(index, header);
     const lent: PendingBlock = { block, transfer: null };
     this.#lent.set(index, lent);
-    const isExact = header.bytes === this.request.items[index]!.bytesMax;
+    const isExact = header.bytes === this.request.items[index].bytesMax;
     const sent = isRequested && isExact && index < announced;
     this.connection.channel.send({ kind: "part", id: this.id, sent, body });
     if (sent) this.#carry(index, lent, transfer + index);

@@ -114,7 +114,7 @@ function openEnded(messages: readonly Dict[], render: (messages: Value[]) => str
   const blocks = Array.isArray(content) ? (content as Dict[]) : null;
   const at = blocks === null ? -1 : blocks.findLastIndex((block) => block.has("text"));
   if (blocks !== null && at < 0) throw refusal("the last message has no text to continue");
-  const final = textOf(blocks === null ? content : member(blocks[at]!, "text"));
+  const final = textOf(blocks === null ? content : member(blocks[at], "text"));
   const marked = blocks?.with(at, new Map(blocks[at]).set("text", final + TAG)) ?? final + TAG;
   const text = render([...messages.slice(0, -1), new Map(last).set("content", marked)]);
   const place = text.lastIndexOf(TAG.trimEnd());
@@ -259,7 +259,7 @@ function partOf(part: Value, onMedia: () => void): Dict | null {
   if (!(part instanceof Map)) throw refusal("a part of a message is not an object");
   const type = member(part, "type");
   if (type === "tool_reference") return dict(["type", type], ["name", member(part, "name")]);
-  const key = typeof type === "string" && Object.hasOwn(TEXTS, type) ? TEXTS[type]! : null;
+  const key = typeof type === "string" && Object.hasOwn(TEXTS, type) ? TEXTS[type] : null;
   if (key === null) {
     onMedia();
     return dict(["type", "text"], ["text", mediaText(part)]);

@@ -151,7 +151,7 @@ export class Tokens implements Disposable {
     const shortest = Math.min(...this.#backends.map((backend) => backend.waiting));
     if (this.#backends.length === 0 || shortest >= WAITING_MAX) return null;
     const head = Bun.hash.xxHash3(text.slice(0, HEAD));
-    const preferred = this.#backends[Number(head % BigInt(this.#backends.length))]!;
+    const preferred = this.#backends[Number(head % BigInt(this.#backends.length))];
     if (preferred.waiting <= shortest + LONGER_MAX) return preferred;
     return this.#backends.find((backend) => backend.waiting === shortest)!;
   }
@@ -248,7 +248,7 @@ export function roughTokens(text: string): Uint32Array {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   for (let i = 0; i < whole; i++) tokens[i] = view.getUint32(i * BYTES, true);
   for (let i = whole * BYTES; i < bytes.length; i++) {
-    tokens[whole] = (tokens[whole]! | (bytes[i]! << ((i % BYTES) * 8))) >>> 0;
+    tokens[whole] = (tokens[whole] | (bytes[i] << ((i % BYTES) * 8))) >>> 0;
   }
   return tokens;
 }

@@ -151,7 +151,7 @@ function secondsOf(ttl: Value | undefined): number | null {
     return Number.isFinite(seconds) && seconds > 0 ? seconds : null;
   }
   const match = typeof ttl === "string" ? /^([0-9]{1,9})([smhd])$/.exec(ttl) : null;
-  return match === null ? null : Number(match[1]) * UNITS[match[2]!]!;
+  return match === null ? null : Number(match[1]) * UNITS[match[2]];
 }
 
 /**

@@ -370,7 +370,7 @@ class ChangeWriter {
     const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
     for (let row = 0; row < count; row++) {
       const digest = key32(batch.digests, row);
-      const layer = batch.layers[row]!;
+      const layer = batch.layers[row];
       switch (batch.kinds[row]) {
         case CHANGE.put: {
           const checksum = checksums.subarray(row * 8, row * 8 + 8);
@@ -381,7 +381,7 @@ class ChangeWriter {
           this.#remove(digest, layer, blocks, aliases);
           break;
         case CHANGE.touch:
-          this.#touch(digest, layer, batch.lastSeen[row]!, batch.uses[row]!, blocks);
+          this.#touch(digest, layer, batch.lastSeen[row], batch.uses[row], blocks);
           break;
         default:
           this.#alias(batch, row, aliases);
@@ -403,8 +403,8 @@ class ChangeWriter {
     const link = key32(batch.links, row);
     const parent = isZero(link) ? null : link;
     const { digest, layer, checksum } = named;
-    const [bytes, variant] = [batch.bytes[row]!, batch.smalls[row]!];
-    const [lastSeen, uses] = [batch.lastSeen[row]!, batch.uses[row]!];
+    const [bytes, variant] = [batch.bytes[row], batch.smalls[row]];
+    const [lastSeen, uses] = [batch.lastSeen[row], batch.uses[row]];
     const block = { ...named, parent, bytes, variant, lastSeen, uses };
     const seal = checkedSeal(sealOfBlock(block, namespaceKey));
     const sealBytes = u64Bytes(seal);
@@ -450,8 +450,8 @@ class ChangeWriter {
   /** Writes an alias. Ignores it if its block has no row. */
   #alias(batch: ChangeBatch, row: number, aliases: Tally): void {
     const digest = key32(batch.digests, row);
-    const layer = batch.layers[row]!;
-    const alias = key32(batch.links, row).subarray(0, batch.smalls[row]!);
+    const layer = batch.layers[row];
+    const alias = key32(batch.links, row).subarray(0, batch.smalls[row]);
     if (this.#sql.get<FoundBlock>(FIND, digest, layer) === null) return;
     if (this.#sql.get<Sealed>(FIND_ALIAS, digest, layer, alias) !== null) return;
     const namespaceKey = key32(batch.namespaceKeys, row);

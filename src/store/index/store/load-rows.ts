@@ -114,7 +114,7 @@ export class BlockLoad {
         }
         if (tally.count === this.#count) throw new DamagedIndex("more blocks than recorded");
         const group = numberOf(namespaceId, layer, namespaceKey, keys.macKeyIdOf(namespaceId));
-        this.#groups[group]!.count++;
+        this.#groups[group].count++;
         this.#groupOf[tally.count] = group;
         this.#enter(tally.count, block);
         tally.add(seal);
@@ -168,17 +168,17 @@ export class BlockLoad {
     const halves = new Uint32Array(words.buffer);
     const starts: number[] = [];
     for (const { count } of this.#groups) starts.push((starts.at(-1) ?? 0) + count);
-    const free = starts.map((end, index) => end - this.#groups[index]!.count);
+    const free = starts.map((end, index) => end - this.#groups[index].count);
     for (let at = 0; at < this.#count; at++) {
-      const place = free[this.#groupOf[at]!]!++;
+      const place = free[this.#groupOf[at]]++;
       halves[place * 2] = at;
-      halves[place * 2 + 1] = this.#lastSeen[at]!;
+      halves[place * 2 + 1] = this.#lastSeen[at];
     }
     for (const [index, end] of starts.entries()) {
-      words.subarray(end - this.#groups[index]!.count, end).sort();
+      words.subarray(end - this.#groups[index].count, end).sort();
     }
     const order = new Uint32Array(this.#count);
-    for (let place = 0; place < this.#count; place++) order[place] = halves[place * 2]!;
+    for (let place = 0; place < this.#count; place++) order[place] = halves[place * 2];
     return order;
   }
 
@@ -200,11 +200,11 @@ export class BlockLoad {
     };
     new Uint8Array(checksums.buffer).set(gathered(this.#checksums, 8, positions));
     for (let to = 0; to < count; to++) {
-      const at = positions[to]!;
-      rows.bytes[to] = this.#bytes[at]!;
-      rows.variants[to] = this.#variants[at]!;
-      rows.lastSeen[to] = this.#lastSeen[at]!;
-      rows.uses[to] = this.#uses[at]!;
+      const at = positions[to];
+      rows.bytes[to] = this.#bytes[at];
+      rows.variants[to] = this.#variants[at];
+      rows.lastSeen[to] = this.#lastSeen[at];
+      rows.uses[to] = this.#uses[at];
     }
     return rows;
   }
@@ -216,7 +216,7 @@ function gathered(column: Uint8Array, width: number, positions: Uint32Array): Ui
   let to = 0;
   for (const at of positions) {
     const from = at * width;
-    for (let i = 0; i < width; i++) rows[to++] = column[from + i]!;
+    for (let i = 0; i < width; i++) rows[to++] = column[from + i];
   }
   return rows;
 }
@@ -247,7 +247,7 @@ function groupNumbers(groups: Group[]) {
 /** Compares in SQLite's order of BLOBs. Returns a negative number if `a` sorts before `b`. */
 function order(a: Uint8Array, b: Uint8Array): number {
   const length = Math.min(a.length, b.length);
-  for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
+  for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i] - b[i];
   return a.length - b.length;
 }
 

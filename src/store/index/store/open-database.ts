@@ -111,7 +111,7 @@ function schemaVersion(db: Database): number {
 function migrate(db: Database, migrations: readonly Migration[]): void {
   for (let version = schemaVersion(db); version < migrations.length; version++) {
     const step = db.transaction(() => {
-      db.run(migrations[version]!.sql);
+      db.run(migrations[version].sql);
       crashPoint("index.half-migrated");
       db.run(`PRAGMA user_version = ${version + 1}`);
     });

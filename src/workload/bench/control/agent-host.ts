@@ -149,8 +149,8 @@ export class ControlHost implements AsyncDisposable {
       if (handles.outcome[i] === Outcome.present) continue;
       must(handles, i);
       const next = written.count++;
-      written.slot[next] = handles.slot[i]!;
-      written.generation[next] = handles.generation[i]!;
+      written.slot[next] = handles.slot[i];
+      written.generation[next] = handles.generation[i];
       written.flags[next] = 0;
     }
     if (written.count === 0) return;
@@ -165,7 +165,7 @@ export class ControlHost implements AsyncDisposable {
 }
 
 function must(handles: HandleBatch, at: number): void {
-  const outcome = handles.outcome[at]!;
+  const outcome = handles.outcome[at];
   if (outcome === Outcome.ok) return;
   throw new HearthError("LIMIT", `a block of the benchmark is ${outcomeName(outcome)}`);
 }

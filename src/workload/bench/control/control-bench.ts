@@ -55,7 +55,7 @@ export async function benchControl(native: Native, options: ControlBenchOptions)
     ...rest,
     prune_blocks: pruneBlocks,
     prune_rounds: pruneBlocks === 0 ? 0 : pruneRounds,
-    carrier: new URL(natsUrl.split(",")[0]!).protocol.slice(0, -1),
+    carrier: new URL(natsUrl.split(",")[0]).protocol.slice(0, -1),
   };
 }
 
@@ -177,7 +177,7 @@ async function checkPins(agent: PrivateAgent, standing: readonly number[], hashe
     const page: PinsPage = await agent.get(`/v1/pins?limit=${PAGE}&after=${after}`);
     for (const { owner, blocks } of page.pins) {
       const at = found.findIndex((_, number) => ownerName(number) === owner);
-      if (at >= 0 && blocks === hashes) found[at]!++;
+      if (at >= 0 && blocks === hashes) found[at]++;
       else throw new HearthError("INTERNAL", `a pin of ${owner} on ${blocks} blocks is not ours`);
     }
     after = page.next;
@@ -290,7 +290,7 @@ class CommandLoad implements Disposable {
   standing(): number[] {
     const pins = new Array<number>(OWNERS).fill(0);
     for (const { first, standing } of this.#lanes) {
-      for (let at = first; at < first + standing; at++) pins[at % OWNERS]!++;
+      for (let at = first; at < first + standing; at++) pins[at % OWNERS]++;
     }
     return pins;
   }
@@ -304,19 +304,19 @@ class CommandLoad implements Disposable {
     const places = lane.groups.length * OWNERS;
     const pin = lane.standing < places / 2;
     const at = (pin ? lane.first + lane.standing : lane.first) % places;
-    const group = lane.groups[Math.floor(at / OWNERS)]!;
+    const group = lane.groups[Math.floor(at / OWNERS)];
     const start = Bun.nanoseconds();
     const id = `${this.#sent++}`;
     const issuer = `bench-${number % ISSUERS}`;
     const message = await this.#ask(id, this.#body(id, issuer, group, at % OWNERS, pin));
-    this.#check(message, id, this.#options.groups[group]!.length);
+    this.#check(message, id, this.#options.groups[group].length);
     if (!pin) lane.first = (lane.first + 1) % places;
     lane.standing += pin ? 1 : -1;
     return Bun.nanoseconds() - start;
   }
 
   #body(id: string, issuer: string, group: number, owner: number, pin: boolean): Uint8Array {
-    const list = this.#lists[group]!;
+    const list = this.#lists[group];
     if (typeof list !== "string") {
       const members = {
         type: "Cache",

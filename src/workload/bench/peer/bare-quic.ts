@@ -111,9 +111,9 @@ export class BareQuic implements BenchSide {
     for (let at = 0; at < this.#blockBytes; at += PIECE_BYTES) {
       const end = Math.min(at + PIECE_BYTES, this.#blockBytes);
       const piece = this.#region.bytes.subarray(from + at, from + end);
-      while (!writer.writeSync(piece)) await writer[DRAIN]!();
+      while (!writer.writeSync(piece)) await writer[DRAIN]();
     }
-    while (writer.endSync() < 0) await writer[DRAIN]!();
+    while (writer.endSync() < 0) await writer[DRAIN]();
   }
 
   /**

@@ -96,7 +96,7 @@ class Race {
   async round(number: number): Promise<void> {
     const { blockBytes, inFlight } = this.#size;
     for (let turn = 0; turn < this.#pairs.length; turn++) {
-      const pair = this.#pairs[(number + turn) % this.#pairs.length]!;
+      const pair = this.#pairs[(number + turn) % this.#pairs.length];
       const { carrier } = pair;
       const load = this.#loadOf(carrier);
       const measured = carrier === "tcp" ? await bestTcp(pair, load) : await pair.measure(load);
@@ -246,9 +246,9 @@ async function pullMany(pair: CarrierPair, transport: BenchTransport, options: P
      * Resident memory of the server after the warm-up, in MB. The next member is the maximum after
      * that.
      */
-    holder_rss_mb: serverMb[WARM_PARTS - 1]!,
+    holder_rss_mb: serverMb[WARM_PARTS - 1],
     holder_rss_max_mb: Math.max(...serverMb.slice(WARM_PARTS)),
-    asker_rss_mb: clientMb[WARM_PARTS - 1]!,
+    asker_rss_mb: clientMb[WARM_PARTS - 1],
     asker_rss_max_mb: Math.max(...clientMb.slice(WARM_PARTS)),
     wrong,
   };

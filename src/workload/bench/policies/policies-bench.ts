@@ -114,7 +114,7 @@ function settingsOf(on: Switches, ramTokens: number): PolicySettings {
 function longestOf({ ends }: SimTrace): number {
   let longest = 0;
   for (const [at, end] of ends.entries()) {
-    longest = Math.max(longest, end - (at === 0 ? 0 : ends[at - 1]!));
+    longest = Math.max(longest, end - (at === 0 ? 0 : ends[at - 1]));
   }
   return longest;
 }

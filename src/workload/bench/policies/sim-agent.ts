@@ -176,7 +176,7 @@ export class SimAgent {
   /** Returns whether a descendant of the block stays in RAM. */
   #isNeededInRam(block: number, leaving: ReadonlySet<number>): boolean {
     const { firstChild, nextSibling } = this.#options.trace;
-    for (let child = firstChild[block]!; child >= 0; child = nextSibling[child]!) {
+    for (let child = firstChild[block]; child >= 0; child = nextSibling[child]) {
       if (this.tiers.ram.has(child) && !leaving.has(child)) return true;
     }
     return false;
@@ -253,7 +253,7 @@ export class SimAgent {
     for (const block of this.tiers.below(after)) {
       if (!this.tiers.has(block)) continue;
       const isKept = this.tiers.isHeld(block) || this.tiers.hasChild(block);
-      counts[isKept ? "held" : "done"]!++;
+      counts[isKept ? "held" : "done"]++;
       if (!isKept) this.tiers.remove(block);
     }
     return receipt(counts, counts.done! * this.#blockBytes);
@@ -309,7 +309,7 @@ class SimTiers {
   leading(blocks: Uint32Array, from: number, to: number): { found: number; inRam: number } {
     let inRam = 0;
     let at = from;
-    for (; at < to && this.has(blocks[at]!); at++) if (this.ram.has(blocks[at]!)) inRam++;
+    for (; at < to && this.has(blocks[at]); at++) if (this.ram.has(blocks[at])) inRam++;
     return { found: at - from, inRam };
   }
 
@@ -319,9 +319,9 @@ class SimTiers {
    */
   use(blocks: ArrayLike<number>, from: number, to: number): void {
     for (let at = to - 1; at >= from; at--) {
-      this.ram.put(blocks[at]!);
-      this.warmed.delete(blocks[at]!);
-      this.toSsd(blocks[at]!);
+      this.ram.put(blocks[at]);
+      this.warmed.delete(blocks[at]);
+      this.toSsd(blocks[at]);
     }
   }
 
@@ -338,7 +338,7 @@ class SimTiers {
   /** Returns whether a cached block has this block as its parent. */
   hasChild(block: number): boolean {
     const { firstChild, nextSibling } = this.#trace;
-    for (let child = firstChild[block]!; child >= 0; child = nextSibling[child]!) {
+    for (let child = firstChild[block]; child >= 0; child = nextSibling[child]) {
       if (this.has(child)) return true;
     }
     return false;
@@ -346,7 +346,7 @@ class SimTiers {
 
   /** Protects the block and its ancestors. */
   hold(block: number): void {
-    for (let at = block; at >= 0; at = this.#trace.parents[at]!) {
+    for (let at = block; at >= 0; at = this.#trace.parents[at]) {
       const holds = this.#held.get(at) ?? 0;
       this.#held.set(at, holds + 1);
       if (holds === 0) this.#keep(at, true);
@@ -354,7 +354,7 @@ class SimTiers {
   }
 
   letGo(block: number): void {
-    for (let at = block; at >= 0; at = this.#trace.parents[at]!) {
+    for (let at = block; at >= 0; at = this.#trace.parents[at]) {
       const left = (this.#held.get(at) ?? 1) - 1;
       if (left > 0) this.#held.set(at, left);
       else if (this.#held.delete(at)) this.#keep(at, false);
@@ -373,7 +373,7 @@ class SimTiers {
     const open = [block];
     for (let at = open.pop(); at !== undefined; at = open.pop()) {
       if (at !== block) found.push(at);
-      for (let child = firstChild[at]!; child >= 0; child = nextSibling[child]!) open.push(child);
+      for (let child = firstChild[at]; child >= 0; child = nextSibling[child]) open.push(child);
     }
     return found.reverse();
   }

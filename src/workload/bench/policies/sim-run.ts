@@ -174,16 +174,16 @@ class Run {
   /** Replaces the last worker by an empty one. */
   #join(): void {
     const at = this.#agents.length - 1;
-    const target = this.#targetOf(this.#agents[at]!);
+    const target = this.#targetOf(this.#agents[at]);
     this.#news({ kind: "left", target });
-    this.#agents[at]!.replace();
+    this.#agents[at].replace();
     this.#news({ kind: "joined", target });
     this.#joinedMs = this.#clock.monotonicMs();
   }
 
   #restart(): void {
-    this.#agents[0]!.loseRam();
-    this.#policies.workerCold(this.#targetOf(this.#agents[0]!));
+    this.#agents[0].loseRam();
+    this.#policies.workerCold(this.#targetOf(this.#agents[0]));
     this.#restartedMs = this.#clock.monotonicMs();
   }
 
@@ -197,16 +197,16 @@ class Run {
   #serve(request: number): void {
     const { trace } = this.#options;
     const { blocks, ends, sessionOf, blockTokens } = trace;
-    const [from, to] = [request === 0 ? 0 : ends[request - 1]!, ends[request]!];
+    const [from, to] = [request === 0 ? 0 : ends[request - 1], ends[request]];
     if (this.#options.routes === null) this.#routes[request] = this.#choose(from, to);
-    const place = this.#routes[request]!;
-    const agent = this.#agents[place]!;
+    const place = this.#routes[request];
+    const agent = this.#agents[place];
     const { found, inRam } = agent.tiers.leading(blocks, from, to);
     const tokens = (count: number) => count * blockTokens;
     const counted = { prompt: tokens(to - from), ram: tokens(inRam), all: tokens(found) };
     this.#count(place, counted);
     for (let at = from; at < from + found; at++) {
-      if (agent.tiers.warmed.has(blocks[at]!)) this.#warmedUsed++;
+      if (agent.tiers.warmed.has(blocks[at])) this.#warmedUsed++;
     }
     const routed: RouteRequest = {
       ...{ model: MODEL, requestId: String(request), sessionId: `s${sessionOf[request]}` },
@@ -220,7 +220,7 @@ class Run {
     const marks = [{ promptTokens: counted.prompt, ttlMs: null }];
     this.#policies.marks.cacheControl(String(request), `s${sessionOf[request]}`, marks);
     agent.tiers.use(blocks, from, to);
-    this.#answer({ request, agent, assigned: this.#assigned[place]! }, counted);
+    this.#answer({ request, agent, assigned: this.#assigned[place] }, counted);
   }
 
   /**
@@ -230,7 +230,7 @@ class Run {
   #answer({ request, agent, assigned }: Served, { prompt, all }: Found): void {
     const { trace, leadMs, settings } = this.#options;
     const { nextOf, arrivalMs, sessionOf } = trace;
-    const output = trace.outputTokens[request]!;
+    const output = trace.outputTokens[request];
     assigned.tokens += prompt;
     const prefillMs = ((prompt - all) / PREFILL_RATE) * 1_000;
     this.#clock.after(prefillMs, () => this.#observer.prefillComplete?.(String(request)));
@@ -242,8 +242,8 @@ class Run {
       }
       this.#observer.freed?.(String(request), "free");
     });
-    const next = nextOf[request]!;
-    const gapMs = next < 0 ? 0 : arrivalMs[next]! - arrivalMs[request]!;
+    const next = nextOf[request];
+    const gapMs = next < 0 ? 0 : arrivalMs[next] - arrivalMs[request];
     if (leadMs === 0 || gapMs <= settings.idleSession.idleMs + leadMs) return;
     this.#clock.after(gapMs - leadMs, () => {
       this.#policies.marks.returning(`s${sessionOf[request]}`);
@@ -262,9 +262,9 @@ class Run {
     const mean = this.#assigned.reduce((sum, { tokens }) => sum + tokens, 0) / this.#agents.length;
     let [best, longest] = [-1, -1];
     for (const [at, { tiers }] of this.#agents.entries()) {
-      if (this.#assigned[at]!.tokens > mean * SPREAD + SPREAD_TOKENS) continue;
+      if (this.#assigned[at].tokens > mean * SPREAD + SPREAD_TOKENS) continue;
       const { found } = tiers.leading(blocks, from, to);
-      const isLess = best >= 0 && this.#assigned[at]!.tokens < this.#assigned[best]!.tokens;
+      const isLess = best >= 0 && this.#assigned[at].tokens < this.#assigned[best].tokens;
       if (found < longest || (found === longest && !isLess)) continue;
       best = at;
       longest = found;

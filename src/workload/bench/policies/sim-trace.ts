@@ -53,7 +53,7 @@ export async function readSimTrace(trace: Trace, signal?: AbortSignal): Promise<
   const outputFrom = new Uint32Array(outputs.length + 1);
   outputFrom[0] = flat.distinct;
   for (const [request, tokens] of outputs.entries()) {
-    outputFrom[request + 1] = outputFrom[request]! + Math.floor(tokens / blockTokens);
+    outputFrom[request + 1] = outputFrom[request] + Math.floor(tokens / blockTokens);
   }
   return {
     ...flat,
@@ -62,7 +62,7 @@ export async function readSimTrace(trace: Trace, signal?: AbortSignal): Promise<
     ...{ name: trace.name, blockTokens, outputFrom },
     arrivalMs: Float64Array.from(arrivals),
     outputTokens: Uint32Array.from(outputs),
-    items: outputFrom[outputs.length]!,
+    items: outputFrom[outputs.length],
     ...treeOf(flat, outputFrom),
     nextOf: nextOf(sessionOf, sessions),
   };
@@ -77,14 +77,14 @@ function treeOf({ blocks, ends }: FlatTrace, outputFrom: Uint32Array) {
     if (parents[block] !== -2) return;
     parents[block] = parent;
     if (parent < 0) return;
-    nextSibling[block] = firstChild[parent]!;
+    nextSibling[block] = firstChild[parent];
     firstChild[parent] = block;
   };
   let from = 0;
   for (const [request, to] of ends.entries()) {
-    for (let at = from; at < to; at++) enter(blocks[at]!, at === from ? -1 : blocks[at - 1]!);
-    let parent = to > from ? blocks[to - 1]! : -1;
-    for (let block = outputFrom[request]!; block < outputFrom[request + 1]!; block++) {
+    for (let at = from; at < to; at++) enter(blocks[at], at === from ? -1 : blocks[at - 1]);
+    let parent = to > from ? blocks[to - 1] : -1;
+    for (let block = outputFrom[request]; block < outputFrom[request + 1]; block++) {
       enter(block, parent);
       parent = block;
     }
@@ -97,7 +97,7 @@ function nextOf(sessionOf: Uint32Array, sessions: number): Int32Array {
   const next = new Int32Array(sessionOf.length).fill(-1);
   const last = new Int32Array(sessions).fill(-1);
   for (const [request, session] of sessionOf.entries()) {
-    if (last[session]! >= 0) next[last[session]!] = request;
+    if (last[session] >= 0) next[last[session]] = request;
     last[session] = request;
   }
   return next;
@@ -115,7 +115,7 @@ const COMMON_USES = 40;
  */
 function inferSessions({ blocks, ends, distinct }: FlatTrace): Uint32Array {
   const uses = new Uint32Array(distinct);
-  for (const block of blocks) uses[block]!++;
+  for (const block of blocks) uses[block]++;
   const sessionOf = new Uint32Array(ends.length);
   /** For each block, the conversation (+ 1) of the latest request that has it; 0 if none has. */
   const latest = new Uint32Array(distinct);
@@ -123,11 +123,11 @@ function inferSessions({ blocks, ends, distinct }: FlatTrace): Uint32Array {
   let from = 0;
   for (const [request, to] of ends.entries()) {
     let known = from;
-    while (known < to && latest[blocks[known]!] !== 0) known++;
-    const deepest = known === from ? undefined : blocks[known - 1]!;
-    const goesOn = deepest !== undefined && uses[deepest]! < COMMON_USES;
-    const session = goesOn ? latest[deepest]! : ++sessions;
-    for (let at = from; at < to; at++) latest[blocks[at]!] = session;
+    while (known < to && latest[blocks[known]] !== 0) known++;
+    const deepest = known === from ? undefined : blocks[known - 1];
+    const goesOn = deepest !== undefined && uses[deepest] < COMMON_USES;
+    const session = goesOn ? latest[deepest] : ++sessions;
+    for (let at = from; at < to; at++) latest[blocks[at]] = session;
     sessionOf[request] = session - 1;
     from = to;
   }
@@ -147,8 +147,8 @@ export function createSimNamer(trace: SimTrace): BlockNamer {
     group: () => GROUP,
     chain(_target, { requestId }, output) {
       const request = Number(requestId);
-      const from = request === 0 ? 0 : trace.ends[request - 1]!;
-      const prompt = trace.blocks.subarray(from, trace.ends[request]!);
+      const from = request === 0 ? 0 : trace.ends[request - 1];
+      const prompt = trace.blocks.subarray(from, trace.ends[request]);
       const answer = output === undefined ? [] : outputBlocks(trace, request);
       const digests = new Uint8Array((prompt.length + answer.length) * DIGEST_BYTES);
       const view = new DataView(digests.buffer);
@@ -166,8 +166,8 @@ export function createSimNamer(trace: SimTrace): BlockNamer {
 
 /** Returns the numbers of the full blocks of a request's answer. */
 export function outputBlocks({ outputFrom }: SimTrace, request: number): number[] {
-  const from = outputFrom[request]!;
-  return Array.from({ length: outputFrom[request + 1]! - from }, (_, at) => from + at);
+  const from = outputFrom[request];
+  return Array.from({ length: outputFrom[request + 1] - from }, (_, at) => from + at);
 }
 
 /** Returns the number of the block that a command names. */

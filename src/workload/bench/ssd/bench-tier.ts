@@ -270,7 +270,7 @@ export class BenchBlocks {
       const handles = createHandleBatch(1);
       while (next < numbers.length) {
         this.#signal.throwIfAborted();
-        this.name(batch, numbers[next++]!, 1);
+        this.name(batch, numbers[next++], 1);
         const start = Bun.nanoseconds();
         const got = (await holder.acquire(batch, PATIENT, handles)) ?? handles;
         taken.push(Bun.nanoseconds() - start);

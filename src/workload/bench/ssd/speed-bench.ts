@@ -174,7 +174,7 @@ function someOf(all: readonly number[], count: number): number[] {
   const left = [...all];
   for (let i = 0; i < count; i++) {
     const at = i + randomBelow(random, left.length - i);
-    [left[i], left[at]] = [left[at]!, left[i]!];
+    [left[i], left[at]] = [left[at], left[i]];
   }
   return left.slice(0, count);
 }

@@ -69,15 +69,15 @@ function sessionOf(document: Fields, coding: SessionCoding): ParsedSession {
   const raw = rawCallsOf(document);
   const names =
     coding === "claude-sessions" ? fullNames(raw, blockTokens) : runNames(raw, blockTokens);
-  const order = raw.map((_, index) => index).sort((a, b) => raw[a]!.atMs - raw[b]!.atMs);
+  const order = raw.map((_, index) => index).sort((a, b) => raw[a].atMs - raw[b].atMs);
   const calls = order.map((index, turn): ParsedRequest => {
-    const { atMs, inputTokens, outputTokens } = raw[index]!;
+    const { atMs, inputTokens, outputTokens } = raw[index];
     return {
       atMs,
       inputTokens,
       outputTokens,
       blockTokens,
-      names: names[index]!,
+      names: names[index],
       session: id,
       turn,
     };
@@ -304,9 +304,9 @@ function replayCall(session: Session, row: ParsedRequest, numbering: Numbering):
   const blocks = new Uint32Array(call.keep + call.tail.length);
   blocks.set(session.current.subarray(0, call.keep));
   for (let i = 0; i < call.tail.length; i++) {
-    const block = call.tail[i]!;
+    const block = call.tail[i];
     if (session.numbers[block] === 0) session.numbers[block] = ++numbering.next;
-    blocks[call.keep + i] = session.numbers[block]! - 1;
+    blocks[call.keep + i] = session.numbers[block] - 1;
   }
   session.current = blocks;
   session.turn++;
@@ -316,7 +316,7 @@ function replayCall(session: Session, row: ParsedRequest, numbering: Numbering):
 function shareOpening(session: Session, blocks: Uint32Array, numbering: Numbering): void {
   for (let depth = 0; depth < blocks.length; depth++) {
     if (depth === numbering.opening.length) numbering.opening.push(++numbering.next);
-    session.numbers[blocks[depth]!] = numbering.opening[depth]!;
+    session.numbers[blocks[depth]] = numbering.opening[depth];
   }
 }
 
@@ -334,15 +334,15 @@ function decodeRuns(
     throw refuse(`${what} stands for ${length} blocks, more than ${LIMITS.requestBlocksMax}`);
   if (code.length % 2 !== 1)
     throw refuse(`${what} is not a run code: it has an even number of entries`);
-  const keep = code[0]!;
+  const keep = code[0];
   if (keep > previous.length || keep > length)
     throw refuse(`${what} repeats ${keep} ids of ${previous.length} for ${length} blocks`);
   const ids = new Uint32Array(length);
   ids.set(previous.subarray(0, keep));
   let at = keep;
   for (let i = 1; i < code.length; i += 2) {
-    const start = code[i]!;
-    const run = code[i + 1]!;
+    const start = code[i];
+    const run = code[i + 1];
     if (run > length - at)
       throw refuse(`${what} decodes to more than the ${length} blocks of its call`);
     if (start + run > 2 ** 32) throw refuse(`${what} has ids beyond 32 bits`);

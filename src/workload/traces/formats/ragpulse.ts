@@ -119,12 +119,12 @@ function createCutter(pieces: ReadonlyMap<number, Piece>, blockTokens: number): 
       if (blocks.length + ending >= LIMITS.requestBlocksMax)
         throw refuse(`the prompt has more than ${LIMITS.requestBlocksMax} blocks`);
       place = enter(place, piece.number, ending);
-      for (let n = 0; n < ending; n++) blocks.push(firstBlock[place]! + n);
+      for (let n = 0; n < ending; n++) blocks.push(firstBlock[place] + n);
       tokens += piece.tokens;
     }
     if (tokens % blockTokens !== 0) {
       if (tail[place] === 0) tail[place] = ++distinct;
-      blocks.push(tail[place]! - 1);
+      blocks.push(tail[place] - 1);
     }
     return { blocks: Uint32Array.from(blocks), tokens };
   };
@@ -133,7 +133,7 @@ function createCutter(pieces: ReadonlyMap<number, Piece>, blockTokens: number): 
 function pieceOf(pieces: ReadonlyMap<number, Piece>, name: number): Piece {
   const piece = pieces.get(name);
   if (piece !== undefined) return piece;
-  const { list, file } = PIECE_KINDS[Math.floor(name / 2 ** 32)]!;
+  const { list, file } = PIECE_KINDS[Math.floor(name / 2 ** 32)];
   throw refuse(`${list} ${name % 2 ** 32} is not in ${file}.jsonl`);
 }
 
@@ -179,7 +179,7 @@ export function parsePieceLine(text: string): ParsedPiece {
     throw refuse(
       `not a piece of a prompt: expected one of ${PIECE_KINDS.map(({ id }) => id).join(", ")}`,
     );
-  const { id } = PIECE_KINDS[kind]!;
+  const { id } = PIECE_KINDS[kind];
   const tokens = tokensOf(fields.token_length, "token_length");
   if (tokens > PIECE_TOKENS_MAX) throw refuse(`token_length is over ${PIECE_TOKENS_MAX}`);
   return { name: pieceName(kind, pieceIdOf(fields[id], id)), tokens };

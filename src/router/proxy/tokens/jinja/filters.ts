@@ -167,7 +167,7 @@ const HTML: Readonly<Record<string, string>> = {
   '"': "&#34;",
 };
 
-const escapeHtml = ofText((text) => text.replace(/[&<>'"]/g, (char) => HTML[char]!));
+const escapeHtml = ofText((text) => text.replace(/[&<>'"]/g, (char) => HTML[char]));
 
 /**
  * Filter `title`: converts the first letter of each word to upper case and the others to lower
@@ -327,7 +327,7 @@ const dictsort: Filter = (value, args, kwargs, runtime) => {
   if (!(value instanceof Map)) throw new PythonError("dictsort() needs a dictionary");
   const place = by === undefined || by === "key" ? 0 : 1;
   const pairs = pairsOf(value);
-  const get: Getter = (pair) => (pair as Tuple).items[place]!;
+  const get: Getter = (pair) => (pair as Tuple).items[place];
   const key = flag(isCased, false) ? get : (pair: Value) => lowered(get(pair));
   runtime.budget.step(pairs.length);
   return sorted(pairs, key, flag(isReverse, false));
@@ -375,7 +375,7 @@ const groupby: Filter = (value, args, kwargs, runtime) => {
   const groups: { readonly key: Value; readonly items: Value[] }[] = [];
   for (const one of sorted(walked(value, runtime), key, false)) {
     const latest = groups.at(-1);
-    if (latest !== undefined && py.equals(key(latest.items[0]!), key(one))) latest.items.push(one);
+    if (latest !== undefined && py.equals(key(latest.items[0]), key(one))) latest.items.push(one);
     else groups.push({ key: get(one), items: [one] });
   }
   return groups.map((group) => {

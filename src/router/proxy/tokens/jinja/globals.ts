@@ -12,7 +12,7 @@ function fn(name: string, call: (args: readonly Value[], kwargs: Kwargs) => Valu
 
 function range(args: readonly Value[], budget: Budget): Value[] {
   const numbers = args.map(wholeNumber);
-  const [from, to] = numbers.length === 1 ? [0, numbers[0]!] : [numbers[0], numbers[1]];
+  const [from, to] = numbers.length === 1 ? [0, numbers[0]] : [numbers[0], numbers[1]];
   const step = numbers[2] ?? 1;
   if (from === undefined || to === undefined) throw new PythonError("range expected 1 argument");
   if (step === 0) throw new PythonError("range() arg 3 must not be zero");
@@ -38,7 +38,7 @@ function cycler(items: readonly Value[]): Thing {
   if (items.length === 0) throw new PythonError("at least one item has to be provided");
   let at = 0;
   const next = () => {
-    const value = items[at]!;
+    const value = items[at];
     at = (at + 1) % items.length;
     return value;
   };
@@ -48,7 +48,7 @@ function cycler(items: readonly Value[]): Thing {
   };
   return new Thing("Cycler", {
     attributes: {
-      current: () => items[at]!,
+      current: () => items[at],
       next: () => fn("next", next),
       reset: () => fn("reset", reset),
     },
@@ -99,7 +99,7 @@ export function loopThing(state: LoopState): Thing {
   };
   const cycle = (args: readonly Value[]) => {
     if (args.length === 0) throw new PythonError("no items for cycling given");
-    return args[state.at % args.length]!;
+    return args[state.at % args.length];
   };
   const hasChanged = (args: readonly Value[]) => {
     const isSame = changed !== null && py.textOf([...changed]) === py.textOf([...args]);
@@ -156,10 +156,10 @@ function dayOfYear(at: Date): number {
 
 const DIRECTIVES: Readonly<Record<string, (at: Date) => string>> = {
   "%": () => "%",
-  A: (at) => DAYS[at.getDay()]!,
-  a: (at) => DAYS[at.getDay()]!.slice(0, 3),
-  B: (at) => MONTHS[at.getMonth()]!,
-  b: (at) => MONTHS[at.getMonth()]!.slice(0, 3),
+  A: (at) => DAYS[at.getDay()],
+  a: (at) => DAYS[at.getDay()].slice(0, 3),
+  B: (at) => MONTHS[at.getMonth()],
+  b: (at) => MONTHS[at.getMonth()].slice(0, 3),
   d: (at) => two(at.getDate()),
   e: (at) => at.getDate().toString().padStart(2),
   F: (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`,

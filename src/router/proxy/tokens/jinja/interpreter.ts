@@ -158,7 +158,7 @@ class Evaluator implements Runtime {
   runFilter(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): Value {
     this.budget.step();
     if (!this.hasFilter(name)) throw new PythonError(`No filter named '${name}'.`);
-    return this.budget.deeper(() => FILTERS[name]!(value, args, kwargs, this));
+    return this.budget.deeper(() => FILTERS[name](value, args, kwargs, this));
   }
 
   hasFilter(name: string): boolean {
@@ -168,7 +168,7 @@ class Evaluator implements Runtime {
   runTest(name: string, value: Value, args: readonly Value[], kwargs: Kwargs): boolean {
     this.budget.step();
     if (!Object.hasOwn(TESTS, name)) throw new PythonError(`No test named '${name}'.`);
-    return TESTS[name]!(value, args, this, kwargs);
+    return TESTS[name](value, args, this, kwargs);
   }
 }
 
@@ -257,7 +257,7 @@ export class Interpreter extends Evaluator {
     }
     if (target.kind === "tuple") {
       const parts = unpacked(value, target.items.length);
-      for (const [i, item] of target.items.entries()) this.#assign(item, parts[i]!, scope);
+      for (const [i, item] of target.items.entries()) this.#assign(item, parts[i], scope);
       return;
     }
     const of = scope.get(target.name);

@@ -132,7 +132,7 @@ class Lexer {
     END_RAW.lastIndex = this.#at;
     const end = END_RAW.exec(this.#text);
     if (end === null) this.#fail("Missing end of raw directive");
-    this.#data(end.index, end[1]!, true);
+    this.#data(end.index, end[1], true);
     this.#advance(end.index + end[0].length);
   }
 

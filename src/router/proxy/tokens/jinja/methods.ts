@@ -318,7 +318,7 @@ function formatText(text: string, args: readonly Value[], kwargs: Kwargs, budget
   }
   let next = 0;
   return text.replace(FIELD, (all, name: string | undefined, conversion, spec) => {
-    if (all === "{{" || all === "}}") return all[0]!;
+    if (all === "{{" || all === "}}") return all[0];
     if (name === undefined) throw new PythonError("a single brace in a format string");
     const value =
       name === "" ? args[next++] : /^[0-9]+$/.test(name) ? args[Number(name)] : kwargs.get(name);

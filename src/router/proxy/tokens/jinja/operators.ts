@@ -207,7 +207,7 @@ function pick<T>(items: readonly T[], bounds: readonly (number | null)[]): T[] {
   const stop = to === null ? (step > 0 ? high : low) : clamp(to);
   if (step === 1) return items.slice(start, stop);
   const picked: T[] = [];
-  for (let i = start; step > 0 ? i < stop : i > stop; i += step) picked.push(items[i]!);
+  for (let i = start; step > 0 ? i < stop : i > stop; i += step) picked.push(items[i]);
   return picked;
 }
 

@@ -288,7 +288,7 @@ class Parser {
       isTuple = true;
     }
     if (items.length === 0) this.#stream.fail("expected a name to assign to");
-    return isTuple ? { kind: "tuple", items } : items[0]!;
+    return isTuple ? { kind: "tuple", items } : items[0];
   }
 
   #oneTarget(mayHaveSlot: boolean): Target {
@@ -411,7 +411,7 @@ class ExpressionParser {
       if (!this.#stream.takes("op", ",")) break;
       isTuple = true;
     }
-    if (!isTuple && items.length === 1) return items[0]!;
+    if (!isTuple && items.length === 1) return items[0];
     if (!isTuple && !mayBeEmpty) this.#stream.fail("expected an expression");
     return { kind: "tuple", items };
   }
@@ -464,7 +464,7 @@ class ExpressionParser {
   #concat(): Expr {
     const parts = [this.#product()];
     while (this.#stream.takes("op", "~")) parts.push(this.#product());
-    return parts.length === 1 ? parts[0]! : { kind: "concat", parts };
+    return parts.length === 1 ? parts[0] : { kind: "concat", parts };
   }
 
   #product(): Expr {

@@ -171,7 +171,7 @@ function fedParameters(
   for (const { of, args, kwargs } of calls) {
     if (of.kind !== "name" || of.name !== name) continue;
     for (const [i, arg] of args.slice(0, parameters.length).entries()) {
-      if (isContent(arg)) fed.add(parameters[i]!.name);
+      if (isContent(arg)) fed.add(parameters[i].name);
     }
     for (const { key, value } of kwargs) {
       if (parameters.some((one) => one.name === key) && isContent(value)) fed.add(key);

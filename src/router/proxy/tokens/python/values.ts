@@ -49,7 +49,7 @@ export class Iter {
 
   /** Returns the next value, or JavaScript's undefined after the last one. */
   next(): Value | undefined {
-    return this.#at < this.#items.length ? this.#items[this.#at++]! : undefined;
+    return this.#at < this.#items.length ? this.#items[this.#at++] : undefined;
   }
 }
 
@@ -190,7 +190,7 @@ export function equals(a: Value, b: Value): boolean {
 }
 
 function equalLists(a: readonly Value[], b: readonly Value[]): boolean {
-  return a.length === b.length && a.every((one, i) => equals(one, b[i]!));
+  return a.length === b.length && a.every((one, i) => equals(one, b[i]));
 }
 
 export function isNumber(value: Value): value is bigint | number | boolean {
@@ -215,7 +215,7 @@ export function compare(a: Value, b: Value): number {
   const [list, other] = [itemsOf(a), itemsOf(b)];
   if (list !== null && other !== null && Array.isArray(a) === Array.isArray(b)) {
     for (let i = 0; i < Math.min(list.length, other.length); i++) {
-      if (!equals(list[i]!, other[i]!)) return compare(list[i]!, other[i]!);
+      if (!equals(list[i], other[i])) return compare(list[i], other[i]);
     }
     return list.length - other.length;
   }
@@ -265,14 +265,14 @@ export function strip(text: string, chars: string | null, side: "both" | "left" 
     const left = side === "right" ? text : text.replace(LEFT, "");
     if (side === "left") return left;
     let end = left.length;
-    while (end > 0 && SPACES.test(left[end - 1]!)) end--;
+    while (end > 0 && SPACES.test(left[end - 1])) end--;
     return left.slice(0, end);
   }
   const set = new Set(chars);
   const points = Array.from(text);
   let [start, end] = [0, points.length];
-  while (side !== "right" && start < end && set.has(points[start]!)) start++;
-  while (side !== "left" && end > start && set.has(points[end - 1]!)) end--;
+  while (side !== "right" && start < end && set.has(points[start])) start++;
+  while (side !== "left" && end > start && set.has(points[end - 1])) end--;
   return points.slice(start, end).join("");
 }
 
