@@ -168,7 +168,7 @@ export async function printMeasured(
   const progress = createProgress({ io, clock, json });
   const result = await measure((what) => progress.update(what));
   progress.end();
-  if (result instanceof Array) printRows(io, result, json);
+  if (Array.isArray(result)) printRows(io, result, json);
   else printRecord(io, result as Row, json);
 }
 
