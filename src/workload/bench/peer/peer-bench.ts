@@ -210,7 +210,7 @@ export interface PeerPullsOptions {
 }
 
 /**
- * Result of many pulls over one connection. Memory is that of the processes, including their
+ * Result of many pulls over one connection. Memory is resident memory of the processes, including their
  * arenas.
  */
 export type PeerPullsRow = Awaited<ReturnType<typeof pullMany>>;
