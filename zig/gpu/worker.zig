@@ -1,6 +1,6 @@
 //! The thread of one GPU. It alone calls the driver for its GPU, because a context is current per
 //! thread and calls may block. It issues copies to one stream per direction and polls events for
-//! their ends, so many copies are in progress at once.
+//! their ends: many copies are in progress at once.
 
 const std = @import("std");
 const linux = std.os.linux;

@@ -55,7 +55,7 @@ pub inline fn span(start: usize, end: usize) u128 {
 
 pub const Flags = packed struct(u8) {
     has_parent: bool = false,
-    /// During a save, tells whether the chunk has been saved: it has if this bit equals the index's
+    /// During a save, shows whether the chunk has been saved: it has if this bit equals the index's
     /// `parity`.
     parity: u1 = 0,
     unused: u6 = 0,

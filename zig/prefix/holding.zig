@@ -31,8 +31,8 @@ fn meeting(entries: []const Entry, holder: Holder, start: usize, end: usize, sla
     return .{ .from = from, .to = to };
 }
 
-/// Records that `holder` has the blocks at the places `[start, end)`. If there is no memory for the
-/// entry, the blocks count as evicted. The chunk must be pinned.
+/// Records that `holder` has the blocks at the places `[start, end)`. Without memory for the entry,
+/// the blocks count as evicted. The chunk must be pinned.
 pub fn hold(index: *Index, at: u32, holder: Holder, start: usize, end: usize) void {
     index.beforeChange(at);
     const chunk = index.chunk(at);
@@ -136,7 +136,7 @@ pub fn lose(index: *Index, at: u32, holder: Holder, start: usize, end: usize) vo
     index.forgotten += end - start;
 }
 
-/// Makes room for `wanted` entries. Returns false if there is no memory.
+/// Makes room for `wanted` entries. Returns false if memory runs out.
 pub fn grow(index: *Index, at: u32, wanted: usize) bool {
     const chunk = index.chunk(at);
     if (wanted <= chunk.entryCapacity()) return true;

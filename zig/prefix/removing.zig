@@ -106,7 +106,7 @@ fn part(index: *Index, at: u32, living: u128) void {
     index.chunks -= 1;
 }
 
-/// Copies the places `[start, end)` to a new chunk. Returns false if there is no memory.
+/// Copies the places `[start, end)` to a new chunk. Returns false if memory runs out.
 fn copyStretch(index: *Index, from: u32, start: usize, end: usize) bool {
     const source = index.chunk(from);
     var entries: usize = 0;

@@ -177,7 +177,7 @@ fn neverBlock(fd: i32) void {
     _ = linux.fcntl(fd, linux.F.SETFL, flags | nonblock);
 }
 
-/// Returns how many bytes this process may lock in memory; the largest u64 if there is no limit.
+/// Returns how many bytes this process may lock in memory; the largest u64 without a limit.
 pub fn lockedBytesMax() u64 {
     var limit: linux.rlimit = undefined;
     if (linux.errno(linux.getrlimit(.MEMLOCK, &limit)) != .SUCCESS) return 0;

@@ -144,7 +144,7 @@ pub const Disk = struct {
         disk.threads_started += 1;
     }
 
-    /// Tells all threads to end when no job is left. The caller holds the mutex.
+    /// Makes all threads end when no job is left. The caller holds the mutex.
     fn tellStop(disk: *Disk) void {
         disk.stopping = true;
         disk.wakeAll();

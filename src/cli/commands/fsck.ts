@@ -111,7 +111,7 @@ function requireSsdFolder(dir: string): void {
 
 /**
  * Locks the folder so that no agent uses it while files and index rows are compared. A check
- * without repair writes nothing, so it locks nothing if there is no lock file (no agent uses the
+ * without repair writes nothing, so it locks nothing without a lock file (no agent uses the
  * folder) or if the file system is read-only (no agent can).
  */
 function lockForCheck(native: Native, dir: string, repair: boolean): Disposable {

@@ -25,7 +25,7 @@ export interface AskContext {
 type Query = Readonly<Record<string, string | number | null>>;
 
 /**
- * Reply to a query. `exit`: there is no reply, the error was printed, and the command ends with
+ * Reply to a query. `exit`: no reply came, the error was printed, and the command ends with
  * this exit code.
  */
 export type Answer =

@@ -8,7 +8,7 @@ export function membersOf(value: unknown): Members {
   return isObject ? (value as Members) : {};
 }
 
-/** Returns the objects in the list `name` of a reply; empty if there is no such list. */
+/** Returns the objects in the list `name` of a reply; empty if the list is missing. */
 export function listOf(document: unknown, name: string): Members[] {
   const list = membersOf(document)[name];
   return Array.isArray(list) ? list.map(membersOf) : [];

@@ -20,7 +20,7 @@ import { absent, type Check, chosenWord, fail, type HostFiles, ok, warn } from "
 /** Result of a probe of the native library. */
 export interface Probe {
   readonly ok: boolean;
-  /** What the probe found, or its error. */
+  /** The probe's finding, or its error. */
   readonly detail?: string;
   readonly errno?: number;
 }

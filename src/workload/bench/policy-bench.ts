@@ -5,9 +5,9 @@ import { type FlatTrace, flattenTrace } from "./flat-trace.ts";
 import { rounded, yieldOrAbort } from "./measure.ts";
 
 /**
- * A simulated eviction policy: opens an empty cache of `capacity` blocks, at least 1, for one run over
- * `trace`: a cache of whole blocks of one size, fed with the prompts of a
- * trace. Blocks are dense numbers, so state is flat arrays. Rules of every policy:
+ * A simulated eviction policy: opens an empty cache of `capacity` blocks, at least 1, for one
+ * run over `trace`. The cache holds whole blocks of one size and serves the prompts of the trace.
+ * Blocks are numbers from 0 without gaps, so state is flat arrays. Rules of every policy:
  *
  * - A request hits its leading blocks that are present when it arrives, up to the first that is
  *   not.

@@ -230,7 +230,7 @@ interface DriverPlan {
   readonly redis_socket: string | null;
 }
 
-/** What the Python driver can measure on this host. */
+/** Measurements that the Python driver can make on this host. */
 interface DriverAbout {
   readonly python: string;
   /** Whether the driver has loaded the native client library. */

@@ -40,7 +40,7 @@ export interface RouteBenchOptions {
   /** Capacity of each worker's cache, in blocks of the trace. */
   readonly capacity: number;
   readonly policies: readonly RoutePolicy[];
-  /** Router settings for the policy `kv`; its block size is that of the trace. */
+  /** Router settings for the policy `kv`, with the block size of the trace. */
   readonly settings: RouterSettings;
   readonly service: ServiceTimes;
   readonly seed: number;

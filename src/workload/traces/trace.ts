@@ -43,7 +43,7 @@ export interface TraceRequest {
    */
   readonly blocks: Uint32Array;
   /**
-   * Number of tokens in the last block: `blockTokens` unless it is partial; 0 if there is no block.
+   * Number of tokens in the last block: `blockTokens` unless it is partial; 0 without blocks.
    */
   readonly lastBlockTokens: number;
   /** Id of the conversation, if the file names it. */

@@ -50,7 +50,7 @@ fn destroy(device: *Device) void {
     }
 }
 
-/// Resets the state to that of a new process: no context, no memory, all counters zero.
+/// Resets the state as in a new process: no context, no memory, all counters zero.
 pub fn forgetAll() void {
     for (&state.devices) |*device| destroy(device);
     // Memory that a lost device could not free no longer counts as used.

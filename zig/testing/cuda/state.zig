@@ -12,7 +12,7 @@ const counters_max = 160;
 
 pub const Device = struct {
     index: u32 = 0,
-    /// Number of times that the primary context is retained; 0 if there is no context.
+    /// Number of times that the primary context is retained; 0 without a context.
     retains: u32 = 0,
     /// Number of the device's streams, including destroyed ones with work left.
     threads: u32 = 0,

@@ -188,8 +188,8 @@ export interface PeerPullsOptions
 }
 
 /**
- * Result of many pulls over one connection. Memory is that of the processes, including their
- * arenas.
+ * Result of many pulls over one connection. Memory is the resident memory of the processes,
+ * including their arenas.
  */
 export type PeerPullsRow = Awaited<ReturnType<typeof pullMany>>;
 

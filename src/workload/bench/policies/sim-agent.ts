@@ -277,13 +277,13 @@ function receipt(counts: Counts, bytes: number, ttlMs: number | null = null): Co
 class SimTiers {
   readonly #trace: SimTrace;
   readonly ram: SimTier;
-  /** The SSD tier; of zero blocks if there is no SSD. */
+  /** The SSD tier; it holds zero blocks without an SSD. */
   readonly ssd: SimTier;
   /** Blocks that must not be written to SSD. */
   readonly transient = new Set<number>();
   /** For each block, the number of pins and leases on it or on its descendants. */
   readonly #held = new Map<number, number>();
-  /** True if pinned blocks must not leave RAM, because there is no SSD. */
+  /** True if pinned blocks must not leave RAM, because the host has no SSD. */
   readonly #isRamKept: boolean;
   /** Blocks that a warm command brought to RAM and that no request has used since. */
   readonly warmed = new Set<number>();
@@ -418,7 +418,7 @@ class SimTier {
     return true;
   }
 
-  /** Moves a block to the list of protected blocks, or back to that of evictable blocks. */
+  /** Moves a block to the list of protected blocks, or back to the evictable blocks. */
   keep(block: number, isKept: boolean): void {
     this.#isKept[block] = isKept ? 1 : 0;
     if (!this.#lists.has(block)) return;

@@ -58,7 +58,7 @@ export const CHAIN_BLOCKS = 16;
 const SLICE_BYTES = 2 ** 26;
 const ARENA_BYTES_MIN = 2 ** 24;
 const CAPACITY_BYTES = 2 ** 50;
-/** Deadline in milliseconds, so long that no read times out: the benchmark measures read times. */
+/** Deadline in milliseconds. No read must time out, because the benchmark measures read times. */
 const READ_DEADLINE_MS = 3_600_000;
 const CLOSE_MS = 60_000;
 const PAGE = 4096;
