@@ -157,7 +157,7 @@ const SSD_EVENTS = {
   purged: "purgedBlocks",
 } as const satisfies Record<string, keyof SsdStats>;
 
-/** Returns the counters named in a table from label values to counter names. */
+/** Returns counters by label value. `names` maps each label value to the name of its counter. */
 export function picked<Name extends string>(
   counters: Readonly<Record<Name, number>>,
   names: Readonly<Record<string, Name>>,

@@ -302,7 +302,7 @@ export interface TurnQueueOptions<T> {
  * that does not wait for anything needs.
  */
 const SETTLE_HOPS = 16;
-/** Number of processed items at the front of the array at which they are removed. */
+/** Processed items stay at the front of the array until there are this many. */
 const SHIFT_ITEMS = 1_024;
 
 interface Queued<T> {

@@ -26,7 +26,7 @@ interface RamDamage {
   readonly bytes: number;
 }
 
-/** Check counters since the agent started. */
+/** Counters of the checks of blocks in RAM, since the agent started. */
 export interface RamCheckStats {
   readonly damaged: Record<RamFinder, number>;
   /**

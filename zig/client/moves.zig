@@ -172,7 +172,7 @@ pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
     }
 }
 
-/// Adds the bytes of a block to `mac`.
+/// Adds the bytes of a block to `mac`, which the caller compares with the expected MAC.
 pub fn verifyWithMac(block: anytype, mac: *hash.mac.Mac) void {
     for (0..block.count()) |i| mac.update(block.at(i));
 }

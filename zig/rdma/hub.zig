@@ -63,7 +63,7 @@ pub const Hub = struct {
     links_unreaped: u32 = 0,
     reads_unreaped: u32 = 0,
     loans_unreaped: u32 = 0,
-    /// Number of further bytes that may be lent.
+    /// Number of further bytes that peers may be allowed to read before the limit is reached.
     window_left: u64,
     helpers: [helpers_count]std.Thread = undefined,
     helpers_started: usize = 0,

@@ -2,8 +2,8 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { TableView } from "../blocks/index.ts";
 
 /**
- * Number of nodes following the latest one that a position stores, in case the latest one is
- * removed.
+ * A position stores the last visited node and this many nodes after it, so that the walk can resume
+ * if the last visited node is removed.
  */
 const AHEAD = 8;
 /** Number of ancestors, at distances 1, 2, 4, ..., that a position stores. */

@@ -51,8 +51,8 @@ export class Copies {
     this.#parts = parts;
     this.#options = options;
     const { table } = parts;
-    // Add the blocks that were pinned before the tier was opened. Recovery may have found some of
-    // them on SSD.
+    // Queue copies of the blocks that were pinned before the SSD tier was opened, except those that
+    // recovery found on SSD.
     if (table.keptInRamAloneBytes === 0) return;
     let node = table.nextOn(NO_NODE, Tier.ram);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.addPending(node);
