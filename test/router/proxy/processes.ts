@@ -88,7 +88,7 @@ export async function startRouter(
   writeFileSync(
     file,
     `[router]\nid = "proxy-test"\nkv_events = ${isReal || events !== null}\n[api]\nlisten = "127.0.0.1:0"\n` +
-      '[proxy]\nlisten = "127.0.0.1:0"\ndrain = "1s"\n[models.tiny]\n' +
+      '[proxy]\nlisten = "127.0.0.1:0"\n[models.tiny]\n' +
       `model = "${model}"\ntokenizer = "${tokenizer}"\n` +
       `${isReal ? `chat_template = "${chatTemplate}"\n` : ""}${workers.join("")}`,
   );
