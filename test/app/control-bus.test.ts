@@ -31,7 +31,10 @@ describeNats("commands rejected before decoding", () => {
       const nothing = () => undefined;
       await using bus = ControlBus.open({
         ...{ clock: systemClock, random: systemRandom, incarnation: 1n, version: "1.2.3" },
-        ...{ logger: { log: nothing }, health: { clear: nothing, raise: nothing, report: nothing } },
+        ...{
+          logger: { log: nothing },
+          health: { clear: nothing, raise: nothing, report: nothing },
+        },
         ...{ control: { plane, events: { listen: () => ({ [Symbol.dispose]: nothing }) } } },
         config: {
           ...{ node: { id: "w" }, control: { issuers: [] } },
